@@ -1,1 +1,19 @@
-//! Daemon.
+//! `vhost-user-vulkan` as a library: the device process, the worker process, and what they share.
+//!
+//! Modules in reading order. An arrow in the layering table is the only way a module may use another; `tests/tests/layering.rs`
+//! checks it.
+//!
+//! | module | is | may use |
+//! | --- | --- | --- |
+//! | `config` | options and limits | |
+//! | `transport` | vhost-user session, virtqueues, guest memory | protocol, config |
+//! | `device` | the virtio-gpu device as a state machine | protocol, config |
+//! | `ipc` | messages between device process and worker | protocol, config |
+//! | `shm` | memory shared with a guest | |
+//! | `sandbox` | starting and confining workers | |
+//! | `serve` | the device process | transport, device, ipc, sandbox, shm, config, protocol |
+//! | `vulkan` | the host's Vulkan driver | protocol, shm, config |
+//! | `worker` | the worker process | ipc, shm, vulkan, sandbox, config, protocol |
+
+pub mod config;
+pub mod ipc;

@@ -1,1 +1,8 @@
-//! The wire.
+//! The bytes a virtio-gpu driver with Venus exchanges with its device, as typed values.
+//!
+//! No I/O, no clock, no threads, no Vulkan library. Every length is checked, every allocation is bounded by the bytes that
+//! are present or by a limit the caller passes, and nothing here panics on any input.
+
+#![forbid(unsafe_code)]
+
+pub mod ids;

@@ -1,0 +1,58 @@
+//! Options of one daemon, and every bound on what a guest can make it allocate or hold.
+
+use serde::{Deserialize, Serialize};
+
+/// Bounds on the device process, per VM. What exceeds one is answered with a virtio-gpu error and logged with its name.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceLimits {
+    /// Contexts alive at once; each costs a process. Default 256.
+    pub contexts: usize,
+    /// Resources alive at once. Default 65 536.
+    pub resources: usize,
+    /// Blobs mapped at once. QEMU aborts near 510 (each is a slot of its vhost memory table). Default 400.
+    pub live_maps: usize,
+    /// Entries of one scatter list (`nr_entries`). Default 16 384.
+    pub backing_entries: u32,
+    /// Bytes of one SUBMIT_3D payload. Default 16 MiB.
+    pub submit_bytes: u32,
+    /// Bytes of one shared-memory blob (`blob_id` 0). Default 1 GiB.
+    pub shmem_blob_bytes: u64,
+    /// Bytes of all shared-memory blobs of the VM. Default 8 GiB.
+    pub shmem_total_bytes: u64,
+    /// Messages queued for one worker that does not read; more and the worker is ended. Default 65 536.
+    pub worker_backlog: usize,
+}
+
+impl Default for DeviceLimits {
+    fn default() -> Self {
+        Self {
+            contexts: 256,
+            resources: 65_536,
+            live_maps: 400,
+            backing_entries: 16_384,
+            submit_bytes: 16 << 20,
+            shmem_blob_bytes: 1 << 30,
+            shmem_total_bytes: 8 << 30,
+            worker_backlog: 65_536,
+        }
+    }
+}
+
+/// Bounds on one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ContextLimits {
+    /// Vulkan objects alive at once. Default 1 048 576.
+    pub objects: usize,
+    /// Rings alive at once; each costs a thread. Default 256.
+    pub rings: usize,
+    /// Bytes of one command, streams included. Default 256 MiB.
+    pub command_bytes: usize,
+    /// Bytes the decoder may allocate for one command. Default 256 MiB.
+    pub arena_bytes: usize,
+}
+
+impl Default for ContextLimits {
+    fn default() -> Self {
+        Self { objects: 1 << 20, rings: 256, command_bytes: 256 << 20, arena_bytes: 256 << 20 }
+    }
+}

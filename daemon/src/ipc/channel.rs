@@ -1,0 +1,201 @@
+//! One end of the packet socket between the device process and a worker.
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A typed packet socket.
+#[derive(Debug)]
+pub struct Channel {
+    socket: OwnedFd,
+}
+
+/// Why a packet could not be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The socket buffer is full (only with [`Channel::try_send`]).
+    #[error("the peer does not keep up")]
+    Full,
+    /// The peer is gone or the system refused.
+    #[error("cannot send to the peer: {0}")]
+    Io(#[from] Errno),
+    /// A message of ours is larger than a packet may be.
+    #[error("message does not fit a packet: {0}")]
+    Encode(#[from] postcard::Error),
+}
+
+/// Why no message came.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The peer closed its end.
+    #[error("the peer closed the channel")]
+    Closed,
+    /// The system refused.
+    #[error("cannot receive from the peer: {0}")]
+    Io(#[from] Errno),
+    /// The peer sent something that is no message: it is broken or hostile.
+    #[error("the peer sent a malformed packet: {0}")]
+    Malformed(&'static str),
+}
+
+/// Largest packet in bytes: the largest inline submission and room for its frame.
+const PACKET_MAX: usize = super::INLINE_SUBMIT_MAX + 1024;
+
+impl Channel {
+    /// Makes a connected pair, both ends close-on-exec and blocking.
+    pub fn pair() -> Result<(Self, Self), Errno> {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self { socket: a }, Self { socket: b }))
+    }
+
+    /// Takes over a socket inherited from the parent process.
+    pub fn from_socket(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    /// Gives the socket up, to pass it to a child.
+    pub fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Sends one message, waiting for room.
+    pub fn send<M: Serialize>(&self, message: &M, fd: Option<BorrowedFd<'_>>) -> Result<(), SendError> {
+        self.send_with(&postcard::to_stdvec(message)?, fd, SendFlags::NOSIGNAL)
+    }
+
+    /// Sends one message or answers [`SendError::Full`] at once.
+    pub fn try_send<M: Serialize>(&self, message: &M, fd: Option<BorrowedFd<'_>>) -> Result<(), SendError> {
+        self.send_with(&postcard::to_stdvec(message)?, fd, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    fn send_with(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>, flags: SendFlags) -> Result<(), SendError> {
+        if bytes.len() > PACKET_MAX {
+            return Err(postcard::Error::SerializeBufferFull.into());
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+        if !fds.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        loop {
+            match sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut ancillary, flags) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(SendError::Full),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Receives one message, waiting for it.
+    pub fn receive<M: DeserializeOwned>(&self) -> Result<(M, Option<OwnedFd>), ReceiveError> {
+        self.receive_with(RecvFlags::CMSG_CLOEXEC)?.ok_or(ReceiveError::Closed)
+    }
+
+    /// Receives one message if one is there.
+    pub fn try_receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
+        self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
+    }
+
+    fn receive_with<M: DeserializeOwned>(
+        &self,
+        flags: RecvFlags,
+    ) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
+        let mut bytes = vec![0u8; PACKET_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+                Ok(received) => break received,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::CONNRESET) => return Err(ReceiveError::Closed),
+                Err(e) => return Err(e.into()),
+            }
+        };
+        let mut fds: Vec<OwnedFd> = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        if received.bytes == 0 {
+            return Err(ReceiveError::Closed);
+        }
+        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || fds.len() > 1 {
+            return Err(ReceiveError::Malformed("too long or with too many descriptors"));
+        }
+        let (message, rest) = postcard::take_from_bytes(&bytes[..received.bytes])
+            .map_err(|_| ReceiveError::Malformed("not a message"))?;
+        if !rest.is_empty() {
+            return Err(ReceiveError::Malformed("bytes after the message"));
+        }
+        Ok(Some((message, fds.pop())))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipc::{Fence, ToDevice, ToWorker};
+    use protocol::ids::{FenceId, ResourceId, RingIdx};
+    use std::fs::File;
+    use std::io::{Read, Seek, Write};
+
+    #[test]
+    fn a_message_arrives_with_its_descriptor() {
+        let (a, b) = Channel::pair().unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"pages").unwrap();
+        let sent = ToWorker::AttachResource { resource_id: ResourceId(7), size: 4096 };
+        a.send(&sent, Some(file.as_fd())).unwrap();
+        let (got, fd): (ToWorker, _) = b.receive().unwrap();
+        assert_eq!(got, sent);
+        let mut back = File::from(fd.unwrap());
+        back.rewind().unwrap();
+        let mut text = String::new();
+        back.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "pages");
+    }
+
+    #[test]
+    fn the_largest_inline_submission_fits() {
+        let (a, b) = Channel::pair().unwrap();
+        let inline = vec![0xa5; super::super::INLINE_SUBMIT_MAX];
+        let fence = Some(Fence { ring_idx: RingIdx(63), fence_id: FenceId(u64::MAX) });
+        let sent = ToWorker::Submit { size: inline.len() as u32, inline, fence };
+        a.send(&sent, None).unwrap();
+        assert_eq!(b.receive::<ToWorker>().unwrap().0, sent);
+    }
+
+    #[test]
+    fn garbage_is_malformed_and_an_end_is_closed() {
+        let (a, b) = Channel::pair().unwrap();
+        rustix::net::send(a.as_fd(), &[0xff; 40], SendFlags::empty()).unwrap();
+        assert!(matches!(b.receive::<ToDevice>(), Err(ReceiveError::Malformed(_))));
+        assert!(b.try_receive::<ToDevice>().unwrap().is_none());
+        drop(a);
+        assert!(matches!(b.receive::<ToDevice>(), Err(ReceiveError::Closed)));
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_makes_try_send_answer_full() {
+        let (a, _b) = Channel::pair().unwrap();
+        let message = ToDevice::Lost { reason: "x".repeat(30_000) };
+        let full = (0..1000).find_map(|_| a.try_send(&message, None).err());
+        assert!(matches!(full, Some(SendError::Full)));
+    }
+}

@@ -1,0 +1,157 @@
+//! The messages themselves. Order matters: a worker handles [`ToWorker`] messages strictly one after another.
+
+use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
+use serde::{Deserialize, Serialize};
+
+/// Largest SUBMIT_3D payload in bytes that travels inside a packet; a larger one comes in a sealed memfd beside it.
+pub const INLINE_SUBMIT_MAX: usize = 64 * 1024;
+
+/// What a worker needs to know before it loads a driver; its first message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerSetup {
+    /// The context this worker serves.
+    pub ctx_id: ContextId,
+    /// `debug_name` of the context, shown in logs and process lists; already printable.
+    pub debug_name: String,
+    /// The device's UUID (`VkPhysicalDeviceIDProperties::deviceUUID`) as chosen at start-up.
+    pub gpu_uuid: [u8; 16],
+    /// Bounds on what the guest may make this worker allocate.
+    pub limits: crate::config::ContextLimits,
+}
+
+/// A virtio-gpu fence on one timeline of the context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fence {
+    /// The timeline.
+    pub ring_idx: RingIdx,
+    /// The fence.
+    pub fence_id: FenceId,
+}
+
+/// How a guest must map a blob (`VIRTIO_GPU_MAP_CACHE_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MapInfo {
+    /// Ordinary write-back memory (1).
+    Cached,
+    /// Write-combined (3).
+    WriteCombined,
+}
+
+/// Device process to worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToWorker {
+    /// First message, exactly once.
+    Setup(WorkerSetup),
+    /// A resource became visible to the context. Descriptor: its memory, mappable from offset 0, sealed against shrinking.
+    AttachResource {
+        /// Its id.
+        resource_id: ResourceId,
+        /// Bytes that may be accessed.
+        size: u64,
+    },
+    /// The context no longer sees the resource.
+    DetachResource {
+        /// Its id.
+        resource_id: ResourceId,
+    },
+    /// A virtqueue stream to execute (SUBMIT_3D). Descriptor: the payload if `inline` is empty and `size` is not 0.
+    Submit {
+        /// Payload bytes.
+        size: u32,
+        /// The payload if it is small.
+        #[serde(with = "serde_bytes_vec")]
+        inline: Vec<u8>,
+        /// Signalled once the timeline passes this point; always answered, also after an error.
+        fence: Option<Fence>,
+    },
+    /// Export the memory object `blob_id` as a resource; answered by [`ToDevice::BlobExported`] or [`ToDevice::BlobRefused`].
+    /// The resource counts as attached to this context from then on.
+    ExportBlob {
+        /// The new resource.
+        resource_id: ResourceId,
+        /// The memory object, never 0.
+        blob_id: BlobId,
+        /// Bytes the guest will map, a multiple of 4096.
+        size: u64,
+        /// The guest wants to map it.
+        mappable: bool,
+    },
+}
+
+/// Worker to device process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToDevice {
+    /// The driver is loaded; sent once after [`ToWorker::Setup`].
+    Ready,
+    /// Answer to [`ToWorker::ExportBlob`]. Descriptor: the pages, mappable from offset 0; none if not mappable.
+    BlobExported {
+        /// As asked.
+        resource_id: ResourceId,
+        /// How to map it.
+        map_info: MapInfo,
+    },
+    /// Answer to [`ToWorker::ExportBlob`]: there is no such memory, or it cannot be shared.
+    BlobRefused {
+        /// As asked.
+        resource_id: ResourceId,
+        /// For the log.
+        reason: String,
+    },
+    /// A fence of [`ToWorker::Submit`] is passed. Per timeline in submission order.
+    FenceSignalled(Fence),
+    /// The context cannot go on (undecodable stream, lost device): its rings are FATAL and every fence is answered at once.
+    Lost {
+        /// For the log, in words of ours.
+        reason: String,
+    },
+}
+
+/// A GPU as the probe process found it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuInfo {
+    /// `VkPhysicalDeviceProperties::deviceName`.
+    pub name: String,
+    /// `VkPhysicalDeviceIDProperties::deviceUUID`.
+    pub uuid: [u8; 16],
+    /// PCI address as `0000:01:00.0`, if the driver tells.
+    pub pci_address: Option<String>,
+    /// Driver name and version for people.
+    pub driver: String,
+    /// The host's `apiVersion`, in Vulkan's packing.
+    pub api_version: u32,
+    /// A software device such as lavapipe.
+    pub software: bool,
+    /// Why guests cannot use it, if they cannot.
+    pub unusable: Option<String>,
+}
+
+/// What the probe process answers: the GPUs in the driver's order, or why no driver could be asked.
+pub type ProbeReport = Result<Vec<GpuInfo>, String>;
+
+/// Byte vectors as one length and the bytes.
+mod serde_bytes_vec {
+    use serde::de::{Error, SeqAccess, Visitor};
+    use serde::{Deserializer, Serializer};
+    use std::fmt;
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_bytes(bytes)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
+        struct Bytes;
+        impl<'de> Visitor<'de> for Bytes {
+            type Value = Vec<u8>;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("bytes")
+            }
+            fn visit_bytes<E: Error>(self, v: &[u8]) -> Result<Vec<u8>, E> {
+                Ok(v.to_vec())
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Vec<u8>, A::Error> {
+                Err(A::Error::custom("a sequence where bytes belong"))
+            }
+        }
+        d.deserialize_bytes(Bytes)
+    }
+}
