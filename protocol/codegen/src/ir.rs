@@ -1,0 +1,478 @@
+//! The resolved protocol: everything the emitters need, as plain structs.
+//!
+//! It is what `resolve` produces and what every file of `emit` reads. It knows neither XML nor Rust tokens, and nothing in it
+//! needs a second look at the registry: aliases are followed, `FlagBits` are unified with their `Flags`, lengths are
+//! expressions over names, and only what the allow-list selects is present. All maps are keyed by the canonical Vulkan name
+//! (`VkBufferCreateInfo`, `vkCreateBuffer`), that is, the name that is left when all aliases are followed.
+//!
+//! Wire rules are those of the Venus protocol: `EXT_command_serialization` for values, `MESA_venus_protocol` for the rest.
+
+use std::collections::BTreeMap;
+
+/// The whole selected protocol.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Protocol {
+    /// Which registry this was resolved from.
+    pub source: Source,
+    /// Output files in allow-list order. Each holds commands and the structs used by that group alone.
+    pub groups: Vec<Group>,
+    /// Extensions whose pNext structs are all decodable, sorted by number: the bits of the capset's extension mask.
+    pub extensions: Vec<Extension>,
+    /// Enumerations, `VkStructureType`, `VkResult` and `VkObjectType` included.
+    pub enums: BTreeMap<String, Enum>,
+    /// Flag types (`VkBufferUsageFlags`), with the values of their `FlagBits` type.
+    pub flags: BTreeMap<String, Flags>,
+    /// Handle types.
+    pub handles: BTreeMap<String, Handle>,
+    /// Unions, by value only.
+    pub unions: BTreeMap<String, Union>,
+    /// Structs, those of pNext chains included.
+    pub structs: BTreeMap<String, Struct>,
+    /// Commands.
+    pub commands: BTreeMap<String, Command>,
+}
+
+/// Identity of the registry file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// `VK_HEADER_VERSION_COMPLETE` as (major, minor, patch).
+    pub header_version: (u32, u32, u32),
+    /// SHA-256 of the file, lower-case hexadecimal.
+    pub sha256: String,
+}
+
+/// One output file: a Vulkan object and what belongs to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// Module name (`buffer`), also the stem of the file name.
+    pub name: String,
+    /// One line for the file's head.
+    pub doc: String,
+}
+
+/// A registry extension.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Extension {
+    /// Registry number (315 for `VK_KHR_synchronization2`): the bit in the mask.
+    pub number: u32,
+    /// Registry name.
+    pub name: String,
+    /// `specVersion` in the registry.
+    pub spec_version: u32,
+    /// Core version that absorbed it, when one did.
+    pub promoted_to: Option<(u32, u32)>,
+}
+
+/// What makes a name exist.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Provider {
+    /// A core version.
+    Core {
+        /// Major version.
+        major: u32,
+        /// Minor version.
+        minor: u32,
+    },
+    /// An extension.
+    Extension {
+        /// Registry number.
+        number: u32,
+        /// Registry name.
+        name: String,
+    },
+}
+
+/// Names of a registry entity.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Names {
+    /// Canonical Vulkan name (`VkMemoryMapInfo`, `vkMapMemory2`).
+    pub vk: String,
+    /// Rust name, spelled as ash spells it (`MemoryMapInfo`, for commands `MapMemory2`).
+    pub rust: String,
+    /// Every other Vulkan name of the same thing (`VkMemoryMapInfoKHR`), sorted. For flags this includes the `FlagBits` names.
+    pub aliases: Vec<String>,
+}
+
+/// A named value of an enumeration or of a flag type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Value {
+    /// Vulkan name (`VK_SHARING_MODE_CONCURRENT`).
+    pub vk: String,
+    /// Constant name as in ash (`CONCURRENT`, `STORAGE_BUFFER`, `TYPE_1D`).
+    pub rust: String,
+    /// The value. Flags are never negative.
+    pub value: i64,
+    /// Whether this is another name for a value that the registry defines under a newer one.
+    pub is_alias: bool,
+}
+
+/// An enumeration: `pub struct X(pub i32)`, 4 bytes on the wire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Enum {
+    /// Names.
+    pub names: Names,
+    /// Values in registry order, Rust names unique.
+    pub values: Vec<Value>,
+    /// What provides the type.
+    pub providers: Vec<Provider>,
+}
+
+/// A flag type: `pub struct X(pub u32)` or `u64`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flags {
+    /// Names.
+    pub names: Names,
+    /// 32 or 64.
+    pub bits: u32,
+    /// Values (single bits and combinations), Rust names unique.
+    pub values: Vec<Value>,
+    /// What provides the type.
+    pub providers: Vec<Provider>,
+}
+
+/// A handle type: `pub struct X(pub u64)` holding the guest's object id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handle {
+    /// Names.
+    pub names: Names,
+    /// `VkInstance`, `VkDevice`, `VkQueue`, `VkCommandBuffer`, `VkPhysicalDevice`.
+    pub dispatchable: bool,
+    /// Canonical name of the handle it is created from.
+    pub parent: Option<String>,
+    /// Rust name of its constant in `ObjectType`.
+    pub object_type: String,
+    /// What provides the type.
+    pub providers: Vec<Provider>,
+}
+
+/// A union. Tag unions have a `u32` member index on the wire, selector unions the selector's value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Union {
+    /// Names.
+    pub names: Names,
+    /// Members; each is a `Shape::Value` or `Shape::Fixed`.
+    pub members: Vec<UnionMember>,
+    /// Canonical name of the selecting enumeration; `None` for tag unions.
+    pub selector: Option<String>,
+    /// Whether any member borrows.
+    pub needs_lifetime: bool,
+    /// What provides the type.
+    pub providers: Vec<Provider>,
+}
+
+/// One alternative of a union.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnionMember {
+    /// The member; its `rust` is the snake-case field name as ash has it.
+    pub member: Member,
+    /// Name of the Rust enum's variant (`Float32`).
+    pub variant: String,
+    /// Rust constant names of the selector values that select it; empty for tag unions, whose tag is the member's index.
+    pub selections: Vec<String>,
+}
+
+/// A struct.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Struct {
+    /// Names.
+    pub names: Names,
+    /// `sType`, for structs that have one. Such structs have a pNext chain on the wire and a `p_next: Chain<'a>` field.
+    pub s_type: Option<StructureType>,
+    /// Members in wire order, without `sType` and `pNext`. Wire order is API order, except that a length is moved in front of
+    /// its array where the registry declares it later; `api_index` recovers API order.
+    pub members: Vec<Member>,
+    /// Canonical names of the selected structs that may appear in this struct's chain, sorted by sType value.
+    pub extended_by: Vec<String>,
+    /// Canonical names of the selected structs whose chain this one may appear in, sorted.
+    pub extends: Vec<String>,
+    /// Reachable from an in parameter (decoded in full).
+    pub input: bool,
+    /// Reachable from an out parameter (decoded partially, encoded in full into the reply).
+    pub output: bool,
+    /// Whether the Rust type has a lifetime parameter.
+    pub needs_lifetime: bool,
+    /// The output file: a group's name, or one of `types` (shared), `features`, `properties`.
+    pub module: String,
+    /// What provides the type.
+    pub providers: Vec<Provider>,
+}
+
+/// A `VkStructureType` value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StructureType {
+    /// Constant name in `StructureType` (`BUFFER_CREATE_INFO`).
+    pub rust: String,
+    /// Value on the wire.
+    pub value: i32,
+}
+
+/// A struct member or a command parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Member {
+    /// Vulkan name (`pQueueFamilyIndices`).
+    pub vk: String,
+    /// Field name as in ash (`p_queue_family_indices`, `ty`).
+    pub rust: String,
+    /// Position in the C declaration, counted without `sType` and `pNext`.
+    pub api_index: usize,
+    /// Type of the thing itself, pointers and arrays removed.
+    pub ty: Type,
+    /// How many, and behind what.
+    pub shape: Shape,
+    /// The pointer may be null. For arrays: a 0 on the wire is accepted whatever the length says.
+    pub optional: bool,
+    /// The pointee is `const` (always true for values): false marks what the driver writes.
+    pub is_const: bool,
+    /// When the condition does not hold the pointer is ignored by Vulkan: the guest sends 0, the executor passes null.
+    pub condition: Option<Condition>,
+    /// What is on the wire when the enclosing struct or parameter is encoded partially.
+    pub partial: Partial,
+}
+
+/// Element types.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Type {
+    /// A number.
+    Scalar(Scalar),
+    /// An enumeration, by canonical name.
+    Enum(String),
+    /// A flag type, by canonical name of the `Flags` type.
+    Flags(String),
+    /// A handle.
+    Handle(String),
+    /// A struct.
+    Struct(String),
+    /// A union.
+    Union(String),
+    /// Something that has no wire form: `VkAllocationCallbacks`, function pointers, user data, platform handles. The member has
+    /// no Rust field. On the wire there is a pointer that must be 0. The string is the C type.
+    Opaque(String),
+}
+
+/// Numbers. Rust types are u8, u16, u32, u64, i32, i64, f32, f64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scalar {
+    /// `uint8_t` and `char`: 4 bytes alone, packed and padded in arrays.
+    U8,
+    /// `uint16_t`: 4 bytes on the wire.
+    U16,
+    /// `uint32_t`, `VkSampleMask`.
+    U32,
+    /// `VkBool32`; a `u32` in Rust.
+    Bool32,
+    /// `uint64_t`, `VkDeviceSize`, `VkDeviceAddress`.
+    U64,
+    /// `size_t`; a `u64` in Rust and on the wire.
+    Size,
+    /// `int32_t`, `int`.
+    I32,
+    /// `int64_t`.
+    I64,
+    /// `float`.
+    F32,
+    /// `double`.
+    F64,
+}
+
+/// Pointers and arrays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shape {
+    /// `T x`: Rust `T`.
+    Value,
+    /// `T x[N]`, dimensions multiplied: Rust `[T; N]`. Characters are `[u8; N]`.
+    Fixed(usize),
+    /// `T *x` without a length: Rust `Option<&'a T>`.
+    Pointer,
+    /// `T *x` with a length in elements: Rust `Option<&'a [T]>`.
+    Array(Len),
+    /// `void *x` or `uint8_t *x` with a length in bytes: Rust `Option<&'a [u8]>`. The `ty` is `Scalar::U8`.
+    Blob(Len),
+    /// `const char *x`: Rust `Option<&'a CStr>`.
+    String,
+    /// `const char *const *x`: Rust `Option<&'a [&'a CStr]>`.
+    Strings(Len),
+}
+
+/// A length: an expression over names that have been decoded before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Len {
+    /// A constant (`2*VK_UUID_SIZE`).
+    Constant(u64),
+    /// The value of a sibling member or parameter, by Rust field name.
+    Member(String),
+    /// The value that a sibling pointer parameter points to (`*pPhysicalDeviceCount`).
+    Deref(String),
+    /// A member of the struct that a sibling pointer parameter points to (`pAllocateInfo->descriptorSetCount`).
+    Field {
+        /// Rust name of the sibling pointer.
+        pointer: String,
+        /// Rust name of the member behind it.
+        field: String,
+    },
+    /// Exactly divisible by the divisor, else the input is refused (`codeSize / 4`).
+    DivExact(Box<Len>, u64),
+    /// Divided, rounding up (`(rasterizationSamples + 31) / 32`).
+    DivCeil(Box<Len>, u64),
+}
+
+/// When a pointer is meaningful.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// Only when a sibling enumeration has a value (`sharing_mode`, `CONCURRENT`).
+    Equals {
+        /// Rust name of the sibling.
+        member: String,
+        /// Rust constant name in the sibling's type.
+        constant: String,
+    },
+    /// Only when a sibling flag is clear (`flags`, `IMAGELESS`).
+    FlagClear {
+        /// Rust name of the sibling.
+        member: String,
+        /// Rust constant name in the sibling's type.
+        constant: String,
+    },
+}
+
+/// Wire content of a member in partial encoding, the form of out parameters in requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Partial {
+    /// Nothing; the Rust field gets its default.
+    Absent,
+    /// As in full encoding: handles, and scalars that are lengths of siblings.
+    Full,
+    /// The presence or count only; elements get their default (out arrays of scalars, out pointers to scalars, out blobs).
+    CountOnly,
+    /// Presence or count, then the pointees or elements, each in partial form (structs).
+    Nested,
+}
+
+/// A command.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Command {
+    /// Names. `aliases` are the KHR/EXT names under which an older host exports it.
+    pub names: Names,
+    /// Snake-case name without `vk` (`create_buffer`), as ash calls the method.
+    pub snake: String,
+    /// `VkCommandTypeEXT` value.
+    pub number: i32,
+    /// Parameters in API (= wire) order.
+    pub params: Vec<Param>,
+    /// Return value.
+    pub ret: Return,
+    /// The dispatch level, from the first parameter.
+    pub level: Level,
+    /// Output file.
+    pub module: String,
+    /// What provides the command.
+    pub providers: Vec<Provider>,
+}
+
+/// A command parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Param {
+    /// Declaration. `partial` applies to `Out` and `InOut` parameters in the request.
+    pub member: Member,
+    /// Who writes it.
+    pub direction: Direction,
+}
+
+/// Direction of a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Request only.
+    In,
+    /// Partial in the request, full in the reply.
+    Out,
+    /// Full in the request and in the reply: counts (`uint32_t *pPhysicalDeviceCount`).
+    InOut,
+}
+
+/// Return type of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Return {
+    /// Nothing.
+    Void,
+    /// `VkResult`; the reply's first field is `result: VkResult`.
+    Result,
+    /// Another value (`VkDeviceAddress`, `VkBool32`); the reply's first field is `ret`.
+    Value(Scalar),
+}
+
+/// Whose function pointer a command is called through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// No dispatchable parameter (`vkCreateInstance`).
+    Global,
+    /// `VkInstance`.
+    Instance,
+    /// `VkPhysicalDevice`.
+    PhysicalDevice,
+    /// `VkDevice`.
+    Device,
+    /// `VkQueue`.
+    Queue,
+    /// `VkCommandBuffer`.
+    CommandBuffer,
+    /// The Venus transport itself (`vkCreateRingMESA`): no function of the host's driver.
+    Transport,
+}
+
+impl Scalar {
+    /// The Rust type.
+    pub fn rust(self) -> &'static str {
+        match self {
+            Self::U8 => "u8",
+            Self::U16 => "u16",
+            Self::U32 | Self::Bool32 => "u32",
+            Self::U64 | Self::Size => "u64",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+        }
+    }
+}
+
+impl Protocol {
+    /// Rust name of a type, without lifetime.
+    pub fn rust_name<'a>(&'a self, ty: &'a Type) -> &'a str {
+        match ty {
+            Type::Scalar(scalar) => scalar.rust(),
+            Type::Enum(name) => &self.enums[name].names.rust,
+            Type::Flags(name) => &self.flags[name].names.rust,
+            Type::Handle(name) => &self.handles[name].names.rust,
+            Type::Struct(name) => &self.structs[name].names.rust,
+            Type::Union(name) => &self.unions[name].names.rust,
+            Type::Opaque(name) => name,
+        }
+    }
+
+    /// Whether the Rust type takes a lifetime parameter.
+    pub fn needs_lifetime(&self, ty: &Type) -> bool {
+        match ty {
+            Type::Struct(name) => self.structs[name].needs_lifetime,
+            Type::Union(name) => self.unions[name].needs_lifetime,
+            _ => false,
+        }
+    }
+
+    /// Commands of one output file, by number.
+    pub fn commands_of<'a>(&'a self, module: &'a str) -> impl Iterator<Item = &'a Command> {
+        let mut commands: Vec<_> = self.commands.values().filter(|c| c.module == module).collect();
+        commands.sort_by_key(|c| c.number);
+        commands.into_iter()
+    }
+
+    /// Structs of one output file, by canonical name.
+    pub fn structs_of<'a>(&'a self, module: &'a str) -> impl Iterator<Item = &'a Struct> {
+        self.structs.values().filter(move |s| s.module == module)
+    }
+}
+
+impl Member {
+    /// Whether the Rust struct has a field for it.
+    pub fn has_field(&self) -> bool {
+        !matches!(self.ty, Type::Opaque(_))
+    }
+}
