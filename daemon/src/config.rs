@@ -56,3 +56,12 @@ impl Default for ContextLimits {
         Self { objects: 1 << 20, rings: 256, command_bytes: 256 << 20, arena_bytes: 256 << 20 }
     }
 }
+
+/// The GPU of a daemon, as the probe process found it at start-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuChoice {
+    /// `VkPhysicalDeviceIDProperties::deviceUUID`.
+    pub uuid: [u8; 16],
+    /// Memory types, a bit each, into which the pages of a memfd can be imported.
+    pub importable_types: u32,
+}

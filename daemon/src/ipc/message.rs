@@ -1,5 +1,6 @@
 //! The messages themselves. Order matters: a worker handles [`ToWorker`] messages strictly one after another.
 
+use crate::config::{ContextLimits, GpuChoice};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use serde::{Deserialize, Serialize};
 
@@ -13,10 +14,10 @@ pub struct WorkerSetup {
     pub ctx_id: ContextId,
     /// `debug_name` of the context, shown in logs and process lists; already printable.
     pub debug_name: String,
-    /// The device's UUID (`VkPhysicalDeviceIDProperties::deviceUUID`) as chosen at start-up.
-    pub gpu_uuid: [u8; 16],
+    /// The GPU as chosen at start-up ([`GpuInfo::choice`]).
+    pub gpu: GpuChoice,
     /// Bounds on what the guest may make this worker allocate.
-    pub limits: crate::config::ContextLimits,
+    pub limits: ContextLimits,
 }
 
 /// A virtio-gpu fence on one timeline of the context.
@@ -111,8 +112,8 @@ pub enum ToDevice {
 pub struct GpuInfo {
     /// `VkPhysicalDeviceProperties::deviceName`.
     pub name: String,
-    /// `VkPhysicalDeviceIDProperties::deviceUUID`.
-    pub uuid: [u8; 16],
+    /// What a worker needs to find and use it.
+    pub choice: GpuChoice,
     /// PCI address as `0000:01:00.0`, if the driver tells.
     pub pci_address: Option<String>,
     /// Driver name and version for people.
