@@ -17,3 +17,4 @@
 
 pub mod config;
 pub mod ipc;
+pub mod shm;

@@ -1,0 +1,14 @@
+//! Memory shared with a guest or with another process.
+//!
+//! Everything in here may change under our hands at any moment. So no reference to such bytes ever leaves this module: single
+//! words are accessed atomically ([`Word`]), ranges are copied out into private memory or in from it ([`Mapping`]), and every
+//! offset is checked. Knows nothing of rings, resources or Venus.
+
+#![expect(unsafe_code, reason = "mapping files and touching memory that other processes write")]
+
+mod copy;
+mod mapping;
+mod memfd;
+
+pub use mapping::{MapError, Mapping, OutOfBounds, Word};
+pub use memfd::create;
