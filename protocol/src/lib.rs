@@ -6,3 +6,4 @@
 #![forbid(unsafe_code)]
 
 pub mod ids;
+pub mod virtio_gpu;
