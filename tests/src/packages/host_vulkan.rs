@@ -1,0 +1,69 @@
+//! The Vulkan driver the daemon under test runs on: Debian testing's lavapipe, or the machine's own driver.
+//!
+//! lavapipe comes from the package cache rather than from the host, so that every machine tests against the same,
+//! current driver and nobody has to install one.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::relink::set_interpreter;
+use super::root::{PackageRoot, Suite};
+
+/// Where the daemon finds Vulkan.
+#[derive(Clone, Debug)]
+pub enum HostVulkan {
+    /// Whatever driver the machine has: a real GPU.
+    System,
+    /// The software driver of the package cache.
+    Lavapipe(PackageRoot),
+}
+
+impl HostVulkan {
+    /// The software driver; downloads it when it is not in the cache.
+    ///
+    /// # Errors
+    /// The packages cannot be had.
+    pub fn lavapipe() -> Result<Self> {
+        Ok(Self::Lavapipe(PackageRoot::with(Suite::Testing, super::client::VULKAN_PACKAGES)?))
+    }
+
+    /// A command that runs `executable`, built on this machine, with this driver. The executable may start itself
+    /// again through `/proc/self/exe` as long as it passes its environment on.
+    ///
+    /// # Errors
+    /// The executable cannot be read, or the copy of it not written.
+    pub fn command(&self, executable: &Path) -> Result<Command> {
+        let Self::Lavapipe(root) = self else { return Ok(Command::new(executable)) };
+        let mut command = Command::new(relinked(executable, root)?);
+        command
+            .env("LD_LIBRARY_PATH", root.library_path(&[]))
+            .env("VK_DRIVER_FILES", root.driver_manifest("lvp")?)
+            .env("VK_LOADER_LAYERS_DISABLE", "~implicit~");
+        Ok(command)
+    }
+}
+
+/// The copy of `executable` that uses `root`'s loader, made when the executable is newer.
+fn relinked(executable: &Path, root: &PackageRoot) -> Result<PathBuf> {
+    let name = executable.file_name().context("an executable has a name")?.to_string_lossy();
+    let copy = executable.with_file_name(format!("{name}.{}", root.suite().name()));
+    let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
+    let source =
+        modified(executable).with_context(|| format!("{} has not been built", executable.display()))?;
+    if modified(&copy).is_ok_and(|copied| copied > source) {
+        return Ok(copy);
+    }
+    let mut elf = fs::read(executable).with_context(|| format!("cannot read {}", executable.display()))?;
+    set_interpreter(&mut elf, &root.loader())
+        .with_context(|| format!("cannot relink {}", executable.display()))?;
+    // Written beside and renamed: another test may be starting the old copy right now.
+    let fresh = tempfile::NamedTempFile::new_in(copy.parent().context("an executable lies in a folder")?)?;
+    fs::write(fresh.path(), elf)?;
+    fs::set_permissions(fresh.path(), fs::Permissions::from_mode(0o755))?;
+    fresh.persist(&copy).with_context(|| format!("cannot write {}", copy.display()))?;
+    Ok(copy)
+}

@@ -1,0 +1,36 @@
+//! Debian packages as test material: unmodified Mesa drivers, clients, QEMU and kernels, unpacked beside the host system.
+//!
+//! Nothing is installed. Each Debian suite has a root folder below the user's cache folder, filled by the machine's own
+//! `apt-get` under a private configuration and unpacked with `dpkg-deb`. Programs of a root run through that root's own
+//! dynamic loader, so their C library may be newer than the host's. Needs no privileges.
+
+mod apt;
+mod client;
+mod host_vulkan;
+mod mirror;
+mod relink;
+mod root;
+
+pub use client::ClientRoot;
+pub use host_vulkan::HostVulkan;
+pub use root::{PackageRoot, Suite};
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+/// The folder that holds everything downloaded: `$XDG_CACHE_HOME/vhost-user-vulkan`, by default below `~/.cache`.
+///
+/// # Errors
+/// Neither `XDG_CACHE_HOME` nor `HOME` is set.
+pub fn cache_dir() -> Result<PathBuf> {
+    let base = match std::env::var_os("XDG_CACHE_HOME") {
+        Some(base) if !base.is_empty() => PathBuf::from(base),
+        _ => {
+            let home =
+                std::env::var_os("HOME").context("set HOME or XDG_CACHE_HOME: downloads are kept there")?;
+            PathBuf::from(home).join(".cache")
+        }
+    };
+    Ok(base.join("vhost-user-vulkan"))
+}

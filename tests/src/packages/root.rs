@@ -1,0 +1,224 @@
+//! A suite's root folder: packages unpacked side by side, and commands that run from it.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::apt::{Apt, Archive};
+use super::cache_dir;
+
+/// The Debian suites the tests use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Suite {
+    /// Debian 13: kernel 6.12, Mesa 25.0.
+    Trixie,
+    /// The coming release: kernel 7.x, Mesa 26.1. Also where QEMU, llama.cpp and the software Vulkan driver come from.
+    Testing,
+    /// What comes after: Mesa 26.2.
+    Unstable,
+}
+
+impl Suite {
+    /// All suites, oldest first.
+    pub const ALL: [Self; 3] = [Self::Trixie, Self::Testing, Self::Unstable];
+
+    /// The suite's name in the archive.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Trixie => "trixie",
+            Self::Testing => "testing",
+            Self::Unstable => "unstable",
+        }
+    }
+}
+
+/// Unpacked packages of one suite.
+#[derive(Clone, Debug)]
+pub struct PackageRoot {
+    suite: Suite,
+    dir: PathBuf,
+}
+
+impl PackageRoot {
+    /// The root of `suite`, holding at least `packages` and everything they depend on. Downloads what is missing.
+    ///
+    /// # Errors
+    /// The machine has no apt, the archive cannot be reached, or it lacks one of the packages.
+    pub fn with(suite: Suite, packages: &[&str]) -> Result<Self> {
+        let root = Self { suite, dir: cache_dir()?.join("suites").join(suite.name()) };
+        root.provide(&packages.join("+"), |apt| apt.download_closure(packages))?;
+        Ok(root)
+    }
+
+    /// The root of `suite` holding the kernel that `linux-image-amd64` stands for, without what would install it.
+    /// Returns the kernel's release name too.
+    ///
+    /// # Errors
+    /// As [`PackageRoot::with`].
+    pub fn with_kernel(suite: Suite) -> Result<(Self, String)> {
+        let root = Self { suite, dir: cache_dir()?.join("suites").join(suite.name()) };
+        root.provide("kernel", |apt| {
+            let image = apt
+                .dependencies("linux-image-amd64")?
+                .into_iter()
+                .find(|name| name.starts_with("linux-image-"));
+            let image = image.context("linux-image-amd64 names no kernel")?;
+            // Newer suites split the image into several packages.
+            let mut names: Vec<String> = apt.dependencies(&image)?;
+            names.retain(|name| name.starts_with("linux-binary-") || name.starts_with("linux-modules-"));
+            names.push(image.clone());
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let archives = apt.download_only(&names)?;
+            fs::write(root.dir.join("kernel-release"), image.trim_start_matches("linux-image-"))?;
+            Ok(archives)
+        })?;
+        let release = fs::read_to_string(root.dir.join("kernel-release"))?;
+        Ok((root, release))
+    }
+
+    /// The suite this root is made of.
+    #[must_use]
+    pub fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    /// The file or folder that a package installs as `/{relative}`.
+    #[must_use]
+    pub fn path(&self, relative: &str) -> PathBuf {
+        self.dir.join("root").join(relative)
+    }
+
+    /// Where the root's shared libraries lie.
+    #[must_use]
+    pub fn libraries(&self) -> PathBuf {
+        self.path("usr/lib/x86_64-linux-gnu")
+    }
+
+    /// The root's dynamic loader.
+    #[must_use]
+    pub fn loader(&self) -> PathBuf {
+        self.libraries().join("ld-linux-x86-64.so.2")
+    }
+
+    /// A command that runs `usr/bin/{program}` with this root's libraries.
+    ///
+    /// # Errors
+    /// The root has no such program.
+    pub fn command(&self, program: &str) -> Result<Command> {
+        self.command_with_libraries(program, &[])
+    }
+
+    /// As [`PackageRoot::command`]; libraries this root lacks are looked for in `more`.
+    ///
+    /// # Errors
+    /// The root has no such program.
+    pub fn command_with_libraries(&self, program: &str, more: &[PathBuf]) -> Result<Command> {
+        let file = self.path("usr/bin").join(program);
+        ensure!(file.exists(), "{} has no {program}", self.suite.name());
+        let mut command = Command::new(self.loader());
+        command.arg("--library-path").arg(self.library_path(more)).arg("--argv0").arg(program).arg(file);
+        Ok(command)
+    }
+
+    /// The search path for this root's libraries, followed by `more`.
+    #[must_use]
+    pub fn library_path(&self, more: &[PathBuf]) -> OsString {
+        let own = [self.libraries(), self.libraries().join("llama")];
+        let paths: Vec<&Path> = own.iter().chain(more).map(PathBuf::as_path).collect();
+        std::env::join_paths(paths).expect("cache paths hold no colon")
+    }
+
+    /// A manifest for the Vulkan loader that names this root's `driver` ("lvp", "virtio") by its full path.
+    ///
+    /// # Errors
+    /// The root has no such driver.
+    pub fn driver_manifest(&self, driver: &str) -> Result<PathBuf> {
+        let library = self.libraries().join(format!("libvulkan_{driver}.so"));
+        ensure!(library.exists(), "{} has no Vulkan driver {driver}", self.suite.name());
+        let manifest = self.dir.join(format!("{driver}.json"));
+        let text = format!(
+            r#"{{"file_format_version": "1.0.1", "ICD": {{"library_path": {library:?}, "api_version": "1.4.0"}}}}"#
+        );
+        if fs::read_to_string(&manifest).is_ok_and(|present| present == text) {
+            return Ok(manifest);
+        }
+        // Renamed into place: other tests may be reading it.
+        let fresh = tempfile::NamedTempFile::new_in(&self.dir)?;
+        fs::write(fresh.path(), text)?;
+        fresh.persist(&manifest)?;
+        Ok(manifest)
+    }
+
+    /// Downloads and unpacks once per `what`; a stamp records that it is complete. Safe to call from several processes.
+    fn provide(&self, what: &str, download: impl Fn(&Apt) -> Result<Vec<Archive>>) -> Result<()> {
+        let stamp = self.dir.join("stamps").join(what);
+        if stamp.exists() {
+            return Ok(());
+        }
+        for folder in ["stamps", "unpacked", "root"] {
+            let folder = self.dir.join(folder);
+            fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        }
+        let lock = File::create(self.dir.join("lock"))?;
+        lock.lock().context("cannot lock the package cache")?;
+        if stamp.exists() {
+            return Ok(());
+        }
+        let apt = Apt::new(self.dir.join("apt"), self.suite.name())?;
+        let archives = download(&apt).or_else(|first_failure| {
+            // The archive drops old versions: lists fetched some time ago may name files that are gone.
+            eprintln!("packages: {}: {first_failure:#}; trying again with fresh lists", self.suite.name());
+            apt.update()?;
+            download(&apt)
+        })?;
+        self.unpack(&archives)?;
+        self.link_ggml_backends()?;
+        fs::write(stamp, "")?;
+        Ok(())
+    }
+
+    fn unpack(&self, archives: &[Archive]) -> Result<()> {
+        let unpacked = self.dir.join("unpacked");
+        let todo: Vec<&Archive> = archives
+            .iter()
+            .filter(|archive| !archive.file.file_name().is_some_and(|name| unpacked.join(name).exists()))
+            .collect();
+        eprintln!("packages: {}: unpacking {} packages", self.suite.name(), todo.len());
+        for archive in todo {
+            let status = Command::new("dpkg-deb")
+                .arg("-x")
+                .args([&archive.file, &self.dir.join("root")])
+                .status()
+                .context("cannot run dpkg-deb")?;
+            if !status.success() {
+                // A damaged download must not be found again by the next try.
+                fs::remove_file(&archive.file).ok();
+                bail!("{} could not be unpacked: run the command again", archive.file.display());
+            }
+            if let Some(name) = archive.file.file_name() {
+                fs::write(unpacked.join(name), "")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// ggml looks for its backends in a folder below `/usr` and beside the running executable. Run through the loader,
+    /// the executable is the loader, so the backends must be found in its folder.
+    fn link_ggml_backends(&self) -> Result<()> {
+        let Ok(versions) = fs::read_dir(self.libraries().join("ggml")) else { return Ok(()) };
+        for version in versions {
+            for backend in fs::read_dir(version?.path())? {
+                let backend = backend?;
+                let link = self.libraries().join(backend.file_name());
+                if !link.exists() {
+                    std::os::unix::fs::symlink(backend.path(), link)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
