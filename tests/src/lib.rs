@@ -1,5 +1,14 @@
-//! The test harness: Debian packages as test material, virtual machines, and the runs that use them.
+//! The test harness: everything that drives the daemon from outside.
+//!
+//! `frontend` is a VMM without a VM, `guest` a virtio-gpu driver on top of it, `bridge` lets unmodified Venus clients on
+//! this host use that driver. `packages` fetches Debian packages as test material, `acceptance` runs everything. The tests
+//! themselves are in `tests/tests`, one file per behaviour.
+
+#![forbid(unsafe_code)]
 
 pub mod acceptance;
+pub mod bridge;
+pub mod frontend;
+pub mod guest;
 pub mod packages;
 pub mod prerequisites;

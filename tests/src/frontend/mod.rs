@@ -1,0 +1,12 @@
+//! A vhost-user frontend: what a VMM and the lowest layer of a guest do, without a VM.
+//!
+//! Knows nothing of virtio-gpu commands; `guest` is built on it. It contains no `unsafe`: guest memory and the window are
+//! mapped by `vm-memory`.
+
+pub mod ram;
+pub mod ranges;
+pub mod session;
+pub mod virtqueue;
+pub mod window;
+
+pub use session::{Options, Session};

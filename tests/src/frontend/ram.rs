@@ -1,0 +1,59 @@
+//! Guest memory: one shared memfd, of which the virtqueues and the requests on them take parts.
+//!
+//! Knows nothing of virtqueues or of the backend it is shared with.
+
+use super::ranges::Ranges;
+use anyhow::{Context, Result};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::fs::File;
+use std::sync::{Mutex, PoisonError};
+use vhost::VhostUserMemoryRegionInfo;
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+
+/// The memory of the pretended guest.
+pub struct GuestRam {
+    memory: GuestMemoryMmap,
+    free: Mutex<Ranges>,
+}
+
+impl GuestRam {
+    /// Where the memory begins in guest physical addresses: not 0, so that an address and an offset differ.
+    pub const BASE: u64 = 0x4000_0000;
+
+    /// `size` bytes, a multiple of the page size.
+    pub fn new(size: u64) -> Result<Self> {
+        let file = File::from(memfd_create("guest-ram", MemfdFlags::CLOEXEC).context("guest memory")?);
+        ftruncate(&file, size).context("size of guest memory")?;
+        let region = (GuestAddress(Self::BASE), usize::try_from(size)?, Some(FileOffset::new(file, 0)));
+        Ok(Self {
+            memory: GuestMemoryMmap::from_ranges_with_files([region])?,
+            free: Mutex::new(Ranges::new(Self::BASE, size, 64)),
+        })
+    }
+
+    /// Access to the bytes, by guest physical address.
+    pub fn memory(&self) -> &GuestMemoryMmap {
+        &self.memory
+    }
+
+    /// What a vhost-user backend has to know to map this memory.
+    pub fn region(&self) -> Result<VhostUserMemoryRegionInfo> {
+        let region = self.memory.iter().next().context("guest memory has one region")?;
+        Ok(VhostUserMemoryRegionInfo::from_guest_region(region)?)
+    }
+
+    /// The address in this process of a guest physical address (vring addresses are sent in this form).
+    pub fn host_address(&self, address: u64) -> Result<u64> {
+        Ok(self.memory.get_host_address(GuestAddress(address))? as u64)
+    }
+
+    /// A 64-byte aligned part of the memory; `None` when it is exhausted.
+    pub fn allocate(&self, len: u64) -> Option<u64> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).allocate(len)
+    }
+
+    /// Gives back what [`Self::allocate`] returned.
+    pub fn release(&self, address: u64, len: u64) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).release(address, len);
+    }
+}

@@ -1,0 +1,188 @@
+//! The shared-memory window of the device, as a VMM keeps it: which descriptor is mapped where.
+//!
+//! Knows nothing of blobs. It is as strict as the strictest VMM: an unaligned, overlapping or surplus request is refused
+//! *and* counted as a violation, since some VMMs end the VM for one. Nothing is mapped into this process until someone asks.
+
+use anyhow::{Context, Result, ensure};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use vhost::VhostUserMemoryRegionInfo;
+use vhost::vhost_user::message::{VhostUserMMap, VhostUserMMapFlags};
+use vhost::vhost_user::{Frontend, HandlerResult, VhostUserFrontend, VhostUserFrontendReqHandler};
+use vm_memory::{FileOffset, MmapRegion};
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
+
+/// The region's number: `VIRTIO_GPU_SHM_ID_HOST_VISIBLE`.
+pub const HOST_VISIBLE: u8 = 1;
+const PAGE: u64 = 4096;
+
+/// One mapping of the window.
+#[derive(Clone, Debug)]
+pub struct WindowMap {
+    /// What the backend passed, duplicated.
+    pub file: Arc<File>,
+    /// Where the mapping begins in that file, bytes.
+    pub fd_offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Whether the guest may write.
+    pub writable: bool,
+}
+
+impl WindowMap {
+    /// Maps it into this process, as the guest's user space would see it.
+    pub fn map(&self) -> Result<MmapRegion> {
+        let file = FileOffset::from_arc(Arc::clone(&self.file), self.fd_offset);
+        Ok(MmapRegion::from_file(file, usize::try_from(self.len)?)?)
+    }
+}
+
+/// The window and the requests that changed it. Handles the backend's requests on its own channel.
+pub struct Window {
+    size: u64,
+    maps: Mutex<BTreeMap<u64, WindowMap>>,
+    violations: Mutex<Vec<String>>,
+    /// A message to oneself duplicates a descriptor that is only lent as a number.
+    duplicator: Mutex<(UnixStream, UnixStream)>,
+    /// When present, every mapping is announced as a memory region before it is acknowledged, as QEMU does.
+    announce: Option<Frontend>,
+}
+
+impl Window {
+    /// An empty window of `size` bytes.
+    pub fn new(size: u64, announce: Option<Frontend>) -> Result<Self> {
+        Ok(Self {
+            size,
+            maps: Mutex::default(),
+            violations: Mutex::default(),
+            duplicator: Mutex::new(UnixStream::pair().context("a pair of sockets")?),
+            announce,
+        })
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// What is mapped at exactly this offset.
+    pub fn get(&self, offset: u64) -> Option<WindowMap> {
+        self.maps.lock().get(&offset).cloned()
+    }
+
+    /// Number of live mappings.
+    pub fn live(&self) -> usize {
+        self.maps.lock().len()
+    }
+
+    /// Requests that some VMM would have punished with the end of the VM.
+    pub fn violations(&self) -> Vec<String> {
+        self.violations.lock().clone()
+    }
+
+    /// Drops every mapping without a word to the backend, as QEMU does when the guest is reset.
+    pub fn drop_all(&self) {
+        let maps = std::mem::take(&mut *self.maps.lock());
+        for (offset, map) in maps {
+            self.withdraw(offset, &map);
+        }
+    }
+
+    fn check(&self, request: &VhostUserMMap) -> Result<()> {
+        let VhostUserMMap { shmid, shm_offset, len, fd_offset, .. } = *request;
+        ensure!(shmid == HOST_VISIBLE, "no region {shmid}");
+        ensure!(len > 0 && len % PAGE == 0, "length {len:#x} is not a number of pages");
+        ensure!(
+            shm_offset % PAGE == 0 && fd_offset % PAGE == 0,
+            "unaligned offset {shm_offset:#x} or {fd_offset:#x}"
+        );
+        let end = shm_offset.checked_add(len).context("offset overflows")?;
+        ensure!(end <= self.size, "{shm_offset:#x} + {len:#x} lies outside the window");
+        Ok(())
+    }
+
+    fn insert(&self, request: &VhostUserMMap, fd: &dyn AsRawFd) -> Result<()> {
+        self.check(request)?;
+        let VhostUserMMap { shm_offset, len, fd_offset, flags, .. } = *request;
+        let file = self.duplicate(fd)?;
+        let file_len = file.metadata()?.len();
+        ensure!(fd_offset + len <= file_len, "maps {len:#x} bytes of a file of {file_len:#x}");
+        let writable = flags & VhostUserMMapFlags::WRITABLE.bits() != 0;
+        let map = WindowMap { file: Arc::new(file), fd_offset, len, writable };
+        {
+            let mut maps = self.maps.lock();
+            let overlaps =
+                maps.range(..shm_offset + len).next_back().is_some_and(|(at, map)| at + map.len > shm_offset);
+            ensure!(!overlaps, "{shm_offset:#x} + {len:#x} overlaps a live mapping");
+            maps.insert(shm_offset, map.clone());
+        }
+        if let Some(frontend) = &self.announce {
+            frontend.clone().add_mem_region(&region(shm_offset, &map)).context("announcing a mapping")?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, request: &VhostUserMMap) -> Result<()> {
+        self.check(request)?;
+        let VhostUserMMap { shm_offset, len, .. } = *request;
+        let map = {
+            let mut maps = self.maps.lock();
+            ensure!(
+                maps.get(&shm_offset).is_some_and(|map| map.len == len),
+                "{shm_offset:#x} + {len:#x} is not mapped"
+            );
+            maps.remove(&shm_offset).context("checked above")?
+        };
+        self.withdraw(shm_offset, &map);
+        Ok(())
+    }
+
+    fn withdraw(&self, offset: u64, map: &WindowMap) {
+        if let Some(frontend) = &self.announce
+            && let Err(e) = frontend.clone().remove_mem_region(&region(offset, map))
+        {
+            self.violations.lock().push(format!("the backend refused to forget a mapping: {e}"));
+        }
+    }
+
+    fn duplicate(&self, fd: &dyn AsRawFd) -> Result<File> {
+        let sockets = self.duplicator.lock();
+        sockets.0.send_with_fd(&[0u8][..], fd.as_raw_fd()).context("duplicating a descriptor")?;
+        let (_, file) = sockets.1.recv_with_fd(&mut [0]).context("duplicating a descriptor")?;
+        file.context("a duplicated descriptor")
+    }
+
+    fn answer(&self, what: &str, result: Result<()>) -> HandlerResult<u64> {
+        result.map(|()| 0).map_err(|e| {
+            self.violations.lock().push(format!("{what}: {e:#}"));
+            log::warn!("the backend's {what} was refused: {e:#}");
+            io::Error::from_raw_os_error(libc::EINVAL)
+        })
+    }
+}
+
+impl VhostUserFrontendReqHandler for Window {
+    fn shmem_map(&self, request: &VhostUserMMap, fd: &dyn AsRawFd) -> HandlerResult<u64> {
+        self.answer("SHMEM_MAP", self.insert(request, fd))
+    }
+
+    fn shmem_unmap(&self, request: &VhostUserMMap) -> HandlerResult<u64> {
+        self.answer("SHMEM_UNMAP", self.remove(request))
+    }
+}
+
+/// A mapping as a memory region: far above guest memory, at an address of no process.
+fn region(offset: u64, map: &WindowMap) -> VhostUserMemoryRegionInfo {
+    VhostUserMemoryRegionInfo {
+        guest_phys_addr: 0x80_0000_0000 + offset,
+        memory_size: map.len,
+        userspace_addr: 0x1_0000_0000_0000 + offset,
+        mmap_offset: map.fd_offset,
+        mmap_handle: map.file.as_raw_fd(),
+    }
+}
