@@ -65,3 +65,22 @@ pub struct GpuChoice {
     /// Memory types, a bit each, into which the pages of a memfd can be imported.
     pub importable_types: u32,
 }
+
+/// A GPU as the probe process found it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuInfo {
+    /// `VkPhysicalDeviceProperties::deviceName`.
+    pub name: String,
+    /// What a worker needs to find and use it.
+    pub choice: GpuChoice,
+    /// PCI address as `0000:01:00.0`, if the driver tells.
+    pub pci_address: Option<String>,
+    /// Driver name and version for people.
+    pub driver: String,
+    /// The host's `apiVersion`, in Vulkan's packing.
+    pub api_version: u32,
+    /// A software device such as lavapipe.
+    pub software: bool,
+    /// Why guests cannot use it, if they cannot.
+    pub unusable: Option<String>,
+}

@@ -1,6 +1,6 @@
 //! The messages themselves. Order matters: a worker handles [`ToWorker`] messages strictly one after another.
 
-use crate::config::{ContextLimits, GpuChoice};
+use crate::config::{ContextLimits, GpuChoice, GpuInfo};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use serde::{Deserialize, Serialize};
 
@@ -105,25 +105,6 @@ pub enum ToDevice {
         /// For the log, in words of ours.
         reason: String,
     },
-}
-
-/// A GPU as the probe process found it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GpuInfo {
-    /// `VkPhysicalDeviceProperties::deviceName`.
-    pub name: String,
-    /// What a worker needs to find and use it.
-    pub choice: GpuChoice,
-    /// PCI address as `0000:01:00.0`, if the driver tells.
-    pub pci_address: Option<String>,
-    /// Driver name and version for people.
-    pub driver: String,
-    /// The host's `apiVersion`, in Vulkan's packing.
-    pub api_version: u32,
-    /// A software device such as lavapipe.
-    pub software: bool,
-    /// Why guests cannot use it, if they cannot.
-    pub unusable: Option<String>,
 }
 
 /// What the probe process answers: the GPUs in the driver's order, or why no driver could be asked.

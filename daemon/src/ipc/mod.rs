@@ -7,4 +7,4 @@ mod channel;
 mod message;
 
 pub use channel::{Channel, ReceiveError, SendError};
-pub use message::{Fence, GpuInfo, INLINE_SUBMIT_MAX, MapInfo, ProbeReport, ToDevice, ToWorker, WorkerSetup};
+pub use message::{Fence, INLINE_SUBMIT_MAX, MapInfo, ProbeReport, ToDevice, ToWorker, WorkerSetup};
