@@ -1,0 +1,140 @@
+//! The Vulkan registry as typed values, one to one with its XML.
+//!
+//! It knows nothing of Venus, of the allow-list or of Rust: names are those of the file, lengths are strings, aliases are
+//! recorded and not followed. Entities of other APIs (`vulkansc`) are left out. Format: the registry's own document,
+//! "The Khronos Vulkan API Registry".
+
+mod declaration;
+mod parse;
+pub mod source;
+
+use std::collections::BTreeMap;
+
+pub use declaration::Declaration;
+
+/// A parsed registry file, or several merged ones.
+#[derive(Debug, Default)]
+pub struct Registry {
+    /// `VK_HEADER_VERSION_COMPLETE`: (major, minor, patch).
+    pub header_version: (u32, u32, u32),
+    /// `API Constants` with an unsigned value.
+    pub constants: BTreeMap<String, u64>,
+    /// `<type>` elements by name.
+    pub types: BTreeMap<String, TypeDef>,
+    /// `<enums>` blocks by name, with the values that features and extensions add.
+    pub enums: BTreeMap<String, EnumDef>,
+    /// `<command>` elements by name.
+    pub commands: BTreeMap<String, CommandDef>,
+    /// `<feature>` and `<extension>` elements in file order.
+    pub blocks: Vec<Block>,
+}
+
+/// A `<type>`.
+#[derive(Debug, Clone)]
+pub enum TypeDef {
+    /// Another name of a type.
+    Alias(String),
+    /// A struct.
+    Struct(StructDef),
+    /// A union.
+    Union(StructDef),
+    /// An enumeration or a `FlagBits` type; its values are in `Registry::enums`.
+    Enum,
+    /// A `Flags` type.
+    Bitmask {
+        /// Its `FlagBits` type.
+        bits: Option<String>,
+        /// `VkFlags64`.
+        wide: bool,
+    },
+    /// A handle.
+    Handle {
+        /// Handle it is created from.
+        parent: Option<String>,
+        /// `VK_DEFINE_HANDLE`.
+        dispatchable: bool,
+        /// `VK_OBJECT_TYPE_*`.
+        object_type: String,
+    },
+    /// Anything else: base types, function pointers, platform types.
+    Other,
+}
+
+/// A struct or union.
+#[derive(Debug, Clone)]
+pub struct StructDef {
+    /// Members in declaration order, `sType` and `pNext` included.
+    pub members: Vec<Declaration>,
+    /// `structextends`.
+    pub extends: Vec<String>,
+}
+
+/// An `<enums>` block.
+#[derive(Debug, Clone, Default)]
+pub struct EnumDef {
+    /// Values in file order.
+    pub values: Vec<EnumValue>,
+}
+
+/// An `<enum>` of a type.
+#[derive(Debug, Clone)]
+pub struct EnumValue {
+    /// Name.
+    pub name: String,
+    /// Its value or the name it stands for.
+    pub value: Given,
+    /// The block that adds it; `None` for values of the original type.
+    pub block: Option<String>,
+}
+
+/// How an enumerant is given.
+#[derive(Debug, Clone)]
+pub enum Given {
+    /// A number.
+    Number(i64),
+    /// Another enumerant.
+    Alias(String),
+}
+
+/// A `<command>`.
+#[derive(Debug, Clone)]
+pub enum CommandDef {
+    /// Another name of a command.
+    Alias(String),
+    /// A prototype.
+    Prototype {
+        /// C return type.
+        ret: String,
+        /// Parameters.
+        params: Vec<Declaration>,
+    },
+}
+
+/// A `<feature>` or `<extension>` and the names it requires.
+#[derive(Debug, Clone)]
+pub struct Block {
+    /// `VK_VERSION_1_1`, `VK_KHR_maintenance5`.
+    pub name: String,
+    /// Which of the two.
+    pub kind: BlockKind,
+    /// Required types.
+    pub types: Vec<String>,
+    /// Required commands.
+    pub commands: Vec<String>,
+}
+
+/// Kinds of block.
+#[derive(Debug, Clone)]
+pub enum BlockKind {
+    /// A core version.
+    Core(u32, u32),
+    /// An extension.
+    Extension {
+        /// Its number.
+        number: u32,
+        /// Its `SPEC_VERSION`.
+        spec_version: u32,
+        /// `promotedto`.
+        promoted_to: Option<String>,
+    },
+}
