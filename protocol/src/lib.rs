@@ -5,5 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cursor;
+pub mod error;
 pub mod ids;
+pub mod venus;
 pub mod virtio_gpu;

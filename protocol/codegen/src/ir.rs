@@ -30,6 +30,8 @@ pub struct Protocol {
     pub structs: BTreeMap<String, Struct>,
     /// Commands.
     pub commands: BTreeMap<String, Command>,
+    /// Every assigned command number with its Vulkan name, decodable or not, ascending: for messages.
+    pub command_numbers: Vec<(i32, String)>,
 }
 
 /// Identity of the registry file.
@@ -414,7 +416,8 @@ pub enum Level {
     Queue,
     /// `VkCommandBuffer`.
     CommandBuffer,
-    /// The Venus transport itself (`vkCreateRingMESA`): no function of the host's driver.
+    /// The Venus transport itself (`vkCreateRingMESA`). No function of the host's driver, and neither is any other command that
+    /// extension 385 provides, whatever its level.
     Transport,
 }
 

@@ -1,5 +1,6 @@
 //! Generator of the Venus codec: Vulkan registry and `inputs/` in, Rust under `generated/` out.
 
+mod emit;
 mod inputs;
 mod ir;
 mod overrides;
@@ -19,5 +20,8 @@ fn main() -> Result<()> {
     r.add(&text("mesa.xml")?)?;
     let p = resolve::resolve(&r, &inputs::parse("allowlist.toml", &text("allowlist.toml")?)?, &inputs::parse("commands.toml", &text("commands.toml")?)?, &inputs::parse("overrides.toml", &text("overrides.toml")?)?, &pin.sha256)?;
     println!("{} commands {} structs {} enums {} flags {} handles {} ext", p.commands.len(), p.structs.len(), p.enums.len(), p.flags.len(), p.handles.len(), p.extensions.len());
+    let out = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../src/venus/generated");
+    std::fs::create_dir_all(&out)?;
+    for o in emit::protocol(&p)? { std::fs::write(out.join(&o.name), &o.text)?; }
     Ok(())
 }

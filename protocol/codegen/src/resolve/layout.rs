@@ -28,33 +28,40 @@ pub fn order(protocol: &mut Protocol) {
 /// Features and properties have files of their own, structs of one group go to the group, the rest is shared.
 pub fn modules(protocol: &mut Protocol) {
     let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for group in &protocol.groups {
-        let commands = protocol.commands.values().filter(|c| c.module == group.name);
-        let mut queue: Vec<&Type> = commands.flat_map(|c| c.params.iter().map(|p| &p.member.ty)).collect();
-        while let Some(ty) = queue.pop() {
-            let Type::Struct(name) = ty else { continue };
-            if users.entry(name.clone()).or_default().insert(group.name.clone()) {
-                queue.extend(protocol.structs[name].members.iter().map(|m| &m.ty));
-            }
+    let mut queue: Vec<(String, String)> = Vec::new();
+    for command in protocol.commands.values() {
+        for param in &command.params {
+            queue.extend(struct_name(&param.member.ty).map(|name| (name, command.module.clone())));
         }
     }
-    let direct = users.clone();
-    for (name, found) in &protocol.structs {
-        for parent in &found.extends {
-            let inherited = direct.get(parent).cloned().unwrap_or_default();
-            users.entry(name.clone()).or_default().extend(inherited);
+    while let Some((name, user)) = queue.pop() {
+        let found = &protocol.structs[&name];
+        let user = own_module(found).map_or(user, str::to_owned);
+        if users.entry(name).or_default().insert(user.clone()) {
+            let members = found.members.iter().filter_map(|m| struct_name(&m.ty));
+            let related = members.chain(found.extended_by.iter().cloned());
+            queue.extend(related.map(|name| (name, user.clone())));
         }
     }
     for (name, found) in &mut protocol.structs {
-        let extends = |parent: &str| found.extends.iter().any(|e| e == parent);
         let only_user = users.get(name).filter(|u| u.len() == 1).and_then(|u| u.first());
-        found.module = if extends("VkPhysicalDeviceFeatures2") {
-            "features".to_owned()
-        } else if extends("VkPhysicalDeviceProperties2") {
-            "properties".to_owned()
-        } else {
-            only_user.cloned().unwrap_or_else(|| "types".to_owned())
-        };
+        found.module = only_user.cloned().unwrap_or_else(|| "types".to_owned());
+    }
+}
+
+fn own_module(found: &Struct) -> Option<&'static str> {
+    let extends = |parent: &str| found.extends.iter().any(|e| e == parent);
+    match (extends("VkPhysicalDeviceFeatures2"), extends("VkPhysicalDeviceProperties2")) {
+        (true, _) => Some("features"),
+        (_, true) => Some("properties"),
+        _ => None,
+    }
+}
+
+fn struct_name(ty: &Type) -> Option<String> {
+    match ty {
+        Type::Struct(name) => Some(name.clone()),
+        _ => None,
     }
 }
 

@@ -59,7 +59,9 @@ pub fn resolve(
         unions: BTreeMap::new(),
         structs: BTreeMap::new(),
         commands: BTreeMap::new(),
+        command_numbers: numbers.numbers.iter().map(|(name, &number)| (number, name.clone())).collect(),
     };
+    protocol.command_numbers.sort();
     resolver.add_commands(&mut protocol)?;
     resolver.add_types(&mut protocol)?;
     usage::directions(&mut protocol);

@@ -55,6 +55,7 @@ pub fn constant(type_name: &str, value: &str) -> String {
             rest = format!("{bare}_{tag}");
         }
     }
+    let rest = rest.to_ascii_uppercase();
     if rest.starts_with(|c: char| c.is_ascii_digit()) { format!("TYPE_{rest}") } else { rest }
 }
 

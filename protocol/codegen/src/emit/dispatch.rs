@@ -1,0 +1,64 @@
+//! `Command`: every command, by number.
+
+use proc_macro2::{Literal, TokenStream};
+use quote::quote;
+
+use super::{commands, ident};
+use crate::ir::{Command, Protocol};
+
+/// The enum and its dispatch.
+pub fn emit(protocol: &Protocol) -> TokenStream {
+    let mut all: Vec<&Command> = protocol.commands.values().collect();
+    all.sort_by_key(|c| c.number);
+    let names: Vec<_> = all.iter().map(|c| ident(&c.names.rust)).collect();
+    let generics = all.iter().map(|c| commands::request_generics(protocol, c));
+    let known = protocol.command_numbers.iter().map(|(number, name)| {
+        let number = Literal::i32_unsuffixed(*number);
+        quote! { #number => #name, }
+    });
+    let numbers = all.iter().map(|c| Literal::i32_unsuffixed(c.number));
+    quote! {
+        use super::prelude::*;
+        use super::*;
+
+        /// A decoded command.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Command<'a> { #(#names(#names #generics),)* }
+
+        impl<'a> Command<'a> {
+            /// Numbers of all decodable commands, ascending.
+            pub const NUMBERS: &'static [i32] = &[#(#numbers),*];
+
+            /// Reads the parameters of the command with this number; number and flags have been read.
+            pub fn decode(number: i32, reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+                match number {
+                    #(#names::NUMBER => #names::decode(reader).map(Self::#names),)*
+                    _ => Err(reader.error(DecodeErrorKind::Command(number)).within("Command")),
+                }
+            }
+
+            /// Writes the whole command, as the guest does.
+            #[cfg(feature = "driver")]
+            pub fn encode(&self, flags: CommandFlagsEXT, writer: &mut Writer<'_>) {
+                match self {
+                    #(Self::#names(command) => command.encode(flags, writer),)*
+                }
+            }
+
+            /// Number on the wire.
+            pub fn number(&self) -> i32 {
+                match self {
+                    #(Self::#names(_) => #names::NUMBER,)*
+                }
+            }
+
+            /// Vulkan name of a command number, decodable or not.
+            pub fn name(number: i32) -> Option<&'static str> {
+                Some(match number {
+                    #(#known)*
+                    _ => return None,
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! `enums.rs` and `handles.rs`: newtypes with constants.
+
+use proc_macro2::{Literal, TokenStream};
+use quote::quote;
+
+use super::{doc, ident};
+use crate::ir::{Names, Protocol, Value};
+
+/// Enumerations and flags.
+pub fn enums_and_flags(protocol: &Protocol) -> TokenStream {
+    let enums = protocol.enums.values().map(|e| {
+        let values = e.values.iter().map(|v| constant(v, Literal::i64_unsuffixed(v.value)));
+        newtype(&e.names, quote! { i32 }, quote! { enumeration }, values.collect())
+    });
+    let flags = protocol.flags.values().map(|f| {
+        let ty = ident(if f.bits == 64 { "u64" } else { "u32" });
+        let values = f.values.iter().map(|v| constant(v, Literal::i64_unsuffixed(v.value)));
+        newtype(&f.names, quote! { #ty }, quote! { flags }, values.collect())
+    });
+    quote! {
+        use crate::venus::wire::{enumeration, flags};
+        #(#enums)*
+        #(#flags)*
+    }
+}
+
+/// Handles.
+pub fn handles(protocol: &Protocol) -> TokenStream {
+    let handles = protocol.handles.values().map(|h| {
+        let name = ident(&h.names.rust);
+        let kind = ident(&h.object_type);
+        let doc = doc(&format!("`{}`", h.names.vk));
+        quote! {
+            #doc
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+            pub struct #name(pub u64);
+            handle!(#name, #kind);
+        }
+    });
+    quote! {
+        use super::enums::ObjectType;
+        use crate::venus::wire::handle;
+        #(#handles)*
+    }
+}
+
+fn newtype(names: &Names, ty: TokenStream, kind: TokenStream, values: TokenStream) -> TokenStream {
+    let name = ident(&names.rust);
+    let doc = doc(&format!("`{}`", names.vk));
+    let constants = if values.is_empty() { TokenStream::new() } else { quote! { impl #name { #values } } };
+    quote! {
+        #doc
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub struct #name(pub #ty);
+        #kind!(#name, #ty);
+        #constants
+    }
+}
+
+fn constant(value: &Value, number: Literal) -> TokenStream {
+    let name = ident(&value.rust);
+    quote! { pub const #name: Self = Self(#number); }
+}

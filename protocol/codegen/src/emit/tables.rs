@@ -1,0 +1,53 @@
+//! `extensions.rs` and the root of the generated module.
+
+use proc_macro2::{Literal, TokenStream};
+use quote::quote;
+
+use super::ident;
+use crate::ir::Protocol;
+
+/// The decodable extensions.
+pub fn extensions(protocol: &Protocol) -> TokenStream {
+    let rows = protocol.extensions.iter().map(|e| {
+        let (number, version) = (Literal::u32_unsuffixed(e.number), Literal::u32_unsuffixed(e.spec_version));
+        let name = &e.name;
+        quote! { (#number, #name, #version), }
+    });
+    quote! {
+        /// Number, name and `specVersion` of every extension whose chain structs are decodable, by number.
+        pub const EXTENSIONS: &[(u32, &str, u32)] = &[#(#rows)*];
+    }
+}
+
+/// `mod.rs`.
+pub fn root(protocol: &Protocol, modules: &[&str]) -> TokenStream {
+    let modules: Vec<_> = modules.iter().map(|m| ident(m)).collect();
+    let (major, minor, patch) = protocol.source.header_version;
+    let version = [major, minor, patch].map(Literal::u32_unsuffixed);
+    let digest = &protocol.source.sha256;
+    quote! {
+        #(mod #modules;)*
+
+        #(pub use #modules::*;)*
+
+        /// Version of the Vulkan registry this was generated from: major, minor, header version.
+        pub const REGISTRY_VERSION: (u32, u32, u32) = (#(#version),*);
+        /// SHA-256 of that registry.
+        pub const REGISTRY_SHA256: &str = #digest;
+
+        /// What generated files use.
+        mod prelude {
+            pub(super) use std::ffi::CStr;
+
+            pub(super) use super::enums::*;
+            pub(super) use super::handles::*;
+            pub(super) use super::types::*;
+            pub(super) use crate::cursor::{Reader, Writer};
+            pub(super) use crate::error::{DecodeError, DecodeErrorKind};
+            pub(super) use crate::venus::chain::Chain;
+            pub(super) use crate::venus::wire::{
+                Decode, DecodePartial, Encode, EncodePartial, Null, OutStructure, Structure, length,
+            };
+        }
+    }
+}

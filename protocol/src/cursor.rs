@@ -1,0 +1,265 @@
+//! `Reader` and `Writer`: the only code that walks over wire bytes.
+//!
+//! They know numbers, padding and bounds. They know no Vulkan type: shapes are in `venus::wire`, chains in `venus::chain`.
+//! Everything is little endian, and the unit of alignment is 4 bytes (Venus protocol, EXT_command_serialization).
+
+use bumpalo::Bump;
+use bumpalo::collections::Vec as ArenaVec;
+
+use crate::error::{DecodeError, DecodeErrorKind, Overflow};
+
+/// Memory for the values of one command. Reset it between commands; it keeps its chunk.
+#[derive(Debug)]
+pub struct Arena {
+    bump: Bump,
+}
+
+/// Bounds on what one command may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most elements of an out array whose elements take no bytes in the request.
+    pub max_out_elements: u64,
+    /// Most bytes of room for out blobs and out arrays of numbers, all together. The size of the reply window is a good value:
+    /// results that do not fit there cannot be delivered.
+    pub out_budget: u64,
+    /// Most structs in one pNext chain; at most 128.
+    pub max_chain: usize,
+}
+
+impl Default for Limits {
+    /// Limits for commands without a reply window.
+    fn default() -> Self {
+        Self { max_out_elements: 4096, out_budget: 1 << 20, max_chain: MAX_CHAIN }
+    }
+}
+
+/// Reads values from bytes that have been copied out of the guest's reach.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+    len: usize,
+    arena: &'a Arena,
+    limits: Limits,
+}
+
+/// Writes values into a bounded window or a growing buffer. Overflow is remembered and reported once, by [`Writer::finish`].
+#[derive(Debug)]
+pub struct Writer<'w> {
+    sink: Sink<'w>,
+    overflowed: bool,
+}
+
+#[derive(Debug)]
+enum Sink<'w> {
+    Window { window: &'w mut [u8], at: usize },
+    Growing(Vec<u8>),
+}
+
+impl Arena {
+    /// An empty arena that never holds more than `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        let bump = Bump::new();
+        bump.set_allocation_limit(Some(limit));
+        Self { bump }
+    }
+
+    /// Forgets all values and keeps the memory.
+    pub fn reset(&mut self) {
+        self.bump.reset();
+    }
+
+    /// Bytes held from the system.
+    pub fn allocated_bytes(&self) -> usize {
+        self.bump.allocated_bytes()
+    }
+}
+
+impl<'a> Reader<'a> {
+    /// A reader with default limits.
+    pub fn new(bytes: &'a [u8], arena: &'a Arena) -> Self {
+        Self::with_limits(bytes, arena, Limits::default())
+    }
+
+    /// A reader with these limits.
+    pub fn with_limits(bytes: &'a [u8], arena: &'a Arena, limits: Limits) -> Self {
+        Self { rest: bytes, len: bytes.len(), arena, limits }
+    }
+
+    /// Bytes read so far.
+    pub fn offset(&self) -> usize {
+        self.len - self.rest.len()
+    }
+
+    /// Bytes left.
+    pub fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// The limits this reader works under.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Reads a `u32`.
+    #[inline]
+    pub fn u32(&mut self) -> Result<u32, DecodeError> {
+        let Some((head, rest)) = self.rest.split_first_chunk::<4>() else { return Err(self.truncated()) };
+        self.rest = rest;
+        Ok(u32::from_le_bytes(*head))
+    }
+
+    /// Reads a `u64`, which may start at any multiple of 4.
+    #[inline]
+    pub fn u64(&mut self) -> Result<u64, DecodeError> {
+        let Some((head, rest)) = self.rest.split_first_chunk::<8>() else { return Err(self.truncated()) };
+        self.rest = rest;
+        Ok(u64::from_le_bytes(*head))
+    }
+
+    /// Reads `count` bytes and the padding after them, without copying.
+    pub fn padded_bytes(&mut self, count: u64) -> Result<&'a [u8], DecodeError> {
+        let count = usize::try_from(count).map_err(|_| self.truncated())?;
+        let padded = count.checked_next_multiple_of(4).ok_or_else(|| self.truncated())?;
+        let (head, rest) = self.rest.split_at_checked(padded).ok_or_else(|| self.truncated())?;
+        self.rest = rest;
+        Ok(head.get(..count).unwrap_or_default())
+    }
+
+    /// An error at the current position.
+    #[cold]
+    pub fn error(&self, kind: DecodeErrorKind) -> DecodeError {
+        DecodeError { what: "", offset: self.offset(), kind }
+    }
+
+    #[cold]
+    fn truncated(&self) -> DecodeError {
+        self.error(DecodeErrorKind::Truncated)
+    }
+
+    /// Moves a value into the arena.
+    pub(crate) fn keep<T: Copy>(&self, value: T) -> Result<&'a T, DecodeError> {
+        match self.arena.bump.try_alloc(value) {
+            Ok(kept) => Ok(kept),
+            Err(_) => Err(self.error(DecodeErrorKind::ArenaFull)),
+        }
+    }
+
+    /// Reads `count` elements into the arena. The caller has bounded `count`.
+    pub(crate) fn keep_all<T: Copy>(
+        &mut self,
+        count: usize,
+        mut element: impl FnMut(&mut Self) -> Result<T, DecodeError>,
+    ) -> Result<&'a mut [T], DecodeError> {
+        let mut elements = ArenaVec::new_in(&self.arena.bump);
+        if elements.try_reserve_exact(count).is_err() {
+            return Err(self.error(DecodeErrorKind::ArenaFull));
+        }
+        for _ in 0..count {
+            elements.push(element(self)?);
+        }
+        Ok(elements.into_bump_slice_mut())
+    }
+
+    /// A count that the remaining bytes can hold, each element taking at least `min_size` bytes; elements without any bytes are
+    /// bounded by the limits.
+    pub(crate) fn bounded(&self, count: u64, min_size: usize) -> Result<usize, DecodeError> {
+        let room = match min_size {
+            0 => self.limits.max_out_elements,
+            size => (self.remaining() / size) as u64,
+        };
+        if count > room {
+            let kind = if min_size == 0 { DecodeErrorKind::OutBudget } else { DecodeErrorKind::Truncated };
+            return Err(self.error(kind));
+        }
+        usize::try_from(count).map_err(|_| self.truncated())
+    }
+
+    /// Takes `count` elements of `size` bytes from the budget for results.
+    pub(crate) fn spend(&mut self, count: u64, size: usize) -> Result<usize, DecodeError> {
+        let bytes = count.checked_mul(size as u64);
+        let left = bytes.and_then(|bytes| self.limits.out_budget.checked_sub(bytes));
+        let Some(left) = left else { return Err(self.error(DecodeErrorKind::OutBudget)) };
+        self.limits.out_budget = left;
+        usize::try_from(count).map_err(|_| self.truncated())
+    }
+}
+
+impl<'w> Writer<'w> {
+    /// Writes into `window` from its start.
+    pub fn window(window: &'w mut [u8]) -> Self {
+        Self { sink: Sink::Window { window, at: 0 }, overflowed: false }
+    }
+
+    /// Bytes written so far.
+    pub fn written(&self) -> usize {
+        match &self.sink {
+            Sink::Window { at, .. } => *at,
+            Sink::Growing(bytes) => bytes.len(),
+        }
+    }
+
+    /// How many bytes were written, unless they did not fit.
+    pub fn finish(self) -> Result<usize, Overflow> {
+        match &self.sink {
+            Sink::Window { window, .. } if self.overflowed => Err(Overflow { room: window.len() }),
+            _ => Ok(self.written()),
+        }
+    }
+
+    /// Appends bytes as they are.
+    #[inline]
+    pub fn raw(&mut self, bytes: &[u8]) {
+        match &mut self.sink {
+            Sink::Window { window, at } => {
+                let end = at.saturating_add(bytes.len());
+                match window.get_mut(*at..end) {
+                    Some(target) if !self.overflowed => {
+                        target.copy_from_slice(bytes);
+                        *at = end;
+                    }
+                    _ => self.overflowed = true,
+                }
+            }
+            Sink::Growing(buffer) => buffer.extend_from_slice(bytes),
+        }
+    }
+
+    /// Appends a `u32`.
+    #[inline]
+    pub fn u32(&mut self, value: u32) {
+        self.raw(&value.to_le_bytes());
+    }
+
+    /// Appends a `u64`.
+    #[inline]
+    pub fn u64(&mut self, value: u64) {
+        self.raw(&value.to_le_bytes());
+    }
+
+    /// Appends bytes and zeros up to a multiple of 4.
+    pub fn padded_bytes(&mut self, bytes: &[u8]) {
+        self.raw(bytes);
+        let padding = bytes.len().next_multiple_of(4) - bytes.len();
+        self.raw(PADDING.get(..padding).unwrap_or_default());
+    }
+}
+
+impl Writer<'static> {
+    /// Writes into a buffer that grows.
+    pub fn growing() -> Self {
+        Self { sink: Sink::Growing(Vec::new()), overflowed: false }
+    }
+
+    /// The bytes of a growing writer.
+    pub fn into_bytes(self) -> Vec<u8> {
+        match self.sink {
+            Sink::Growing(bytes) => bytes,
+            Sink::Window { window, at } => window.get(..at).unwrap_or_default().to_vec(),
+        }
+    }
+}
+
+/// Longest chain that is ever accepted; bounds a buffer on the stack.
+pub(crate) const MAX_CHAIN: usize = 128;
+
+const PADDING: [u8; 3] = [0; 3];
