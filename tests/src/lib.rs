@@ -12,3 +12,4 @@ pub mod frontend;
 pub mod guest;
 pub mod packages;
 pub mod prerequisites;
+pub mod vm;

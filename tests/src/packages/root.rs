@@ -92,6 +92,17 @@ impl PackageRoot {
         self.dir.join("root").join(relative)
     }
 
+    /// The path inside the root of a file that lies there.
+    ///
+    /// # Errors
+    /// The file is not part of this root.
+    pub fn relative(&self, file: &Path) -> Result<PathBuf> {
+        let inside = file.strip_prefix(self.path(""));
+        Ok(inside
+            .with_context(|| format!("{} is not part of {}", file.display(), self.suite.name()))?
+            .to_owned())
+    }
+
     /// Where the root's shared libraries lie.
     #[must_use]
     pub fn libraries(&self) -> PathBuf {

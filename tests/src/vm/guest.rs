@@ -1,0 +1,197 @@
+//! Builds guests: one suite's kernel and an initramfs with its Venus driver and programs to run on it.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::NamedTempFile;
+
+use super::cpio::Archive;
+use super::elf;
+use super::modules;
+use crate::packages::{PackageRoot, Suite, cache_dir};
+
+/// A bootable guest.
+pub struct Guest {
+    suite: Suite,
+    kernel_release: String,
+    kernel: PathBuf,
+    /// The initramfs without a command; see [`Script`].
+    initramfs: NamedTempFile,
+}
+
+/// What a guest runs: a shell script, and files it finds in the root folder.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    text: String,
+    files: Vec<(String, Vec<u8>)>,
+}
+
+/// Where the programs' shared libraries lie in the guest's own suite, and in a second one beside it.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+const SECOND: &str = "testing/";
+
+impl Guest {
+    /// Builds the guest of `suite`; downloads packages that are not in the cache.
+    ///
+    /// # Errors
+    /// Packages cannot be had, or lack a file that the guest needs.
+    pub fn build(suite: Suite) -> Result<Self> {
+        let (root, kernel_release) = PackageRoot::with_kernel(suite)?;
+        PackageRoot::with(suite, &["libvulkan1", "mesa-vulkan-drivers", "vulkan-tools"])?;
+        let busybox = PackageRoot::with(Suite::Testing, &["busybox-static"])?.path("usr/bin/busybox");
+        let llama = PackageRoot::with(llama_suite(suite), &["llama.cpp", "libggml0-backend-vulkan"])?;
+        eprintln!("guest: {}: building the initramfs (kernel {kernel_release})", suite.name());
+
+        let folder = cache_dir()?.join("guests");
+        fs::create_dir_all(&folder)?;
+        let initramfs = NamedTempFile::new_in(&folder)?;
+        let mut archive = Archive::new(BufWriter::new(File::create(initramfs.path())?));
+        for name in ["proc", "sys", "dev", "tmp"] {
+            archive.folder(name)?;
+        }
+        archive.file("init", include_bytes!("init.sh"), true)?;
+        archive.file("bin/busybox", &fs::read(&busybox).context("busybox-static has no busybox")?, true)?;
+        add_modules(&mut archive, &root.path(&format!("usr/lib/modules/{kernel_release}")), &busybox)?;
+        add_vulkan(&mut archive, &root)?;
+        add_llama(&mut archive, &llama, if llama.suite() == suite { "" } else { SECOND })?;
+        archive.finish()?;
+
+        // Newer packages keep the kernel beside its modules.
+        let places =
+            [format!("usr/lib/modules/{kernel_release}/vmlinuz"), format!("boot/vmlinuz-{kernel_release}")];
+        let kernel = places.iter().map(|place| root.path(place)).find(|path| path.exists());
+        let kernel = kernel.context("the kernel package has no kernel")?;
+        Ok(Self { suite, kernel_release, kernel, initramfs })
+    }
+
+    /// The suite the guest is made of.
+    #[must_use]
+    pub fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    /// The kernel's release name, as `uname -r` prints it.
+    #[must_use]
+    pub fn kernel_release(&self) -> &str {
+        &self.kernel_release
+    }
+
+    /// The kernel image.
+    #[must_use]
+    pub fn kernel(&self) -> &Path {
+        &self.kernel
+    }
+
+    /// Writes to `path` the initramfs that runs `script`: the kernel unpacks archives that follow one another.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_initramfs(&self, script: &Script, path: &Path) -> Result<()> {
+        fs::copy(self.initramfs.path(), path)?;
+        let file = File::options().append(true).open(path)?;
+        let mut archive = Archive::new(BufWriter::new(file));
+        archive.file("command", script.text.as_bytes(), true)?;
+        for (name, content) in &script.files {
+            archive.file(name, content, true)?;
+        }
+        Ok(archive.finish()?)
+    }
+}
+
+impl Script {
+    /// A script for the guest's shell.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self { text: text.to_owned(), files: Vec::new() }
+    }
+
+    /// Adds a file, which the guest finds as `/{name}`.
+    #[must_use]
+    pub fn with_file(mut self, name: &str, content: Vec<u8>) -> Self {
+        self.files.push((name.to_owned(), content));
+        self
+    }
+}
+
+/// Debian 13 has no llama.cpp; testing's runs there with testing's C library, on Debian 13's kernel and driver.
+fn llama_suite(suite: Suite) -> Suite {
+    if suite == Suite::Trixie { Suite::Testing } else { suite }
+}
+
+type Initramfs = Archive<BufWriter<File>>;
+
+fn add_modules(archive: &mut Initramfs, folder: &Path, busybox: &Path) -> Result<()> {
+    let mut order = String::new();
+    for module in modules::in_load_order(folder, busybox, &["virtio_gpu"])? {
+        archive.file(&format!("modules/{}.ko", module.name), &module.object, false)?;
+        order.push_str(&module.name);
+        order.push('\n');
+    }
+    Ok(archive.file("modules/order", order.as_bytes(), false)?)
+}
+
+fn add_vulkan(archive: &mut Initramfs, root: &PackageRoot) -> Result<()> {
+    let libraries = Path::new(LIBRARIES);
+    let files = [
+        Path::new("usr/bin/vulkaninfo"),
+        &libraries.join("libvulkan.so.1"),
+        &libraries.join("libvulkan_virtio.so"),
+    ];
+    add_with_libraries(archive, root, "", &files)?;
+    let manifest = "usr/share/vulkan/icd.d/virtio_icd.json";
+    archive.file(manifest, &fs::read(root.path(manifest))?, false)?;
+    Ok(archive.symlink("lib64/ld-linux-x86-64.so.2", &format!("/{LIBRARIES}/ld-linux-x86-64.so.2"))?)
+}
+
+/// Adds llama.cpp below `prefix`. Its Vulkan and processor back ends stay at the path where it looks for them.
+fn add_llama(archive: &mut Initramfs, root: &PackageRoot, prefix: &str) -> Result<()> {
+    let libraries = Path::new(LIBRARIES);
+    let backends = "ggml/backends0";
+    let mut files = vec![libraries.join("libvulkan.so.1")];
+    for backend in ["libggml-vulkan.so", "libggml-cpu-x64.so"] {
+        let relative = libraries.join(backends).join(backend);
+        let present = root.path(&relative.to_string_lossy());
+        archive.file(&relative.to_string_lossy(), &fs::read(&present)?, true)?;
+        for library in elf::libraries(root, &present)? {
+            files.push(root.relative(&library)?);
+        }
+    }
+    for program in ["llama-completion", "llama-bench"] {
+        let path = Path::new("usr/bin").join(program);
+        let guest_libraries = format!("/{prefix}{LIBRARIES}:/{prefix}{LIBRARIES}/llama:/{LIBRARIES}");
+        let start = format!(
+            "#!/bin/sh\nexec /{prefix}{LIBRARIES}/ld-linux-x86-64.so.2 --library-path {guest_libraries} /{prefix}{} \"$@\"\n",
+            path.display()
+        );
+        archive.file(&format!("bin/{program}"), start.as_bytes(), true)?;
+        files.push(path);
+    }
+    let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+    add_with_libraries(archive, root, prefix, &files)
+}
+
+/// Adds `files`, relative to `root`, and the libraries they load, below `prefix`.
+fn add_with_libraries(
+    archive: &mut Initramfs,
+    root: &PackageRoot,
+    prefix: &str,
+    files: &[&Path],
+) -> Result<()> {
+    let mut all = BTreeSet::new();
+    for file in files {
+        let file = root.path(&file.to_string_lossy());
+        for library in elf::libraries(root, &file)? {
+            all.insert(root.relative(&library)?);
+        }
+        all.insert(root.relative(&file)?);
+    }
+    for file in all {
+        let name = file.to_string_lossy();
+        let content = fs::read(root.path(&name)).with_context(|| format!("cannot read {name}"))?;
+        archive.file(&format!("{prefix}{name}"), &content, true)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,323 @@
+//! Runs one virtual machine: QEMU from the package cache, by emulation, with the daemon's sockets as its GPUs.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use super::guest::{Guest, Script};
+use super::qmp::Qmp;
+use crate::packages::{PackageRoot, Suite};
+
+/// What the machine is made of.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Guest memory in MiB.
+    pub memory_mib: u32,
+    /// Virtual processors.
+    pub processors: u32,
+    /// One vhost-user GPU for each socket.
+    pub gpus: Vec<PathBuf>,
+    /// The machine is ended, and counts as hung, this long after its start.
+    pub limit: Duration,
+    /// Let the guest restart instead of ending the machine when it asks for it.
+    pub may_reboot: bool,
+    /// Copy what the command prints to standard output while it runs.
+    pub echo: bool,
+    /// Use the processor's virtualization instead of emulating; needs a `/dev/kvm` that can run Linux guests.
+    pub kvm: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            memory_mib: 1536,
+            processors: 2,
+            gpus: Vec::new(),
+            limit: Duration::from_secs(240),
+            may_reboot: false,
+            echo: false,
+            kvm: false,
+        }
+    }
+}
+
+/// How a guest's command ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The script's exit status.
+    pub status: i32,
+    /// Everything the script printed, both streams.
+    pub output: String,
+    /// What kernel and init printed.
+    pub console: String,
+}
+
+/// A running virtual machine. Dropping it ends it.
+pub struct Vm {
+    child: Child,
+    output: Arc<Output>,
+    folder: TempDir,
+    started: Instant,
+    limit: Duration,
+}
+
+/// What the command printed so far. A second port of the machine carries it, apart from kernel messages.
+struct Output {
+    text: Mutex<OutputText>,
+    grown: Condvar,
+}
+
+#[derive(Default)]
+struct OutputText {
+    text: String,
+    ended: bool,
+}
+
+/// A healthy machine shows its first kernel message sooner than this.
+const FIRST_SIGN: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(50);
+
+impl Vm {
+    /// Starts a machine that runs `script`. Returns when the kernel has shown a sign of life.
+    ///
+    /// About one emulated start in a hundred hangs before the first kernel message, so one silent start is repeated.
+    ///
+    /// # Errors
+    /// QEMU cannot be had, ended at once, or the kernel stayed silent twice.
+    pub fn boot(guest: &Guest, script: &Script, options: &Options) -> Result<Self> {
+        let qemu = PackageRoot::with(Suite::Testing, &["qemu-system-x86"])?;
+        let mut vm = Self::start(&qemu, guest, script, options)?;
+        if !vm.shows_sign_of_life()? {
+            eprintln!("vm: no kernel message after {} s, starting once more", FIRST_SIGN.as_secs());
+            drop(vm);
+            vm = Self::start(&qemu, guest, script, options)?;
+            if !vm.shows_sign_of_life()? {
+                bail!("the kernel stayed silent twice\n{}", vm.console());
+            }
+        }
+        Ok(vm)
+    }
+
+    /// Boots, waits for the end of the script and returns its outcome.
+    ///
+    /// # Errors
+    /// As [`Vm::boot`] and [`Vm::wait`].
+    pub fn run(guest: &Guest, script: &Script, options: &Options) -> Result<Outcome> {
+        Self::boot(guest, script, options)?.wait()
+    }
+
+    /// Waits for the end of the script.
+    ///
+    /// # Errors
+    /// The machine reached its time limit or died; the message holds the end of what it printed.
+    pub fn wait(mut self) -> Result<Outcome> {
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if self.started.elapsed() > self.limit {
+                bail!("the guest did not end within {} s\n{}", self.limit.as_secs(), self.evidence());
+            }
+            thread::sleep(POLL);
+        };
+        match status.code() {
+            // The exit device makes QEMU end with an odd status.
+            Some(code) if code & 1 == 1 && self.console().contains("init: the command ended") => {
+                let output = self.output.until_end();
+                Ok(Outcome { status: code >> 1, output, console: self.console() })
+            }
+            _ => bail!("the machine died ({status})\n{}", self.evidence()),
+        }
+    }
+
+    /// Waits until the command has printed `text`, looking from byte `from` on; returns the offset behind it.
+    ///
+    /// # Errors
+    /// `limit` passed, or the machine ended.
+    pub fn wait_for(&self, text: &str, from: usize, limit: Duration) -> Result<usize> {
+        match self.output.wait_for(text, from, limit) {
+            Some(end) => Ok(end),
+            None => {
+                bail!("the guest did not print {text:?} within {} s\n{}", limit.as_secs(), self.evidence())
+            }
+        }
+    }
+
+    /// Sends a line to the command's standard input.
+    ///
+    /// # Errors
+    /// The machine has ended.
+    pub fn send_line(&mut self, line: &str) -> Result<()> {
+        let stdin = self.child.stdin.as_mut().context("standard input is piped")?;
+        writeln!(stdin, "{line}").context("the machine has ended")
+    }
+
+    /// Executes a command of QEMU's machine protocol: `stop`, `cont`, `system_reset`, `quit`.
+    ///
+    /// # Errors
+    /// QEMU refused, does not answer, or has ended.
+    pub fn qmp(&self, command: &str) -> Result<()> {
+        Qmp::connect(&self.folder.path().join("qmp"))?.execute(command)
+    }
+
+    /// Kills the machine without warning.
+    ///
+    /// # Errors
+    /// It had ended before.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill().context("the machine had ended")?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// What the command printed so far.
+    #[must_use]
+    pub fn output(&self) -> String {
+        self.output.so_far()
+    }
+
+    /// What kernel and init printed so far, and QEMU's own messages.
+    #[must_use]
+    pub fn console(&self) -> String {
+        let read = |name| fs::read(self.folder.path().join(name)).unwrap_or_default();
+        let bytes = [read("console"), read("qemu.log")].concat();
+        String::from_utf8_lossy(&bytes).replace('\r', "")
+    }
+
+    fn start(qemu: &PackageRoot, guest: &Guest, script: &Script, options: &Options) -> Result<Self> {
+        let folder = TempDir::new()?;
+        let initramfs = folder.path().join("initramfs");
+        guest.write_initramfs(script, &initramfs)?;
+        let messages = File::create(folder.path().join("qemu.log"))?;
+        let mut child = qemu_command(qemu, guest, folder.path(), options)?
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(messages)
+            .spawn()
+            .context("cannot start QEMU")?;
+        let stdout = child.stdout.take().context("standard output is piped")?;
+        let output = Output::collect(stdout, options.echo);
+        Ok(Self { child, output, folder, started: Instant::now(), limit: options.limit })
+    }
+
+    fn shows_sign_of_life(&mut self) -> Result<bool> {
+        let console = self.folder.path().join("console");
+        while self.started.elapsed() < FIRST_SIGN {
+            if fs::read_to_string(&console).is_ok_and(|text| text.contains("Linux version")) {
+                return Ok(true);
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("QEMU ended at once ({status})\n{}", self.evidence());
+            }
+            thread::sleep(POLL);
+        }
+        Ok(false)
+    }
+
+    /// The last lines of everything, for an error message.
+    fn evidence(&self) -> String {
+        let (console, output) = (self.console(), self.output.so_far());
+        format!("--- console:\n{}\n--- output:\n{}", last_lines(&console, 40), last_lines(&output, 40))
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Output {
+    /// Starts a thread that reads to the end.
+    fn collect(mut from: impl Read + Send + 'static, echo: bool) -> Arc<Self> {
+        let output = Arc::new(Self { text: Mutex::default(), grown: Condvar::new() });
+        let collector = Arc::clone(&output);
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            loop {
+                match from.read(&mut buffer) {
+                    Ok(0) => break,
+                    Ok(count) => collector.append(&String::from_utf8_lossy(&buffer[..count]), echo),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(_) => break,
+                }
+            }
+            collector.lock().ended = true;
+            collector.grown.notify_all();
+        });
+        output
+    }
+
+    fn append(&self, text: &str, echo: bool) {
+        if echo {
+            print!("{text}");
+            std::io::stdout().flush().ok();
+        }
+        self.lock().text.push_str(text);
+        self.grown.notify_all();
+    }
+
+    fn so_far(&self) -> String {
+        self.lock().text.clone()
+    }
+
+    fn until_end(&self) -> String {
+        let ended = self.grown.wait_while(self.lock(), |output| !output.ended);
+        ended.unwrap_or_else(PoisonError::into_inner).text.clone()
+    }
+
+    fn wait_for(&self, text: &str, from: usize, limit: Duration) -> Option<usize> {
+        let found = |output: &OutputText| Some(from + output.text.get(from..)?.find(text)? + text.len());
+        let waited = self
+            .grown
+            .wait_timeout_while(self.lock(), limit, |output| found(output).is_none() && !output.ended);
+        found(&waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, OutputText> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Options) -> Result<Command> {
+    let mut command = qemu.command("qemu-system-x86_64")?;
+    command.env("QEMU_MODULE_DIR", qemu.libraries().join("qemu"));
+    command.arg("-L").arg(qemu.path("usr/share/qemu")).arg("-L").arg(qemu.path("usr/share/seabios"));
+    command.args(["-nodefaults", "-no-user-config", "-display", "none", "-M", "q35,memory-backend=memory"]);
+    command.args(if options.kvm {
+        ["-accel", "kvm", "-cpu", "host"]
+    } else {
+        ["-accel", "tcg", "-cpu", "max"]
+    });
+    command.args(["-smp", &options.processors.to_string()]);
+    command.args(["-m", &format!("{}M", options.memory_mib)]);
+    command
+        .args(["-object", &format!("memory-backend-memfd,id=memory,size={}M,share=on", options.memory_mib)]);
+    command.arg("-kernel").arg(guest.kernel()).arg("-initrd").arg(folder.join("initramfs"));
+    command.args(["-append", "console=ttyS0 panic=-1"]);
+    command.args(["-serial", &format!("file:{}", folder.join("console").display()), "-serial", "stdio"]);
+    command.args(["-qmp", &format!("unix:{},server=on,wait=off", folder.join("qmp").display())]);
+    command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"]);
+    if !options.may_reboot {
+        command.arg("-no-reboot");
+    }
+    for (index, socket) in options.gpus.iter().enumerate() {
+        command.args(["-chardev", &format!("socket,id=gpu{index},path={}", socket.display())]);
+        let queues = "virtio-id=16,num_vqs=2,vq_size=1024,config_size=16";
+        command.args(["-device", &format!("vhost-user-test-device-pci,{queues},chardev=gpu{index}")]);
+    }
+    Ok(command)
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}

@@ -1,0 +1,47 @@
+//! QEMU's machine protocol, as far as the tests steer a machine with it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+/// A connection to a running QEMU.
+pub(super) struct Qmp {
+    reader: BufReader<UnixStream>,
+}
+
+impl Qmp {
+    pub(super) fn connect(socket: &Path) -> Result<Self> {
+        let stream = UnixStream::connect(socket).context("cannot connect to QEMU's control socket")?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        let mut qmp = Self { reader: BufReader::new(stream) };
+        qmp.line()?;
+        qmp.execute("qmp_capabilities")?;
+        Ok(qmp)
+    }
+
+    /// Runs a command without arguments and waits for its answer.
+    pub(super) fn execute(&mut self, command: &str) -> Result<()> {
+        writeln!(self.reader.get_mut(), r#"{{"execute": "{command}"}}"#)?;
+        loop {
+            let line = self.line()?;
+            // Events may come in between; they name neither.
+            if line.starts_with(r#"{"return""#) {
+                return Ok(());
+            }
+            if line.starts_with(r#"{"error""#) {
+                bail!("QEMU refused {command}: {line}");
+            }
+        }
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if self.reader.read_line(&mut line).context("QEMU does not answer")? == 0 {
+            bail!("QEMU closed its control socket");
+        }
+        Ok(line)
+    }
+}
