@@ -7,8 +7,8 @@ mod overrides;
 mod registry;
 mod resolve;
 
-use std::path::PathBuf;
 use anyhow::Result;
+use std::path::PathBuf;
 
 fn main() -> Result<()> {
     let inputs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("inputs");
@@ -18,10 +18,26 @@ fn main() -> Result<()> {
     let mut r = registry::Registry::default();
     r.add(&xml)?;
     r.add(&text("mesa.xml")?)?;
-    let p = resolve::resolve(&r, &inputs::parse("allowlist.toml", &text("allowlist.toml")?)?, &inputs::parse("commands.toml", &text("commands.toml")?)?, &inputs::parse("overrides.toml", &text("overrides.toml")?)?, &pin.sha256)?;
-    println!("{} commands {} structs {} enums {} flags {} handles {} ext", p.commands.len(), p.structs.len(), p.enums.len(), p.flags.len(), p.handles.len(), p.extensions.len());
+    let p = resolve::resolve(
+        &r,
+        &inputs::parse("allowlist.toml", &text("allowlist.toml")?)?,
+        &inputs::parse("commands.toml", &text("commands.toml")?)?,
+        &inputs::parse("overrides.toml", &text("overrides.toml")?)?,
+        &pin.sha256,
+    )?;
+    println!(
+        "{} commands {} structs {} enums {} flags {} handles {} ext",
+        p.commands.len(),
+        p.structs.len(),
+        p.enums.len(),
+        p.flags.len(),
+        p.handles.len(),
+        p.extensions.len()
+    );
     let out = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../src/venus/generated");
     std::fs::create_dir_all(&out)?;
-    for o in emit::protocol(&p)? { std::fs::write(out.join(&o.name), &o.text)?; }
+    for o in emit::protocol(&p)? {
+        std::fs::write(out.join(&o.name), &o.text)?;
+    }
     Ok(())
 }

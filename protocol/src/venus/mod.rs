@@ -1,10 +1,14 @@
 //! The Venus command stream: bytes to typed values and back.
 //!
 //! `generated` holds one type per Vulkan struct, command and reply; `wire` and `chain` hold the shapes they are made of.
+//! `stream` frames commands, `ring` does the arithmetic of rings, `capset` says what is decodable.
 
+pub mod capset;
 pub mod chain;
 #[rustfmt::skip]
 #[allow(missing_docs, reason = "members are documented by the Vulkan specification")]
 #[allow(clippy::all, clippy::too_many_lines, reason = "machine-made; the generator is linted instead")]
 pub mod generated;
+pub mod ring;
+pub mod stream;
 pub mod wire;

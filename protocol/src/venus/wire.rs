@@ -110,7 +110,11 @@ impl<'a> Reader<'a> {
     }
 
     /// A pointer to one value.
-    pub fn pointer<T: Decode<'a>>(&mut self, what: &'static str, null: Null) -> Result<Option<&'a T>, DecodeError> {
+    pub fn pointer<T: Decode<'a>>(
+        &mut self,
+        what: &'static str,
+        null: Null,
+    ) -> Result<Option<&'a T>, DecodeError> {
         if !self.is_present(what, null)? {
             return Ok(None);
         }
@@ -200,7 +204,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Bytes whose length is known; they stay where they are.
-    pub fn bytes(&mut self, what: &'static str, len: u64, null: Null) -> Result<Option<&'a [u8]>, DecodeError> {
+    pub fn bytes(
+        &mut self,
+        what: &'static str,
+        len: u64,
+        null: Null,
+    ) -> Result<Option<&'a [u8]>, DecodeError> {
         let Some(count) = self.count(what, len, null)? else { return Ok(None) };
         self.padded_bytes(count).map(Some).map_err(|e| e.within(what))
     }
@@ -240,11 +249,15 @@ impl<'a> Reader<'a> {
 
     fn text(&mut self, what: &'static str, size: u64) -> Result<&'a CStr, DecodeError> {
         let bytes = self.padded_bytes(size).map_err(|e| e.within(what))?;
-        CStr::from_bytes_with_nul(bytes).map_err(|_| self.error(DecodeErrorKind::String { size }).within(what))
+        CStr::from_bytes_with_nul(bytes)
+            .map_err(|_| self.error(DecodeErrorKind::String { size }).within(what))
     }
 
     /// An array inside a struct.
-    pub fn fixed<T: Decode<'a>, const N: usize>(&mut self, what: &'static str) -> Result<[T; N], DecodeError> {
+    pub fn fixed<T: Decode<'a>, const N: usize>(
+        &mut self,
+        what: &'static str,
+    ) -> Result<[T; N], DecodeError> {
         self.fixed_count::<N>(what)?;
         let mut all = [T::default(); N];
         for element in &mut all {

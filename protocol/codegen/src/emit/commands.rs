@@ -31,7 +31,11 @@ fn request(protocol: &Protocol, command: &Command) -> TokenStream {
         Direction::Out => members::encode_partial(&p.member),
         Direction::In | Direction::InOut => members::encode(&p.member),
     });
-    let reader = if command.params.is_empty() { quote! { _reader } } else { quote! { reader } };
+    let reader = if command.params.is_empty() {
+        quote! { _reader }
+    } else {
+        quote! { reader }
+    };
     let failed = failed(protocol, command);
     quote! {
         #doc
@@ -139,10 +143,13 @@ fn fields(protocol: &Protocol, params: &[&Param]) -> Vec<TokenStream> {
 
 /// `<'a>` when any field borrows.
 pub fn generics(protocol: &Protocol, params: &[&Param]) -> TokenStream {
-    let borrows = params.iter().any(|p| {
-        p.member.shape != Shape::Value || protocol.needs_lifetime(&p.member.ty)
-    });
-    if borrows { quote! { <'a> } } else { TokenStream::new() }
+    let borrows =
+        params.iter().any(|p| p.member.shape != Shape::Value || protocol.needs_lifetime(&p.member.ty));
+    if borrows {
+        quote! { <'a> }
+    } else {
+        TokenStream::new()
+    }
 }
 
 /// `<'a>` for a request.

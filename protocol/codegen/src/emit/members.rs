@@ -25,7 +25,11 @@ pub fn field_type(protocol: &Protocol, member: &Member) -> TokenStream {
 /// Rust type of an element.
 pub fn element_type(protocol: &Protocol, ty: &Type) -> TokenStream {
     let name = ident(protocol.rust_name(ty));
-    if protocol.needs_lifetime(ty) { quote! { #name<'a> } } else { quote! { #name } }
+    if protocol.needs_lifetime(ty) {
+        quote! { #name<'a> }
+    } else {
+        quote! { #name }
+    }
 }
 
 /// `let field: T = reader.value("Type.member")?;` in full form.
@@ -58,7 +62,9 @@ pub fn decode_partial(protocol: &Protocol, owner: &str, member: &Member) -> Toke
     let call = match (member.partial, &member.shape) {
         (Partial::Absent, _) => return TokenStream::new(),
         (Partial::Full, _) => return decode(protocol, owner, member),
-        (Partial::CountOnly, Shape::Array(len) | Shape::Blob(len)) => call_with_len("out_array", &what, len, &null),
+        (Partial::CountOnly, Shape::Array(len) | Shape::Blob(len)) => {
+            call_with_len("out_array", &what, len, &null)
+        }
         (Partial::CountOnly, _) => quote! { out_pointer(#what, #null) },
         (Partial::Nested, Shape::Value) => quote! { partial(#what) },
         (Partial::Nested, Shape::Fixed(_)) => quote! { partial_fixed(#what) },
@@ -206,7 +212,11 @@ fn length(what: &str, len: &Len) -> TokenStream {
 }
 
 fn null(member: &Member) -> TokenStream {
-    if member.optional { quote! { Null::Allowed } } else { quote! { Null::Refused } }
+    if member.optional {
+        quote! { Null::Allowed }
+    } else {
+        quote! { Null::Refused }
+    }
 }
 
 fn is_bytes(member: &Member) -> bool {

@@ -42,7 +42,8 @@ pub fn protocol(protocol: &Protocol) -> Result<Vec<Output>> {
     modules.extend(protocol.groups.iter().map(|g| (g.name.clone(), g.doc.clone())));
     for (name, doc) in &modules {
         let structs = protocol.structs_of(name).map(|s| structs::emit(protocol, s));
-        let unions = protocol.unions.values().filter(|_| name == "types").map(|u| structs::emit_union(protocol, u));
+        let unions =
+            protocol.unions.values().filter(|_| name == "types").map(|u| structs::emit_union(protocol, u));
         let commands = protocol.commands_of(name).map(|c| commands::emit(protocol, c));
         let body: TokenStream = structs.chain(unions).chain(commands).collect();
         outputs.push(file(name, doc, quote! { use super::prelude::*; #body })?);

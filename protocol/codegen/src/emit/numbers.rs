@@ -47,7 +47,11 @@ pub fn handles(protocol: &Protocol) -> TokenStream {
 fn newtype(names: &Names, ty: TokenStream, kind: TokenStream, values: TokenStream) -> TokenStream {
     let name = ident(&names.rust);
     let doc = doc(&format!("`{}`", names.vk));
-    let constants = if values.is_empty() { TokenStream::new() } else { quote! { impl #name { #values } } };
+    let constants = if values.is_empty() {
+        TokenStream::new()
+    } else {
+        quote! { impl #name { #values } }
+    };
     quote! {
         #doc
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

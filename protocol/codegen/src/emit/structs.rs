@@ -39,7 +39,11 @@ fn default(found: &Struct) -> (TokenStream, TokenStream) {
         return (quote! { , Default }, TokenStream::new());
     }
     let name = ident(&found.names.rust);
-    let generics = if found.needs_lifetime { quote! { <'_> } } else { TokenStream::new() };
+    let generics = if found.needs_lifetime {
+        quote! { <'_> }
+    } else {
+        TokenStream::new()
+    };
     let p_next = found.s_type.as_ref().map(|_| quote! { p_next: Default::default(), });
     let values = fields(found).map(|m| {
         let field = ident(&m.rust);
@@ -106,7 +110,11 @@ fn structure(protocol: &Protocol, found: &Struct) -> TokenStream {
 fn plain(protocol: &Protocol, found: &Struct) -> TokenStream {
     let name = ident(&found.names.rust);
     let generics = generics(found.needs_lifetime);
-    let anonymous = if found.needs_lifetime { quote! { <'_> } } else { TokenStream::new() };
+    let anonymous = if found.needs_lifetime {
+        quote! { <'_> }
+    } else {
+        TokenStream::new()
+    };
     let min = Literal::usize_unsuffixed(members::min_members(protocol, found, false));
     let decode = decode_body(protocol, found, false);
     let reader = reader_name(&decode);
@@ -165,7 +173,11 @@ pub fn emit_union(protocol: &Protocol, found: &Union) -> TokenStream {
     let rust = &found.names.rust;
     let doc = doc(&format!("`{}`", found.names.vk));
     let generics = generics(found.needs_lifetime);
-    let anonymous = if found.needs_lifetime { quote! { <'_> } } else { TokenStream::new() };
+    let anonymous = if found.needs_lifetime {
+        quote! { <'_> }
+    } else {
+        TokenStream::new()
+    };
     let (mut variants, mut reads, mut writes) = (Vec::new(), Vec::new(), Vec::new());
     for (tag, UnionMember { member, variant, .. }) in found.members.iter().enumerate() {
         let variant = ident(variant);
@@ -214,16 +226,28 @@ fn fields(found: &Struct) -> impl Iterator<Item = &Member> {
 }
 
 fn generics(needs_lifetime: bool) -> TokenStream {
-    if needs_lifetime { quote! { <'a> } } else { TokenStream::new() }
+    if needs_lifetime {
+        quote! { <'a> }
+    } else {
+        TokenStream::new()
+    }
 }
 
 /// The reader's parameter name: underscored where the body reads nothing.
 fn reader_name(body: &TokenStream) -> TokenStream {
-    if mentions(body, "reader") { quote! { reader } } else { quote! { _reader } }
+    if mentions(body, "reader") {
+        quote! { reader }
+    } else {
+        quote! { _reader }
+    }
 }
 
 fn writer_name(body: &TokenStream) -> TokenStream {
-    if body.is_empty() { quote! { _writer } } else { quote! { writer } }
+    if body.is_empty() {
+        quote! { _writer }
+    } else {
+        quote! { writer }
+    }
 }
 
 /// Whether an identifier occurs at the top level of the tokens.

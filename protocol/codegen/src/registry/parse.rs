@@ -120,7 +120,8 @@ impl Registry {
         let version = node.descendants().find(|d| {
             d.has_tag_name("enum") && d.attribute("name").is_some_and(|n| n.ends_with("_SPEC_VERSION"))
         });
-        let spec_version = version.and_then(|v| v.attribute("value")).and_then(|v| v.parse().ok()).unwrap_or(1);
+        let spec_version =
+            version.and_then(|v| v.attribute("value")).and_then(|v| v.parse().ok()).unwrap_or(1);
         let promoted_to = node.attribute("promotedto").map(str::to_owned);
         self.add_block(node, name, BlockKind::Extension { number, spec_version, promoted_to })
     }

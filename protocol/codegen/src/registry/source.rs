@@ -62,8 +62,12 @@ fn fetch(pin: &Pin, folder: &Path, file: &Path) -> Result<()> {
     eprintln!("codegen: fetching registry {} (Python package {})", pin.version, pin.package);
     let download = folder.join("download");
     let requirement = format!("{}=={}", pin.package, pin.version);
-    python(Command::new("python3").args(["-m", "pip", "download", "--quiet", "--no-deps", "--dest"])
-        .arg(&download).arg(&requirement))?;
+    python(
+        Command::new("python3")
+            .args(["-m", "pip", "download", "--quiet", "--no-deps", "--dest"])
+            .arg(&download)
+            .arg(&requirement),
+    )?;
     let wheel = std::fs::read_dir(&download)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.extension().is_some_and(|e| e == "whl"))
@@ -75,8 +79,12 @@ fn fetch(pin: &Pin, folder: &Path, file: &Path) -> Result<()> {
 }
 
 fn python(command: &mut Command) -> Result<()> {
-    let status = command.status().context("running python3 (needed to fetch the registry; or give --registry)")?;
-    ensure!(status.success(), "python3 failed; give --registry PATH to a vk.xml of the pinned version instead");
+    let status =
+        command.status().context("running python3 (needed to fetch the registry; or give --registry)")?;
+    ensure!(
+        status.success(),
+        "python3 failed; give --registry PATH to a vk.xml of the pinned version instead"
+    );
     Ok(())
 }
 

@@ -60,8 +60,7 @@ fn member(
         api_index,
         ty,
         shape,
-        optional: is_pointer
-            && (declaration.optional.first() == Some(&true) || declaration.no_auto_validity),
+        optional: is_pointer && (declaration.optional.first() == Some(&true) || declaration.no_auto_validity),
         is_const: declaration.is_const || !is_pointer,
         condition: None,
         partial: Partial::Absent,

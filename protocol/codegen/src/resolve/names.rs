@@ -111,7 +111,11 @@ mod tests {
     fn constants_lose_type_name_bit_and_vendor() {
         for (ty, vk, rust) in [
             ("VkBufferUsageFlags", "VK_BUFFER_USAGE_STORAGE_BUFFER_BIT", "STORAGE_BUFFER"),
-            ("VkBufferUsageFlags", "VK_BUFFER_USAGE_TRANSFORM_FEEDBACK_BUFFER_BIT_EXT", "TRANSFORM_FEEDBACK_BUFFER_EXT"),
+            (
+                "VkBufferUsageFlags",
+                "VK_BUFFER_USAGE_TRANSFORM_FEEDBACK_BUFFER_BIT_EXT",
+                "TRANSFORM_FEEDBACK_BUFFER_EXT",
+            ),
             ("VkPipelineStageFlags2", "VK_PIPELINE_STAGE_2_NONE", "NONE"),
             ("VkTimeDomainKHR", "VK_TIME_DOMAIN_DEVICE_KHR", "DEVICE"),
             ("VkImageType", "VK_IMAGE_TYPE_2D", "TYPE_2D"),

@@ -64,7 +64,8 @@ impl Resolver<'_> {
 
     /// Adds every type the commands reach, until nothing new turns up.
     pub(super) fn add_types(&self, protocol: &mut Protocol) -> Result<()> {
-        let mut queue: Vec<Type> = ["VkResult", "VkStructureType", "VkObjectType"].map(|n| Type::Enum(n.into())).into();
+        let mut queue: Vec<Type> =
+            ["VkResult", "VkStructureType", "VkObjectType"].map(|n| Type::Enum(n.into())).into();
         queue.extend(self.root_types());
         queue.extend(protocol.commands.values().flat_map(|c| c.params.iter().map(|p| p.member.ty.clone())));
         let extenders = self.extenders();
@@ -146,7 +147,10 @@ impl Resolver<'_> {
     }
 
     fn build_union(&self, name: &str, def: &StructDef) -> Result<Union> {
-        ensure!(def.members.iter().all(|m| m.selection.is_empty()), "unions with a selector are not implemented");
+        ensure!(
+            def.members.iter().all(|m| m.selection.is_empty()),
+            "unions with a selector are not implemented"
+        );
         let members = members::resolve(self.registry, &self.aliases, &def.members)?;
         ensure!(
             members.iter().all(|m| matches!(m.shape, Shape::Value | Shape::Fixed(_))),

@@ -23,7 +23,11 @@ impl Resolver<'_> {
     pub(super) fn add_plain_type(&self, protocol: &mut Protocol, ty: &Type) -> Result<()> {
         match ty {
             Type::Enum(name) => {
-                let def = Enum { names: self.names(name), values: self.values(name)?, providers: self.providers.of(name) };
+                let def = Enum {
+                    names: self.names(name),
+                    values: self.values(name)?,
+                    providers: self.providers.of(name),
+                };
                 protocol.enums.insert(name.clone(), def);
             }
             Type::Flags(name) => {
@@ -50,7 +54,8 @@ impl Resolver<'_> {
     }
 
     fn handle(&self, name: &str) -> Result<Handle> {
-        let Some(TypeDef::Handle { parent, dispatchable, object_type }) = self.registry.types.get(name) else {
+        let Some(TypeDef::Handle { parent, dispatchable, object_type }) = self.registry.types.get(name)
+        else {
             anyhow::bail!("{name} is no handle");
         };
         Ok(Handle {
@@ -105,7 +110,8 @@ impl Resolver<'_> {
 
     /// The `VkStructureType` value that the registry gives as a struct's only `sType`.
     pub(super) fn structure_type(&self, vk: &str) -> Result<StructureType> {
-        let found = self.structure_types.iter().find(|v| v.vk == vk).with_context(|| format!("no value {vk}"))?;
+        let found =
+            self.structure_types.iter().find(|v| v.vk == vk).with_context(|| format!("no value {vk}"))?;
         Ok(StructureType { rust: found.rust.clone(), value: i32::try_from(found.value)? })
     }
 }

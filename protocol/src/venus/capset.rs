@@ -1,0 +1,96 @@
+//! The Venus capset (id 4): 160 bytes that tell the guest's driver what this codec decodes.
+//!
+//! The extension mask comes from the table that is generated together with the decoder, so a set bit means decodable. It
+//! gates what the driver encodes, not what applications see.
+
+use super::generated::{EXTENSIONS, REGISTRY_VERSION};
+use crate::cursor::Writer;
+
+/// Size of the capset in bytes.
+pub const SIZE: usize = 160;
+
+/// The wire format every Venus driver since Mesa 25.0 uses.
+pub const WIRE_FORMAT_VERSION: u32 = 1;
+
+/// The capset's variable part. The rest has one right value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capset {
+    /// Vulkan version of the registry the decoder was made from, packed as Vulkan does; it caps the version the guest sees.
+    pub vk_xml_version: u32,
+    /// Version of the Venus protocol: 2 for ring priorities, 3 for host image copies and Vulkan 1.4.
+    pub venus_protocol_spec_version: u32,
+}
+
+impl Default for Capset {
+    /// Everything the codec can do.
+    fn default() -> Self {
+        let (major, minor, patch) = REGISTRY_VERSION;
+        Self { vk_xml_version: api_version(major, minor, patch), venus_protocol_spec_version: 3 }
+    }
+}
+
+impl Capset {
+    /// The bytes to send.
+    pub fn to_bytes(self) -> [u8; SIZE] {
+        let mut bytes = [0; SIZE];
+        let mut writer = Writer::window(&mut bytes);
+        writer.u32(WIRE_FORMAT_VERSION);
+        writer.u32(self.vk_xml_version);
+        writer.u32(1); // vk_ext_command_serialization_spec_version
+        writer.u32(self.venus_protocol_spec_version);
+        writer.u32(1); // supports_blob_id_0
+        extension_mask().into_iter().for_each(|word| writer.u32(word));
+        writer.u32(1); // allow_vk_wait_syncs
+        writer.u32(1); // supports_multiple_timelines
+        writer.u32(0); // use_guest_vram
+        bytes
+    }
+}
+
+/// `VK_MAKE_API_VERSION` with variant 0.
+pub const fn api_version(major: u32, minor: u32, patch: u32) -> u32 {
+    (major << 22) | (minor << 12) | patch
+}
+
+/// `vk_extension_mask1`: bit 0 says that the mask is meaningful, bit N stands for the extension with registry number N.
+pub fn extension_mask() -> [u32; 32] {
+    let mut mask = [0; 32];
+    for number in EXTENSIONS.iter().map(|(number, ..)| *number).chain([0]) {
+        if let Some(word) = mask.get_mut(number as usize / 32) {
+            *word |= 1 << (number % 32);
+        }
+    }
+    mask
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(bytes: &[u8], at: usize) -> u32 {
+        u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    #[test]
+    fn fields_lie_where_the_driver_looks() {
+        let capset = Capset { vk_xml_version: api_version(1, 3, 345), venus_protocol_spec_version: 2 };
+        let bytes = capset.to_bytes();
+        let fields = [0, 4, 8, 12, 16, 148, 152, 156].map(|at| word(&bytes, at));
+        assert_eq!(fields, [1, 0x40_3159, 1, 2, 1, 1, 1, 0]);
+    }
+
+    #[test]
+    fn mask_names_the_transport_and_promoted_extensions() {
+        let bytes = Capset::default().to_bytes();
+        let is_set = |number: usize| word(&bytes, 20 + number / 32 * 4) & 1 << (number % 32) != 0;
+        for number in [0, 384, 385, 315, 45, 226, 414, 139, 281, 296, 298, 336, 361, 471] {
+            assert!(is_set(number), "extension {number}");
+        }
+        assert!(!is_set(2), "VK_KHR_swapchain has no decodable structs");
+    }
+
+    #[test]
+    fn every_extension_has_a_bit() {
+        assert!(EXTENSIONS.iter().all(|(number, ..)| *number < 1024));
+    }
+}

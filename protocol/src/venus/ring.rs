@@ -1,0 +1,228 @@
+//! Layout arithmetic of a ring: where its parts lie in the shared resource, and which bytes to copy.
+//!
+//! Pure numbers: no memory, no atomics, no waiting. Counters are free-running `u32` bytes; a position in the buffer is the
+//! counter modulo the buffer's size (Venus protocol, `vkCreateRingMESA`).
+
+use std::ops::Range;
+
+use thiserror::Error;
+
+use super::generated::RingCreateInfoMESA;
+
+/// Validated places of a ring's parts, as byte offsets from the start of the resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RingLayout {
+    /// The `u32` that the device advances after each executed command.
+    pub head: usize,
+    /// The `u32` that the driver advances.
+    pub tail: usize,
+    /// The `u32` of `VkRingStatusFlagBitsMESA`.
+    pub status: usize,
+    /// The command bytes; the length is a power of two.
+    pub buffer: Range<usize>,
+    /// Words that `vkWriteRingExtraMESA` stores to; may be empty.
+    pub extra: Range<usize>,
+}
+
+/// Why a ring cannot be created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RingError {
+    /// The ring does not lie inside the resource.
+    #[error("ring lies outside of its resource")]
+    OutsideResource,
+    /// A part does not lie inside the ring.
+    #[error("{0} lies outside of the ring")]
+    OutsideRing(&'static str),
+    /// A part does not start at a multiple of 4 bytes.
+    #[error("{0} is not aligned to 4 bytes")]
+    Misaligned(&'static str),
+    /// Two parts share bytes.
+    #[error("{0} and {1} overlap")]
+    Overlap(&'static str, &'static str),
+    /// The buffer's size is not a power of two between 4 bytes and 16 MiB.
+    #[error("buffer of {0} bytes")]
+    BufferSize(u64),
+    /// The driver claims to have written more than the buffer holds.
+    #[error("{0} bytes pending in a smaller buffer")]
+    Pending(u32),
+}
+
+impl RingLayout {
+    /// Checks a create info against the size of the resource it names.
+    pub fn validate(info: &RingCreateInfoMESA<'_>, resource_len: usize) -> Result<Self, RingError> {
+        let start = usize::try_from(info.offset).map_err(|_| RingError::OutsideResource)?;
+        let size = usize::try_from(info.size).map_err(|_| RingError::OutsideResource)?;
+        if start.checked_add(size).is_none_or(|end| end > resource_len) {
+            return Err(RingError::OutsideResource);
+        }
+        if !info.buffer_size.is_power_of_two() || !(4..=MAX_BUFFER).contains(&info.buffer_size) {
+            return Err(RingError::BufferSize(info.buffer_size));
+        }
+        let part = |name, offset: u64, len: u64| part(name, start, size, offset, len);
+        let parts = [
+            ("head", part("head", info.head_offset, WORD)?),
+            ("tail", part("tail", info.tail_offset, WORD)?),
+            ("status", part("status", info.status_offset, WORD)?),
+            ("buffer", part("buffer", info.buffer_offset, info.buffer_size)?),
+            ("extra", part("extra", info.extra_offset, info.extra_size)?),
+        ];
+        for (at, (name, range)) in parts.iter().enumerate() {
+            let others = parts.iter().take(at);
+            if let Some((other, _)) = others.into_iter().find(|(_, other)| overlap(range, other)) {
+                return Err(RingError::Overlap(other, name));
+            }
+        }
+        let [head, tail, status, buffer, extra] = parts.map(|(_, range)| range);
+        Ok(Self { head: head.start, tail: tail.start, status: status.start, buffer, extra })
+    }
+
+    /// Bytes between the device's position and the driver's tail.
+    pub fn pending(&self, position: u32, tail: u32) -> Result<u32, RingError> {
+        let pending = tail.wrapping_sub(position);
+        if pending as usize > self.buffer.len() {
+            return Err(RingError::Pending(pending));
+        }
+        Ok(pending)
+    }
+
+    /// Where `len` bytes at a counter position lie: up to the end of the buffer, and from its start. `len` must not exceed
+    /// the buffer, as [`RingLayout::pending`] guarantees; more is cut off.
+    pub fn copy_ranges(&self, position: u32, len: u32) -> (Range<usize>, Range<usize>) {
+        let size = self.buffer.len();
+        let len = (len as usize).min(size);
+        let at = position as usize & (size - 1);
+        let first = len.min(size - at);
+        let start = self.buffer.start;
+        (start + at..start + at + first, start..start + len - first)
+    }
+
+    /// Place of the extra word at this offset, if there is one.
+    pub fn extra_word(&self, offset: u64) -> Option<usize> {
+        let offset = usize::try_from(offset).ok().filter(|offset| offset.is_multiple_of(4))?;
+        let end = offset.checked_add(WORD as usize)?;
+        (end <= self.extra.len()).then_some(self.extra.start + offset)
+    }
+}
+
+/// Whether a ring that has executed up to `head` has reached `seqno`; both wrap.
+pub fn has_reached(head: u32, seqno: u32) -> bool {
+    head.wrapping_sub(seqno) < 1 << 31
+}
+
+fn part(
+    name: &'static str,
+    start: usize,
+    size: usize,
+    offset: u64,
+    len: u64,
+) -> Result<Range<usize>, RingError> {
+    let outside = RingError::OutsideRing(name);
+    let offset = usize::try_from(offset).map_err(|_| outside)?;
+    let len = usize::try_from(len).map_err(|_| outside)?;
+    if offset.checked_add(len).is_none_or(|end| end > size) {
+        return Err(outside);
+    }
+    let at = start + offset;
+    if !at.is_multiple_of(4) {
+        return Err(RingError::Misaligned(name));
+    }
+    Ok(at..at + len)
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start.max(b.start) < a.end.min(b.end)
+}
+
+/// Largest buffer, as other devices have it.
+const MAX_BUFFER: u64 = 16 << 20;
+/// Bytes of a counter.
+const WORD: u64 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The layout Mesa gives its instance ring.
+    fn info() -> RingCreateInfoMESA<'static> {
+        RingCreateInfoMESA {
+            size: 131_268,
+            head_offset: 0,
+            tail_offset: 64,
+            status_offset: 128,
+            buffer_offset: 192,
+            buffer_size: 131_072,
+            extra_offset: 131_264,
+            extra_size: 4,
+            ..RingCreateInfoMESA::default()
+        }
+    }
+
+    #[test]
+    fn mesas_instance_ring_is_accepted() {
+        let layout = RingLayout::validate(&info(), 135_168).expect("valid");
+        assert_eq!((layout.head, layout.tail, layout.status), (0, 64, 128));
+        assert_eq!((layout.buffer.clone(), layout.extra.clone()), (192..131_264, 131_264..131_268));
+        assert_eq!(layout.extra_word(0), Some(131_264));
+        assert_eq!(layout.extra_word(4), None);
+    }
+
+    #[test]
+    fn ring_offset_shifts_every_part() {
+        let shifted = RingCreateInfoMESA { offset: 4096, ..info() };
+        let layout = RingLayout::validate(&shifted, 4096 + 131_268).expect("valid");
+        assert_eq!((layout.head, layout.buffer.start), (4096, 4288));
+    }
+
+    #[test]
+    fn ring_outside_of_its_resource_is_refused() {
+        assert_eq!(RingLayout::validate(&info(), 131_267), Err(RingError::OutsideResource));
+        let far = RingCreateInfoMESA { offset: u64::MAX, ..info() };
+        assert_eq!(RingLayout::validate(&far, 135_168), Err(RingError::OutsideResource));
+    }
+
+    #[test]
+    fn parts_outside_of_the_ring_are_refused() {
+        let bad = RingCreateInfoMESA { tail_offset: 131_268, ..info() };
+        assert_eq!(RingLayout::validate(&bad, 1 << 20), Err(RingError::OutsideRing("tail")));
+        let bad = RingCreateInfoMESA { head_offset: u64::MAX - 3, ..info() };
+        assert_eq!(RingLayout::validate(&bad, 1 << 20), Err(RingError::OutsideRing("head")));
+        let bad = RingCreateInfoMESA { extra_size: 8, ..info() };
+        assert_eq!(RingLayout::validate(&bad, 1 << 20), Err(RingError::OutsideRing("extra")));
+    }
+
+    #[test]
+    fn overlapping_and_misaligned_parts_are_refused() {
+        let bad = RingCreateInfoMESA { tail_offset: 0, ..info() };
+        assert_eq!(RingLayout::validate(&bad, 1 << 20), Err(RingError::Overlap("head", "tail")));
+        let bad = RingCreateInfoMESA { status_offset: 196, ..info() };
+        assert_eq!(RingLayout::validate(&bad, 1 << 20), Err(RingError::Overlap("status", "buffer")));
+        let bad = RingCreateInfoMESA { tail_offset: 66, ..info() };
+        assert_eq!(RingLayout::validate(&bad, 1 << 20), Err(RingError::Misaligned("tail")));
+    }
+
+    #[test]
+    fn odd_buffer_sizes_are_refused() {
+        for size in [0, 2, 3, 131_071, 32 << 20] {
+            let bad = RingCreateInfoMESA { buffer_size: size, ..info() };
+            assert_eq!(RingLayout::validate(&bad, 1 << 30), Err(RingError::BufferSize(size)));
+        }
+    }
+
+    #[test]
+    fn copies_wrap_at_the_end_of_the_buffer() {
+        let small = RingCreateInfoMESA { buffer_size: 16, ..info() };
+        let layout = RingLayout::validate(&small, 1 << 20).expect("valid");
+        assert_eq!(layout.copy_ranges(4, 8), (196..204, 192..192));
+        assert_eq!(layout.copy_ranges(12, 12), (204..208, 192..200));
+        assert_eq!(layout.copy_ranges(u32::MAX - 3, 8), (204..208, 192..196));
+        assert_eq!(layout.pending(u32::MAX - 3, 4), Ok(8));
+        assert_eq!(layout.pending(0, 17), Err(RingError::Pending(17)));
+    }
+
+    #[test]
+    fn sequence_numbers_wrap() {
+        assert!(has_reached(8, 8));
+        assert!(has_reached(4, u32::MAX - 3));
+        assert!(!has_reached(u32::MAX - 3, 4));
+    }
+}

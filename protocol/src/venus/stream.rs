@@ -1,0 +1,38 @@
+//! Framing: what stands in front of every command. There is no length; a command ends where its decoder stops.
+
+use super::generated::{Command, CommandFlagsEXT};
+use crate::cursor::Reader;
+use crate::error::DecodeError;
+
+/// Number and flags of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// `VkCommandTypeEXT`.
+    pub number: i32,
+    /// Flags; unknown ones are ignored.
+    pub flags: CommandFlagsEXT,
+}
+
+impl Header {
+    /// Reads number and flags.
+    pub fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let number = r.value("command number")?;
+        let flags = r.value("command flags")?;
+        Ok(Self { number, flags })
+    }
+
+    /// Whether the guest waits for a reply.
+    pub fn wants_reply(self) -> bool {
+        self.flags.contains(CommandFlagsEXT::GENERATE_REPLY)
+    }
+}
+
+/// Reads the next command of a stream; `None` at its end.
+pub fn next<'a>(r: &mut Reader<'a>) -> Result<Option<(Header, Command<'a>)>, DecodeError> {
+    if r.remaining() == 0 {
+        return Ok(None);
+    }
+    let header = Header::decode(r)?;
+    let command = Command::decode(header.number, r)?;
+    Ok(Some((header, command)))
+}
