@@ -8,8 +8,11 @@
 
 pub mod acceptance;
 pub mod bridge;
+pub mod completion;
+pub mod daemon_process;
 pub mod frontend;
 pub mod guest;
+pub mod model;
 pub mod packages;
 pub mod prerequisites;
 pub mod vm;

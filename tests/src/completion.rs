@@ -1,0 +1,75 @@
+//! llama.cpp generating text: the same model and arguments in a guest, through the bridge and on the host, so that the
+//! words can be compared.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use tempfile::NamedTempFile;
+
+use crate::model::{self, Shape};
+use crate::packages::ClientRoot;
+use crate::vm::Script;
+
+/// Seed of the model everybody uses. Its words are far enough apart that rounding does not change them.
+const SEED: u64 = 1;
+
+/// The model file's bytes.
+#[must_use]
+pub fn model() -> Vec<u8> {
+    model::make(&Shape::SMALL, SEED)
+}
+
+/// Arguments of `llama-completion`: all layers on the GPU, the likeliest word each time.
+#[must_use]
+pub fn arguments(model: &Path, words: u32) -> Vec<String> {
+    let fixed = "-p hello --temp 0 --seed 1 -ngl 99 --ignore-eos --no-warmup --no-display-prompt -no-cnv";
+    let mut arguments =
+        vec!["-m".to_owned(), model.display().to_string(), "-n".to_owned(), words.to_string()];
+    arguments.extend(fixed.split(' ').map(str::to_owned));
+    arguments
+}
+
+/// A guest script that first runs `before` and then generates; the guest's output ends with the words.
+#[must_use]
+pub fn script(before: &str, words: u32) -> Script {
+    let command = arguments(Path::new("/model.gguf"), words).join(" ");
+    // Messages go to a file that is shown only when the program fails.
+    let text = format!(
+        "{before}\necho\necho {MARK}\nllama-completion {command} </dev/null 2>/tmp/log || {{ status=$?; cat /tmp/log; exit $status; }}\n"
+    );
+    Script::new(&text).with_file("model.gguf", model())
+}
+
+/// The words in the output of a guest that ran [`script`].
+#[must_use]
+pub fn words_of(output: &str) -> Option<&str> {
+    output.rsplit_once(MARK).map(|(_, words)| words.trim())
+}
+
+/// The words as the host's software driver computes them without any virtual GPU.
+///
+/// # Errors
+/// The program fails.
+pub fn native(client: &ClientRoot, words: u32) -> Result<String> {
+    run(client.native("llama-completion")?, words)
+}
+
+/// The words of `command`, a `llama-completion` without arguments.
+///
+/// # Errors
+/// The program fails, or says nothing.
+pub fn run(mut command: Command, words: u32) -> Result<String> {
+    let file = NamedTempFile::new()?;
+    fs::write(file.path(), model())?;
+    command.args(arguments(file.path(), words)).stdin(Stdio::null());
+    let output = command.output().context("cannot run llama-completion")?;
+    let messages = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "llama-completion failed ({})\n{messages}", output.status);
+    let words = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    ensure!(!words.is_empty(), "llama-completion said nothing\n{messages}");
+    Ok(words)
+}
+
+const MARK: &str = "--- words:";

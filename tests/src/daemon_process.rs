@@ -1,0 +1,190 @@
+//! The daemon under test as a process of its own: builds it, starts it on a Vulkan driver, and ends it as an operator would.
+
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::packages::HostVulkan;
+
+/// A running daemon. Dropping it kills it; [`DaemonProcess::stop`] ends it and checks how it ends.
+pub struct DaemonProcess {
+    child: Child,
+    folder: TempDir,
+}
+
+/// How long a healthy daemon takes, at most, to listen and to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(20);
+
+impl DaemonProcess {
+    /// Starts the daemon on `vulkan` with further command line `arguments`; returns when its socket exists.
+    ///
+    /// # Errors
+    /// It does not build, or ended instead of listening; the message holds what it logged.
+    pub fn start(vulkan: &HostVulkan, arguments: &[&str]) -> Result<Self> {
+        Self::start_executable(&daemon_executable()?, vulkan, arguments)
+    }
+
+    /// As [`DaemonProcess::start`], with an executable that was built before.
+    ///
+    /// # Errors
+    /// As [`DaemonProcess::start`].
+    pub fn start_executable(executable: &Path, vulkan: &HostVulkan, arguments: &[&str]) -> Result<Self> {
+        let folder = TempDir::new()?;
+        let log = File::create(folder.path().join("log"))?;
+        let mut command = vulkan.command(executable)?;
+        command.arg("--socket-path").arg(folder.path().join("socket")).args(arguments);
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start the daemon")?;
+        let mut daemon = Self { child, folder };
+        let started = Instant::now();
+        while !daemon.socket().exists() {
+            if let Some(status) = daemon.child.try_wait()? {
+                bail!("the daemon ended instead of listening ({status})\n{}", daemon.log());
+            }
+            ensure!(started.elapsed() < PATIENCE, "the daemon does not listen\n{}", daemon.log());
+            thread::sleep(POLL);
+        }
+        Ok(daemon)
+    }
+
+    /// The vhost-user socket it listens on.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    /// The device process's id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything it and its workers logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let bytes = fs::read(self.folder.path().join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Whether the process is still there.
+    ///
+    /// # Errors
+    /// The operating system does not know it.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Asks it to end with SIGTERM and demands that it ends soon, with success, and takes its workers along.
+    ///
+    /// # Errors
+    /// It had ended before, does not end, ends with an error, or leaves a worker behind.
+    pub fn stop(mut self) -> Result<String> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the daemon had ended before ({})\n{}", describe(status), self.log());
+        }
+        let workers = children(self.child.id())?;
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        let status = self.wait_for_end()?;
+        ensure!(
+            status.success(),
+            "the daemon ended badly after SIGTERM ({})\n{}",
+            describe(status),
+            self.log()
+        );
+        let started = Instant::now();
+        while workers.iter().any(|worker| Path::new(&format!("/proc/{worker}")).exists()) {
+            ensure!(started.elapsed() < PATIENCE, "the daemon left a worker behind\n{}", self.log());
+            thread::sleep(POLL);
+        }
+        Ok(self.log())
+    }
+
+    fn wait_for_end(&mut self) -> Result<ExitStatus> {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(started.elapsed() < PATIENCE, "the daemon does not end after SIGTERM\n{}", self.log());
+            thread::sleep(POLL);
+        }
+    }
+}
+
+impl Drop for DaemonProcess {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// The processes whose parent is `process`.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn children(process: u32) -> Result<Vec<u32>> {
+    let mut children = Vec::new();
+    for task in fs::read_dir(format!("/proc/{process}/task")).context("the process has ended")? {
+        let listed = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        children.extend(listed.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
+    }
+    Ok(children)
+}
+
+/// The daemon's executable in the profile this program was built in. Built anew once per process, so that it is never stale.
+///
+/// # Errors
+/// It does not build.
+pub fn daemon_executable() -> Result<PathBuf> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || build_daemon(own_profile()?.ends_with("release"));
+    BUILT
+        .get_or_init(|| build().map_err(|error| format!("{error:#}")))
+        .clone()
+        .map_err(|error| anyhow!(error))
+}
+
+/// Builds the daemon, in the release profile if so wanted, and returns its executable.
+///
+/// # Errors
+/// It does not build.
+pub fn build_daemon(release: bool) -> Result<PathBuf> {
+    let target = own_profile()?.parent().context("a profile lies in the target folder")?.to_owned();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--package", "daemon"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if release {
+        cargo.arg("--release");
+    }
+    cargo.arg("--target-dir").arg(&target);
+    ensure!(cargo.status().context("cannot run cargo")?.success(), "the daemon does not build");
+    Ok(target.join(if release { "release" } else { "debug" }).join("vhost-user-vulkan"))
+}
+
+/// The folder of the profile this program was built in. Tests lie in a folder below it, programs in it.
+fn own_profile() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let folder = own.parent().context("an executable lies in a folder")?;
+    let profile =
+        if folder.ends_with("deps") { folder.parent().context("deps lies in a folder")? } else { folder };
+    Ok(profile.to_owned())
+}
+
+fn describe(status: ExitStatus) -> String {
+    match status.signal() {
+        Some(signal) => format!("signal {signal}"),
+        None => status.to_string(),
+    }
+}

@@ -1,0 +1,113 @@
+//! What happens to virtual machines happens without harm to the daemon: restarts, pauses, driver changes, sudden death.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tests::completion;
+use tests::daemon_process::{DaemonProcess, children};
+use tests::packages::{HostVulkan, Suite};
+use tests::vm::{Guest, Options, Script, Vm};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const VULKANINFO: &str = "vulkaninfo --summary 2>&1 | grep deviceName";
+
+#[test]
+fn a_guest_that_restarts_while_it_computes_finds_a_working_gpu() -> Result<()> {
+    let (guest, daemon) = start()?;
+    // The first boot is reset in the middle of its work, the second is told to end.
+    let script = format!("{COMPUTE_FOREVER}\necho ready\nread -r word\necho again\n{VULKANINFO}\n");
+    let script = with_model(&script);
+    let options = Options { gpus: vec![daemon.socket()], may_reboot: true, ..Options::default() };
+    let mut vm = Vm::boot(&guest, &script, &options)?;
+    let first = vm.wait_for("ready", 0, LIMIT)?;
+    vm.wait_for(BUSY, 0, LIMIT)?;
+    vm.qmp("system_reset")?;
+    let second = vm.wait_for("ready", first, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    vm.wait_for(BUSY, first, LIMIT)?;
+    vm.send_line("go")?;
+    vm.wait_for("Virtio-GPU Venus", second, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    ensure!(vm.wait()?.status == 0);
+    daemon.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_paused_guest_continues_its_computation() -> Result<()> {
+    let (guest, daemon) = start()?;
+    let script = with_model(&format!("{COMPUTE_FOREVER}\nread -r word\n{STOP_COMPUTING}"));
+    let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
+    let mut vm = Vm::boot(&guest, &script, &options)?;
+    let mut seen = vm.wait_for(BUSY, 0, LIMIT)?;
+    for _ in 0..3 {
+        vm.qmp("stop")?;
+        thread::sleep(Duration::from_secs(1));
+        vm.qmp("cont")?;
+        // Two more: one may have been on its way.
+        for _ in 0..2 {
+            seen = vm.wait_for(BUSY, seen, LIMIT).map_err(|error| error.context(daemon.log()))?;
+        }
+    }
+    vm.send_line("go")?;
+    ensure!(vm.wait()?.status == 0);
+    daemon.stop()?;
+    Ok(())
+}
+
+#[test]
+fn the_guest_driver_can_be_unbound_and_bound_again() -> Result<()> {
+    let (guest, daemon) = start()?;
+    let script = format!(
+        "{VULKANINFO} || exit 1
+         cd /sys/bus/virtio/drivers/virtio_gpu
+         device=$(echo virtio*)
+         for turn in 1 2 3; do echo $device >unbind; echo $device >bind; done
+         cd /
+         {VULKANINFO} || exit 2"
+    );
+    let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
+    let outcome =
+        Vm::run(&guest, &Script::new(&script), &options).map_err(|error| error.context(daemon.log()))?;
+    ensure!(outcome.status == 0, "status {}\n{}\n{}", outcome.status, outcome.output, outcome.console);
+    daemon.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_killed_machine_leaves_nothing_and_the_next_one_works() -> Result<()> {
+    let (guest, daemon) = start()?;
+    let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
+    let at_rest = children(daemon.id())?.len();
+    let vm = Vm::boot(&guest, &with_model(&format!("{COMPUTE_FOREVER}\nread -r word\n")), &options)?;
+    vm.wait_for(BUSY, 0, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    ensure!(children(daemon.id())?.len() > at_rest, "no worker served the guest");
+    vm.kill()?;
+    let killed = Instant::now();
+    while children(daemon.id())?.len() > at_rest {
+        ensure!(killed.elapsed() < Duration::from_secs(10), "a worker outlives its guest\n{}", daemon.log());
+        thread::sleep(Duration::from_millis(50));
+    }
+    let outcome = Vm::run(&guest, &completion::script(VULKANINFO, 8), &options);
+    let outcome = outcome.map_err(|error| error.context(daemon.log()))?;
+    ensure!(outcome.status == 0, "{}\n{}", outcome.output, daemon.log());
+    daemon.stop()?;
+    Ok(())
+}
+
+/// A computation in the background that reports every round.
+const COMPUTE_FOREVER: &str = "(while [ ! -e /tmp/stop ]; do $GENERATE >/tmp/words 2>/tmp/log || { cat /tmp/log; exit 1; }; echo round; done) &";
+/// Ends it, and the script with its status.
+const STOP_COMPUTING: &str = "touch /tmp/stop; wait $!";
+const BUSY: &str = "round";
+
+fn with_model(text: &str) -> Script {
+    let generate = completion::arguments("/model.gguf".as_ref(), 8).join(" ");
+    let text = format!("GENERATE='llama-completion {generate}'\n{text}");
+    Script::new(&text).with_file("model.gguf", completion::model())
+}
+
+fn start() -> Result<(Guest, DaemonProcess)> {
+    let guest = Guest::build(Suite::Testing)?;
+    let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, &[]).context("starting the daemon")?;
+    Ok((guest, daemon))
+}
