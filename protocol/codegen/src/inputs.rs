@@ -23,7 +23,6 @@ pub struct AllowList {
 #[serde(deny_unknown_fields)]
 pub struct ExtensionRow {
     /// Why they are decodable; for the reader of the list.
-    #[expect(dead_code, reason = "required of every row, read by people")]
     pub reason: String,
     /// Registry names.
     pub names: Vec<String>,

@@ -1,43 +1,66 @@
-//! Generator of the Venus codec: Vulkan registry and `inputs/` in, Rust under `generated/` out.
+//! `cargo codegen`: rewrites the generated folders, or with `--check` fails when they are not what it would write.
 
-mod emit;
-mod inputs;
-mod ir;
-mod overrides;
-mod registry;
-mod resolve;
+#![forbid(unsafe_code)]
 
-use anyhow::Result;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-fn main() -> Result<()> {
-    let inputs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("inputs");
-    let text = |n: &str| std::fs::read_to_string(inputs.join(n));
-    let pin: registry::source::Pin = inputs::parse("registry.toml", &text("registry.toml")?)?;
-    let xml = registry::source::load(&pin, None)?;
-    let mut r = registry::Registry::default();
-    r.add(&xml)?;
-    r.add(&text("mesa.xml")?)?;
-    let p = resolve::resolve(
-        &r,
-        &inputs::parse("allowlist.toml", &text("allowlist.toml")?)?,
-        &inputs::parse("commands.toml", &text("commands.toml")?)?,
-        &inputs::parse("overrides.toml", &text("overrides.toml")?)?,
-        &pin.sha256,
-    )?;
-    println!(
-        "{} commands {} structs {} enums {} flags {} handles {} ext",
-        p.commands.len(),
-        p.structs.len(),
-        p.enums.len(),
-        p.flags.len(),
-        p.handles.len(),
-        p.extensions.len()
-    );
-    let out = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../src/venus/generated");
-    std::fs::create_dir_all(&out)?;
-    for o in emit::protocol(&p)? {
-        std::fs::write(out.join(&o.name), &o.text)?;
+use anyhow::{Context, Result};
+use clap::Parser;
+use codegen::registry::source;
+use codegen::target::Target;
+use codegen::{Inputs, emit, inputs};
+
+/// Generates the Venus codec from the Vulkan registry and protocol/codegen/inputs.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// The registry (vk.xml) of the version that inputs/registry.toml pins; by default it is taken from the cache or fetched.
+    #[arg(long, value_name = "PATH")]
+    registry: Option<PathBuf>,
+    /// Write nothing; fail when a generated file is not up to date.
+    #[arg(long)]
+    check: bool,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let targets = targets(&workspace, arguments.registry.as_deref())?;
+    if !arguments.check {
+        targets.iter().try_for_each(Target::write)?;
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(())
+    let mut differences = Vec::new();
+    for target in &targets {
+        differences.extend(target.differences()?);
+    }
+    for path in &differences {
+        eprintln!("not up to date: {}", path.strip_prefix(&workspace).unwrap_or(path).display());
+    }
+    if differences.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("run `cargo codegen` and commit the result");
+    Ok(ExitCode::FAILURE)
+}
+
+/// Every generated folder of the workspace with its content.
+fn targets(workspace: &Path, registry: Option<&Path>) -> Result<Vec<Target>> {
+    let folder = workspace.join("protocol/codegen/inputs");
+    let read =
+        |name: &str| fs::read_to_string(folder.join(name)).with_context(|| format!("reading inputs/{name}"));
+    let pin: source::Pin = inputs::parse("registry.toml", &read("registry.toml")?)?;
+    let inputs = Inputs {
+        registries: vec![source::load(&pin, registry)?, read("mesa.xml")?],
+        allowlist: read("allowlist.toml")?,
+        commands: read("commands.toml")?,
+        overrides: read("overrides.toml")?,
+        sha256: pin.sha256,
+    };
+    let protocol = inputs.resolve()?;
+    Ok(vec![Target {
+        folder: workspace.join("protocol/src/venus/generated"),
+        outputs: emit::protocol(&protocol)?,
+    }])
 }

@@ -27,7 +27,6 @@ pub struct ExcludedRow {
     #[serde(rename = "struct")]
     pub name: String,
     /// Why, and why no guest misses it.
-    #[expect(dead_code, reason = "required of every row, read by people")]
     pub reason: String,
 }
 
@@ -43,7 +42,6 @@ pub struct ConditionRow {
     /// The condition.
     pub only_if: OnlyIf,
     /// Why the registry's own markup does not do.
-    #[expect(dead_code, reason = "required of every row, read by people")]
     pub reason: String,
 }
 

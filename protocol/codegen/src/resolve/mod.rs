@@ -1,8 +1,12 @@
 //! Registry and inputs to IR, in named passes.
 //!
-//! 1. `aliases`: names that mean the same. 2. `providers`: core versions and extensions behind a name. 3. `members`:
-//! declarations to typed members. 4. `select`: what the allow-listed commands reach. 5. `values`: enumerants.
-//! 6. `usage`: directions, chains, partial encoding, lifetimes. 7. `layout`: wire order, output files, final checks.
+//! 1. `aliases`: names that mean the same.
+//! 2. `providers`: core versions and extensions behind a name.
+//! 3. `members`: declarations to typed members.
+//! 4. `select`: what the allow-listed commands reach.
+//! 5. `values`: enumerants.
+//! 6. `usage`: directions, chains, partial encoding, lifetimes.
+//! 7. `layout`: wire order, output files, final checks.
 //!
 //! It knows the Venus wire rules and no Rust syntax beyond the spelling of names (`names`).
 
