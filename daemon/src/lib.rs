@@ -18,3 +18,4 @@
 pub mod config;
 pub mod ipc;
 pub mod shm;
+pub mod vulkan;

@@ -72,6 +72,30 @@ impl Arena {
     pub fn allocated_bytes(&self) -> usize {
         self.bump.allocated_bytes()
     }
+
+    /// Moves a value into the arena.
+    pub fn value<T: Copy>(&self, value: T) -> Result<&mut T, DecodeError> {
+        self.bump.try_alloc(value).map_err(|_| ARENA_FULL)
+    }
+
+    /// Copies values into the arena.
+    pub fn slice_copy<T: Copy>(&self, values: &[T]) -> Result<&mut [T], DecodeError> {
+        self.bump.try_alloc_slice_copy(values).map_err(|_| ARENA_FULL)
+    }
+
+    /// Fills a slice of the arena element by element.
+    pub fn slice_try_fill<T: Copy, E: From<DecodeError>>(
+        &self,
+        len: usize,
+        mut element: impl FnMut(usize) -> Result<T, E>,
+    ) -> Result<&mut [T], E> {
+        let mut elements = ArenaVec::new_in(&self.bump);
+        elements.try_reserve_exact(len).map_err(|_| ARENA_FULL)?;
+        for i in 0..len {
+            elements.push(element(i)?);
+        }
+        Ok(elements.into_bump_slice_mut())
+    }
 }
 
 impl<'a> Reader<'a> {
@@ -261,5 +285,7 @@ impl Writer<'static> {
 
 /// Longest chain that is ever accepted; bounds a buffer on the stack.
 pub(crate) const MAX_CHAIN: usize = 128;
+
+const ARENA_FULL: DecodeError = DecodeError { what: "arena", offset: 0, kind: DecodeErrorKind::ArenaFull };
 
 const PADDING: [u8; 3] = [0; 3];

@@ -59,8 +59,14 @@ fn targets(workspace: &Path, registry: Option<&Path>) -> Result<Vec<Target>> {
         sha256: pin.sha256,
     };
     let protocol = inputs.resolve()?;
-    Ok(vec![Target {
-        folder: workspace.join("protocol/src/venus/generated"),
-        outputs: emit::protocol(&protocol)?,
-    }])
+    Ok(vec![
+        Target {
+            folder: workspace.join("protocol/src/venus/generated"),
+            outputs: emit::protocol(&protocol)?,
+        },
+        Target {
+            folder: workspace.join("daemon/src/vulkan/generated"),
+            outputs: emit::lower::executor(&protocol)?,
+        },
+    ])
 }

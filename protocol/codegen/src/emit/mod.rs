@@ -5,6 +5,7 @@
 mod chain;
 mod commands;
 mod dispatch;
+pub mod lower;
 mod members;
 mod numbers;
 mod structs;

@@ -1,0 +1,281 @@
+//! `VkDevice`: created with what a guest was offered and no more, destroyed with everything it owns.
+
+use super::call::Call;
+use super::error::Fault;
+use super::extensions::{self, Enable};
+use super::generated::{DeviceTable, sys};
+use super::objects::{Handle, Object, State};
+use super::physical_device::PhysicalDevice;
+use super::probe::host_pointer_alignment;
+use super::queue::Queue;
+use super::shape;
+use ash::vk::{self, Handle as _};
+use parking_lot::Mutex;
+use protocol::venus::generated as venus;
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+
+/// A logical device of a guest.
+pub struct Device {
+    /// Functions for our own calls.
+    pub ash: ash::Device,
+    /// Functions for the guest's calls.
+    pub table: DeviceTable,
+    /// What it was made from.
+    pub physical: Arc<PhysicalDevice>,
+    host_pointer_alignment: u64,
+    /// Queues the guest asked for so far.
+    pub queues: Mutex<Vec<Arc<Queue>>>,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    /// Takes over a handle that was just created.
+    ///
+    /// # Safety
+    ///
+    /// `handle` is a live device of `physical` that nothing else destroys.
+    unsafe fn new(physical: Arc<PhysicalDevice>, handle: vk::Device) -> Self {
+        let instance = &physical.instance.ash;
+        // SAFETY: the caller's promise.
+        let ash = unsafe { ash::Device::load(instance.fp_v1_0(), handle) };
+        let load = instance.fp_v1_0().get_device_proc_addr;
+        let table = DeviceTable::load(|names| {
+            names
+                .iter()
+                // SAFETY: the device is live and the names are strings.
+                .find_map(|name| unsafe { load(handle, name.as_ptr()) })
+                .map_or(std::ptr::null(), |function| function as *const c_void)
+        });
+        let host_pointer_alignment = host_pointer_alignment(instance, physical.handle);
+        Self { ash, table, host_pointer_alignment, queues: Mutex::default(), physical }
+    }
+
+    /// The handle as a number.
+    pub fn raw(&self) -> u64 {
+        self.ash.handle().as_raw()
+    }
+
+    /// Alignment of imported pages in bytes.
+    pub fn host_pointer_alignment(&self) -> u64 {
+        self.host_pointer_alignment
+    }
+
+    /// Destroys one object of this device.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a live handle of this kind and device that is in no use.
+    pub unsafe fn destroy(&self, kind: venus::ObjectType, raw: u64) {
+        macro_rules! destroy {
+            ($($kind:ident => $function:ident),* $(,)?) => {
+                match kind {
+                    // SAFETY: the caller's promise.
+                    $(venus::ObjectType::$kind => unsafe { self.ash.$function(vk::Handle::from_raw(raw), None) },)*
+                    // Queues belong to the device; command buffers and descriptor sets go with their pools.
+                    _ => {}
+                }
+            };
+        }
+        destroy! {
+            COMMAND_POOL => destroy_command_pool,
+            DESCRIPTOR_POOL => destroy_descriptor_pool,
+            PIPELINE => destroy_pipeline,
+            PIPELINE_CACHE => destroy_pipeline_cache,
+            PIPELINE_LAYOUT => destroy_pipeline_layout,
+            DESCRIPTOR_SET_LAYOUT => destroy_descriptor_set_layout,
+            SHADER_MODULE => destroy_shader_module,
+            BUFFER_VIEW => destroy_buffer_view,
+            IMAGE_VIEW => destroy_image_view,
+            BUFFER => destroy_buffer,
+            IMAGE => destroy_image,
+            SAMPLER => destroy_sampler,
+            SAMPLER_YCBCR_CONVERSION => destroy_sampler_ycbcr_conversion,
+            QUERY_POOL => destroy_query_pool,
+            EVENT => destroy_event,
+            FENCE => destroy_fence,
+            SEMAPHORE => destroy_semaphore,
+            DEVICE_MEMORY => free_memory,
+        }
+    }
+
+    /// Ends the device: waits for its queues, then destroys `objects`, which are all it owns.
+    pub fn destroy_with(&self, mut objects: Vec<Object>) {
+        for queue in self.queues.lock().drain(..) {
+            queue.close();
+        }
+        // SAFETY: the device is live. A lost device answers with an error, which changes nothing.
+        let _ = unsafe { self.ash.device_wait_idle() };
+        objects.sort_by_key(|object| destruction_rank(object.kind));
+        for object in &objects {
+            // SAFETY: the object was taken out of the table, its device is idle, and users go before what they use.
+            unsafe { self.destroy(object.kind, object.raw) };
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: objects hold an `Arc` of their device, so none is left; queues end with the device.
+        unsafe { self.ash.destroy_device(None) }
+    }
+}
+
+/// Users before what they use.
+fn destruction_rank(kind: venus::ObjectType) -> u8 {
+    match kind {
+        venus::ObjectType::COMMAND_POOL | venus::ObjectType::DESCRIPTOR_POOL => 0,
+        venus::ObjectType::PIPELINE => 1,
+        venus::ObjectType::PIPELINE_LAYOUT => 2,
+        venus::ObjectType::DESCRIPTOR_SET_LAYOUT => 3,
+        venus::ObjectType::BUFFER_VIEW | venus::ObjectType::IMAGE_VIEW => 4,
+        venus::ObjectType::SAMPLER => 5,
+        venus::ObjectType::SAMPLER_YCBCR_CONVERSION => 6,
+        venus::ObjectType::BUFFER | venus::ObjectType::IMAGE => 7,
+        venus::ObjectType::DEVICE_MEMORY => 9,
+        _ => 8,
+    }
+}
+
+/// `vkCreateDevice`.
+pub fn create_device<'a>(
+    call: &Call<'a>,
+    c: &venus::CreateDevice<'a>,
+) -> Result<venus::CreateDeviceReply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let Some(id) = c.p_device else { return Err(Fault::lost("vkCreateDevice without an id")) };
+    let device = match open(call, &physical, c) {
+        Ok(device) => Arc::new(device),
+        Err(Fault::Failed(result)) => {
+            call.not_created(Some(id), result)?;
+            return Ok(venus::CreateDeviceReply { result: venus::VkResult(result), p_device: c.p_device });
+        }
+        Err(lost) => return Err(lost),
+    };
+    let object = Object {
+        kind: venus::Device::KIND,
+        raw: device.raw(),
+        device: None,
+        state: State::Device(device),
+        created_by: call.bytes.into(),
+    };
+    call.renderer.objects.insert(id.id(), object)?;
+    Ok(venus::CreateDeviceReply { result: venus::VkResult::SUCCESS, p_device: c.p_device })
+}
+
+fn open(
+    call: &Call<'_>,
+    physical: &Arc<PhysicalDevice>,
+    c: &venus::CreateDevice<'_>,
+) -> Result<Device, Fault> {
+    let Some(info) = c.p_create_info else { return Err(Fault::lost("vkCreateDevice without a description")) };
+    check_queues(physical, info)?;
+    let names = enabled_extensions(physical, info)?;
+    let lowered = call.lowering().out_pointer(Some(info))?;
+    // SAFETY: `lowered` is a struct of the arena that nothing else refers to.
+    let lowered = unsafe { &mut *lowered };
+    if let Some(reason) = shape::withheld_feature(lowered.p_next) {
+        log::debug!("device refused: {reason}");
+        return Err(vk::Result::ERROR_FEATURE_NOT_PRESENT.into());
+    }
+    lowered.enabled_layer_count = 0;
+    lowered.enabled_extension_count = names.len() as u32;
+    lowered.pp_enabled_extension_names = names.as_ptr();
+    let Some(function) = physical.instance.table.create_device else {
+        return Err(Fault::missing("vkCreateDevice"));
+    };
+    let mut raw = 0u64;
+    // SAFETY: the handle is live; `lowered` and what it points to live in the arena, `names` until the end of this function.
+    let result = unsafe { function(physical.raw(), lowered, std::ptr::null(), &raw mut raw) };
+    if result < 0 {
+        return Err(Fault::Failed(result));
+    }
+    // SAFETY: the driver just made this device of `physical`.
+    Ok(unsafe { Device::new(physical.clone(), vk::Device::from_raw(raw)) })
+}
+
+fn check_queues(physical: &PhysicalDevice, info: &venus::DeviceCreateInfo<'_>) -> Result<(), Fault> {
+    for queues in info.p_queue_create_infos.unwrap_or(&[]) {
+        let family = physical.families.get(queues.queue_family_index as usize);
+        if family.is_none_or(|family| queues.queue_count > family.queue_count) {
+            return Err(Fault::lost("queues of a family that is not offered"));
+        }
+    }
+    Ok(())
+}
+
+/// Names for the host's device: what the guest enabled and was offered, and what this daemon needs.
+fn enabled_extensions(
+    physical: &PhysicalDevice,
+    info: &venus::DeviceCreateInfo<'_>,
+) -> Result<Vec<*const c_char>, Fault> {
+    let mut names = vec![ash::ext::external_memory_host::NAME.as_ptr()];
+    for name in info.pp_enabled_extension_names.unwrap_or(&[]) {
+        match name.to_str().map(|text| extensions::enable(text, &physical.host_extensions)) {
+            Ok(Enable::Pass) => names.push(name.as_ptr()),
+            Ok(Enable::Strip) => {}
+            Ok(Enable::Refuse) | Err(_) => return Err(vk::Result::ERROR_EXTENSION_NOT_PRESENT.into()),
+        }
+    }
+    Ok(names)
+}
+
+/// `vkDestroyDevice`: may come while children are alive.
+pub fn destroy_device(call: &Call<'_>, c: &venus::DestroyDevice) -> Result<venus::DestroyDeviceReply, Fault> {
+    if let Some(Object { state: State::Device(device), .. }) = call.renderer.objects.remove(c.device)? {
+        call.renderer.destroy_device(&device);
+    }
+    Ok(venus::DestroyDeviceReply {})
+}
+
+/// `vkGetDeviceQueue2`: binds a queue to an id and to a fence timeline.
+pub fn get_device_queue2<'a>(
+    call: &Call<'a>,
+    c: &venus::GetDeviceQueue2<'a>,
+) -> Result<venus::GetDeviceQueue2Reply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let (Some(info), Some(id)) = (c.p_queue_info, c.p_queue) else {
+        return Err(Fault::lost("vkGetDeviceQueue2 without a queue"));
+    };
+    let ring_idx = info.p_next.iter().find_map(|next| match next {
+        venus::ChainStruct::DeviceQueueTimelineInfoMESA(timeline) => Some(timeline.ring_idx),
+        _ => None,
+    });
+    let Some(ring_idx @ 1..=63) = ring_idx else {
+        return Err(Fault::lost("a queue without a ring_idx of 1 to 63"));
+    };
+    let host = vk::DeviceQueueInfo2::default()
+        .flags(vk::DeviceQueueCreateFlags::from_raw(info.flags.0))
+        .queue_family_index(info.queue_family_index)
+        .queue_index(info.queue_index);
+    // SAFETY: the device is live. Family and index are checked by the driver's answer: it is null if they do not exist.
+    let raw = unsafe { device.ash.get_device_queue2(&host) };
+    if raw == vk::Queue::null() {
+        return Err(Fault::lost("a queue that was not created"));
+    }
+    let queue = Queue::new(&device, raw, ring_idx as u8);
+    call.renderer.bind_timeline(ring_idx as u8, &queue)?;
+    device.queues.lock().push(queue.clone());
+    call.bind(Some(id), raw.as_raw(), &device, 0, State::Queue(queue))?;
+    Ok(venus::GetDeviceQueue2Reply { p_queue: c.p_queue })
+}
+
+/// `vkDeviceWaitIdle`. Mesa never sends it.
+pub fn device_wait_idle(
+    call: &Call<'_>,
+    c: &venus::DeviceWaitIdle,
+) -> Result<venus::DeviceWaitIdleReply, Fault> {
+    let device = call.device(c.device)?;
+    let queues = device.queues.lock().clone();
+    for queue in queues {
+        queue.wait_idle(call.cancel)?;
+    }
+    Ok(venus::DeviceWaitIdleReply { result: venus::VkResult::SUCCESS })
+}
+
+const _: () = assert!(size_of::<sys::DeviceCreateInfo>() == size_of::<vk::DeviceCreateInfo<'_>>());

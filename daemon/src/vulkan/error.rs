@@ -1,0 +1,69 @@
+//! What can go wrong while a command is executed, by whose fault it is.
+
+use protocol::error::DecodeError;
+
+/// The context cannot go on: its stream is wrong or its renderer is gone. The other contexts do not notice.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct ContextLost {
+    /// For the log, in words of ours.
+    pub reason: String,
+}
+
+impl ContextLost {
+    /// A reason in words.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into() }
+    }
+
+    /// A transport command where only commands of the host's driver belong.
+    pub fn misplaced(command: &str) -> Self {
+        Self::new(format!("{command} has no place here"))
+    }
+}
+
+/// Why one command was not executed.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// It names an object whose creation failed with this `VkResult`, or it was refused: legal, answered with the result.
+    Failed(i32),
+    /// The stream is wrong.
+    Lost(ContextLost),
+}
+
+impl Fault {
+    /// The host's driver has no such function although only what it has was offered.
+    pub fn missing(command: &str) -> Self {
+        Self::lost(format!("{command} is not offered by this device"))
+    }
+
+    /// The stream is wrong, in words.
+    pub fn lost(reason: impl Into<String>) -> Self {
+        Self::Lost(ContextLost::new(reason))
+    }
+}
+
+impl From<ContextLost> for Fault {
+    fn from(lost: ContextLost) -> Self {
+        Self::Lost(lost)
+    }
+}
+
+impl From<DecodeError> for Fault {
+    fn from(error: DecodeError) -> Self {
+        Self::Lost(error.into())
+    }
+}
+
+impl From<DecodeError> for ContextLost {
+    fn from(error: DecodeError) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// A `VkResult` of ash as the failure it means.
+impl From<ash::vk::Result> for Fault {
+    fn from(result: ash::vk::Result) -> Self {
+        Self::Failed(result.as_raw())
+    }
+}

@@ -1,0 +1,49 @@
+//! The host's Vulkan driver, as a guest's command stream drives it. The only user of ash.
+//!
+//! Knows no sockets, no rings and no virtqueues. A decoded command comes in, its ids are looked up, its values become C structs,
+//! the driver is called, and what it wrote goes back as the codec's values. `generated` does that for most commands; the files
+//! here are its runtime and the commands that need more.
+//!
+//! # Safety
+//!
+//! The invariants behind every `unsafe` block of this module and of `generated`:
+//!
+//! - A host handle comes from the object table of this context, where its kind was checked, and parents outlive children.
+//! - A pointer given to the driver is null, or comes from the command's arena, or is borrowed from the command itself; all live
+//!   until the call returns. Memory the driver writes is a fresh allocation of the right type and length.
+//! - Vulkan's own valid usage is *not* guaranteed: a guest that breaks it breaks the driver, and the driver is alone in this
+//!   process with that guest.
+
+#![allow(unsafe_code, reason = "this module is where the driver is called")]
+
+mod call;
+mod cancel;
+mod command_pool;
+mod descriptor_pool;
+mod device;
+mod error;
+mod extensions;
+// Generated code cannot carry comments; its `unsafe` blocks are calls under the invariants above. Its format is the generator's.
+#[allow(clippy::undocumented_unsafe_blocks, reason = "argued once, at the head of this module")]
+#[allow(clippy::too_many_lines, clippy::missing_transmute_annotations, reason = "one line per member or function")]
+#[rustfmt::skip]
+mod generated;
+mod host_copy;
+mod instance;
+mod lower;
+mod memory;
+mod objects;
+mod physical_device;
+mod pipeline;
+mod probe;
+mod query;
+mod queue;
+mod renderer;
+mod shape;
+mod sync;
+
+pub use cancel::Cancel;
+pub use error::ContextLost;
+pub use memory::Exported;
+pub use probe::probe;
+pub use renderer::Renderer;

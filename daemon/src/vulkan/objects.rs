@@ -1,0 +1,214 @@
+//! The object table of a context: the guest's object id to the host's handle, with its kind, owner and origin.
+//!
+//! Ids are chosen by the guest, one space for all kinds, never reused. An id whose creation failed stays as a tombstone with the
+//! result, because the guest goes on using it until it learns of the failure (EXT_command_serialization is asynchronous).
+//! Every live entry keeps the bytes of the command that made it, so that a snapshot can be rebuilt.
+
+use super::command_pool::Recording;
+use super::device::Device;
+use super::error::{ContextLost, Fault};
+use super::instance::Instance;
+use super::memory::Memory;
+use super::physical_device::PhysicalDevice;
+use super::queue::Queue;
+use parking_lot::{RwLock, RwLockReadGuard};
+use protocol::venus::generated::ObjectType;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// A guest's name for an object, typed. Implemented by generated code.
+pub trait Handle: Copy {
+    /// The kind of object it may name.
+    const KIND: ObjectType;
+    /// The id; 0 is `VK_NULL_HANDLE`.
+    fn id(self) -> u64;
+}
+
+/// One live object.
+#[derive(Debug)]
+pub struct Object {
+    /// Its kind.
+    pub kind: ObjectType,
+    /// The host's handle.
+    pub raw: u64,
+    /// The device it belongs to; none for instances, physical devices and devices.
+    pub device: Option<Arc<Device>>,
+    /// What its kind needs beside the handle.
+    pub state: State,
+    /// The encoding of the command that created it.
+    pub created_by: Box<[u8]>,
+}
+
+/// State by kind.
+#[derive(Debug)]
+pub enum State {
+    /// Nothing beside the handle.
+    Plain,
+    /// An instance.
+    Instance(Arc<Instance>),
+    /// A physical device.
+    PhysicalDevice(Arc<PhysicalDevice>),
+    /// A device.
+    Device(Arc<Device>),
+    /// A queue.
+    Queue(Arc<Queue>),
+    /// Device memory.
+    Memory(Arc<Memory>),
+    /// A command or descriptor pool: the ids allocated from it.
+    Pool(Vec<u64>),
+    /// A command buffer or descriptor set; for command buffers, how the recording stands.
+    Pooled(Recording),
+}
+
+/// An entry of the table.
+#[derive(Debug)]
+enum Entry {
+    Live(Object),
+    Failed(ObjectType, i32),
+}
+
+/// The table behind its lock.
+#[derive(Debug, Default)]
+pub struct Table {
+    entries: FxHashMap<u64, Entry>,
+    limit: usize,
+}
+
+/// The object table, shared by all rings of a context.
+#[derive(Debug)]
+pub struct Objects(RwLock<Table>);
+
+impl Objects {
+    /// An empty table for at most `limit` objects.
+    pub fn new(limit: usize) -> Self {
+        Self(RwLock::new(Table { entries: FxHashMap::default(), limit }))
+    }
+
+    /// Locks for reading.
+    pub fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.0.read()
+    }
+
+    /// Binds an id to an object.
+    pub fn insert(&self, id: u64, object: Object) -> Result<(), ContextLost> {
+        self.0.write().insert(id, Entry::Live(object))
+    }
+
+    /// Remembers that the object was not created.
+    pub fn insert_failed(&self, id: u64, kind: ObjectType, result: i32) -> Result<(), ContextLost> {
+        self.0.write().insert(id, Entry::Failed(kind, result))
+    }
+
+    /// Removes an object: none for `VK_NULL_HANDLE` and for one that was never created.
+    pub fn remove<H: Handle>(&self, handle: H) -> Result<Option<Object>, ContextLost> {
+        if handle.id() == 0 {
+            return Ok(None);
+        }
+        let mut table = self.0.write();
+        match table.entries.get(&handle.id()) {
+            Some(Entry::Live(object)) if object.kind == H::KIND => {}
+            Some(Entry::Failed(kind, _)) if *kind == H::KIND => {}
+            found => return Err(mismatch(handle, found)),
+        }
+        Ok(match table.entries.remove(&handle.id()) {
+            Some(Entry::Live(object)) => Some(object),
+            _ => None,
+        })
+    }
+
+    /// Changes an object in place.
+    pub fn update<H: Handle, T>(&self, handle: H, change: impl FnOnce(&mut Object) -> T) -> Result<T, Fault> {
+        let mut table = self.0.write();
+        match table.entries.get_mut(&handle.id()) {
+            Some(Entry::Live(object)) if object.kind == H::KIND => Ok(change(object)),
+            Some(Entry::Failed(kind, result)) if *kind == H::KIND => Err(Fault::Failed(*result)),
+            found => Err(mismatch(handle, found.map(|e| &*e)).into()),
+        }
+    }
+
+    /// Removes ids whatever they are; those that are gone already are skipped.
+    pub fn forget(&self, ids: impl IntoIterator<Item = u64>) {
+        let mut table = self.0.write();
+        for id in ids {
+            table.entries.remove(&id);
+        }
+    }
+
+    /// Removes and returns everything that belongs to `device`.
+    pub fn drain_device(&self, device: &Arc<Device>) -> Vec<Object> {
+        let mut table = self.0.write();
+        let ids: Vec<u64> = table
+            .entries
+            .iter()
+            .filter(|(_, e)| matches!(e, Entry::Live(o) if o.device.as_ref().is_some_and(|d| Arc::ptr_eq(d, device))))
+            .map(|(id, _)| *id)
+            .collect();
+        ids.iter()
+            .filter_map(|id| match table.entries.remove(id) {
+                Some(Entry::Live(object)) => Some(object),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Removes and returns the devices that are left.
+    pub fn drain_devices(&self) -> Vec<Arc<Device>> {
+        let mut table = self.0.write();
+        let mut devices = Vec::new();
+        table.entries.retain(|_, e| match e {
+            Entry::Live(Object { state: State::Device(device), .. }) => {
+                devices.push(device.clone());
+                false
+            }
+            _ => true,
+        });
+        devices
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        self.0.write().entries.clear();
+    }
+
+    /// The encoding of the command that created an object, if it lives.
+    pub fn created_by(&self, id: u64) -> Option<Box<[u8]>> {
+        match self.read().entries.get(&id) {
+            Some(Entry::Live(object)) => Some(object.created_by.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl Table {
+    /// The object an id names.
+    pub fn get<H: Handle>(&self, handle: H) -> Result<&Object, Fault> {
+        match self.entries.get(&handle.id()) {
+            Some(Entry::Live(object)) if object.kind == H::KIND => Ok(object),
+            Some(Entry::Failed(kind, result)) if *kind == H::KIND => Err(Fault::Failed(*result)),
+            found => Err(mismatch(handle, found).into()),
+        }
+    }
+
+    fn insert(&mut self, id: u64, entry: Entry) -> Result<(), ContextLost> {
+        if id == 0 {
+            return Err(ContextLost::new("an object was created without an id"));
+        }
+        if self.entries.len() >= self.limit {
+            return Err(ContextLost::new(format!("more than {} objects (limit: objects)", self.limit)));
+        }
+        if self.entries.insert(id, entry).is_some() {
+            return Err(ContextLost::new(format!("object id {id} is in use already")));
+        }
+        Ok(())
+    }
+}
+
+fn mismatch<H: Handle>(handle: H, found: Option<&Entry>) -> ContextLost {
+    let id = handle.id();
+    ContextLost::new(match found {
+        None => format!("object {id} does not exist, wanted kind {}", H::KIND.0),
+        Some(Entry::Live(Object { kind, .. }) | Entry::Failed(kind, _)) => {
+            format!("object {id} is of kind {}, wanted {}", kind.0, H::KIND.0)
+        }
+    })
+}

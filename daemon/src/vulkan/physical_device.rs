@@ -1,0 +1,393 @@
+//! `VkPhysicalDevice`: the queries a guest makes before it creates a device, answered by the host and then shaped.
+//!
+//! What is withheld, and why, is in `shape`; this file only asks and lets it be shaped.
+
+use super::call::Call;
+use super::error::Fault;
+use super::instance::Instance;
+use super::lower::{raise_array, raise_pointer};
+use super::{extensions, shape};
+use crate::config::GpuChoice;
+use ash::vk::{self, Handle as _};
+use protocol::venus::generated as venus;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The GPU of this context.
+pub struct PhysicalDevice {
+    /// Its instance.
+    pub instance: Arc<Instance>,
+    /// The host's handle.
+    pub handle: vk::PhysicalDevice,
+    /// Extensions of the host's device and their versions.
+    pub host_extensions: BTreeMap<String, u32>,
+    /// Queue families a guest sees: a prefix of the host's.
+    pub families: Vec<vk::QueueFamilyProperties>,
+    /// Memory types and heaps as a guest sees them.
+    pub memory: vk::PhysicalDeviceMemoryProperties,
+}
+
+impl std::fmt::Debug for PhysicalDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PhysicalDevice").finish_non_exhaustive()
+    }
+}
+
+impl PhysicalDevice {
+    /// Finds the chosen GPU again.
+    pub fn find(instance: &Arc<Instance>, gpu: &GpuChoice) -> Result<Self, Fault> {
+        // SAFETY: the instance is live.
+        let all = unsafe { instance.ash.enumerate_physical_devices() }?;
+        let handle = all
+            .into_iter()
+            .find(|handle| device_uuid(&instance.ash, *handle) == Some(gpu.uuid))
+            .ok_or_else(|| Fault::lost("the GPU chosen at start-up is gone"))?;
+        Self::new(instance, handle, gpu.importable_types)
+    }
+
+    fn new(
+        instance: &Arc<Instance>,
+        handle: vk::PhysicalDevice,
+        importable_types: u32,
+    ) -> Result<Self, Fault> {
+        // SAFETY: `handle` comes from this live instance, here and below.
+        let families = unsafe { instance.ash.get_physical_device_queue_family_properties(handle) };
+        // SAFETY: as above.
+        let mut memory = unsafe { instance.ash.get_physical_device_memory_properties(handle) };
+        shape::memory_types(&mut memory, importable_types);
+        Ok(Self {
+            instance: instance.clone(),
+            handle,
+            host_extensions: host_extensions(&instance.ash, handle)?,
+            families: shape::queue_families(families),
+            memory,
+        })
+    }
+
+    /// The handle as a number.
+    pub fn raw(&self) -> u64 {
+        self.handle.as_raw()
+    }
+}
+
+/// The UUID of a device, if its driver is recent enough to tell.
+pub fn device_uuid(instance: &ash::Instance, handle: vk::PhysicalDevice) -> Option<[u8; 16]> {
+    // SAFETY: `handle` comes from this live instance, here and below.
+    let plain = unsafe { instance.get_physical_device_properties(handle) };
+    if plain.api_version < vk::API_VERSION_1_1 {
+        return None;
+    }
+    let mut id = vk::PhysicalDeviceIDProperties::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut id);
+    // SAFETY: as above; the chain lives until the call returns.
+    unsafe { instance.get_physical_device_properties2(handle, &mut properties) };
+    Some(id.device_uuid)
+}
+
+/// Extensions of a device with their versions.
+pub fn host_extensions(
+    instance: &ash::Instance,
+    handle: vk::PhysicalDevice,
+) -> Result<BTreeMap<String, u32>, vk::Result> {
+    // SAFETY: `handle` comes from this live instance.
+    let list = unsafe { instance.enumerate_device_extension_properties(handle) }?;
+    Ok(list
+        .iter()
+        .filter_map(|e| Some((e.extension_name_as_c_str().ok()?.to_str().ok()?.to_owned(), e.spec_version)))
+        .collect())
+}
+
+/// `vkEnumerateDeviceExtensionProperties`.
+pub fn enumerate_device_extension_properties<'a>(
+    call: &Call<'a>,
+    c: &venus::EnumerateDeviceExtensionProperties<'a>,
+) -> Result<venus::EnumerateDeviceExtensionPropertiesReply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let offered = extensions::offered(&physical.host_extensions);
+    let room = c.p_properties.map_or(usize::MAX, <[_]>::len);
+    let shown = offered.len().min(room);
+    let properties = match c.p_properties {
+        None => None,
+        Some(_) => {
+            Some(&*call.arena.slice_try_fill(shown, |i| Ok::<_, Fault>(extension_properties(&offered[i])))?)
+        }
+    };
+    let result = if shown < offered.len() { venus::VkResult::INCOMPLETE } else { venus::VkResult::SUCCESS };
+    Ok(venus::EnumerateDeviceExtensionPropertiesReply {
+        result,
+        p_property_count: Some(call.arena.value(shown as u32)?),
+        p_properties: properties,
+    })
+}
+
+fn extension_properties((name, spec_version): &(&str, u32)) -> venus::ExtensionProperties {
+    let mut extension_name = [0; 256];
+    extension_name[..name.len()].copy_from_slice(name.as_bytes());
+    venus::ExtensionProperties { extension_name, spec_version: *spec_version }
+}
+
+/// `vkGetPhysicalDeviceProperties`.
+pub fn get_physical_device_properties<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceProperties<'a>,
+) -> Result<venus::GetPhysicalDevicePropertiesReply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let properties = call.lowering().out_pointer(c.p_properties)?;
+    let Some(function) = physical.instance.table.get_physical_device_properties else {
+        return Err(Fault::missing("vkGetPhysicalDeviceProperties"));
+    };
+    if !properties.is_null() {
+        // SAFETY: the handle is live, `properties` is memory of the arena of the right type.
+        unsafe { function(physical.raw(), properties) };
+        // SAFETY: as above; nothing else refers to it.
+        shape::properties(unsafe { &mut *properties }, call.renderer.api_version);
+    }
+    Ok(venus::GetPhysicalDevicePropertiesReply {
+        p_properties: raise_pointer(c.p_properties, properties, call.arena)?,
+    })
+}
+
+/// `vkGetPhysicalDeviceProperties2`.
+pub fn get_physical_device_properties2<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceProperties2<'a>,
+) -> Result<venus::GetPhysicalDeviceProperties2Reply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let properties = call.lowering().out_pointer(c.p_properties)?;
+    let Some(function) = physical.instance.table.get_physical_device_properties2 else {
+        return Err(Fault::missing("vkGetPhysicalDeviceProperties2"));
+    };
+    if !properties.is_null() {
+        // SAFETY: the handle is live, `properties` and its chain are memory of the arena of the right types.
+        unsafe { function(physical.raw(), properties) };
+        // SAFETY: as above; nothing else refers to it.
+        shape::properties2(unsafe { &mut *properties }, call.renderer.api_version);
+    }
+    Ok(venus::GetPhysicalDeviceProperties2Reply {
+        p_properties: raise_pointer(c.p_properties, properties, call.arena)?,
+    })
+}
+
+/// `vkGetPhysicalDeviceFeatures`.
+pub fn get_physical_device_features<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceFeatures<'a>,
+) -> Result<venus::GetPhysicalDeviceFeaturesReply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let features = call.lowering().out_pointer(c.p_features)?;
+    let Some(function) = physical.instance.table.get_physical_device_features else {
+        return Err(Fault::missing("vkGetPhysicalDeviceFeatures"));
+    };
+    if !features.is_null() {
+        // SAFETY: the handle is live, `features` is memory of the arena of the right type.
+        unsafe { function(physical.raw(), features) };
+        // SAFETY: as above; nothing else refers to it.
+        shape::features(unsafe { &mut *features });
+    }
+    Ok(venus::GetPhysicalDeviceFeaturesReply {
+        p_features: raise_pointer(c.p_features, features, call.arena)?,
+    })
+}
+
+/// `vkGetPhysicalDeviceFeatures2`.
+pub fn get_physical_device_features2<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceFeatures2<'a>,
+) -> Result<venus::GetPhysicalDeviceFeatures2Reply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let features = call.lowering().out_pointer(c.p_features)?;
+    let Some(function) = physical.instance.table.get_physical_device_features2 else {
+        return Err(Fault::missing("vkGetPhysicalDeviceFeatures2"));
+    };
+    if !features.is_null() {
+        // SAFETY: the handle is live, `features` and its chain are memory of the arena of the right types.
+        unsafe { function(physical.raw(), features) };
+        // SAFETY: as above; nothing else refers to it.
+        shape::features2(unsafe { &mut *features });
+    }
+    Ok(venus::GetPhysicalDeviceFeatures2Reply {
+        p_features: raise_pointer(c.p_features, features, call.arena)?,
+    })
+}
+
+/// `vkGetPhysicalDeviceQueueFamilyProperties`.
+pub fn get_physical_device_queue_family_properties<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceQueueFamilyProperties<'a>,
+) -> Result<venus::GetPhysicalDeviceQueueFamilyPropertiesReply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let families = &physical.families;
+    let count = families.len().min(c.p_queue_family_properties.map_or(usize::MAX, <[_]>::len));
+    let properties = match c.p_queue_family_properties {
+        None => None,
+        Some(_) => Some(&*call.arena.slice_try_fill(count, |i| Ok::<_, Fault>(family(&families[i])))?),
+    };
+    Ok(venus::GetPhysicalDeviceQueueFamilyPropertiesReply {
+        p_queue_family_property_count: Some(call.arena.value(count as u32)?),
+        p_queue_family_properties: properties,
+    })
+}
+
+fn family(f: &vk::QueueFamilyProperties) -> venus::QueueFamilyProperties {
+    let granularity = f.min_image_transfer_granularity;
+    venus::QueueFamilyProperties {
+        queue_flags: venus::QueueFlags(f.queue_flags.as_raw()),
+        queue_count: f.queue_count,
+        timestamp_valid_bits: f.timestamp_valid_bits,
+        min_image_transfer_granularity: venus::Extent3D {
+            width: granularity.width,
+            height: granularity.height,
+            depth: granularity.depth,
+        },
+    }
+}
+
+/// `vkGetPhysicalDeviceQueueFamilyProperties2`.
+pub fn get_physical_device_queue_family_properties2<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceQueueFamilyProperties2<'a>,
+) -> Result<venus::GetPhysicalDeviceQueueFamilyProperties2Reply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let visible = physical.families.len();
+    let wanted = c.p_queue_family_properties.map(|p| &p[..p.len().min(visible)]);
+    let raw = call.lowering().out_array(wanted)?;
+    let mut count = wanted.map_or(visible, <[_]>::len) as u32;
+    let Some(function) = physical.instance.table.get_physical_device_queue_family_properties2 else {
+        return Err(Fault::missing("vkGetPhysicalDeviceQueueFamilyProperties2"));
+    };
+    if let Some(wanted) = wanted.filter(|w| !w.is_empty()) {
+        // SAFETY: the handle is live, `raw` has `count` elements with their chains, all memory of the arena.
+        unsafe { function(physical.raw(), &raw mut count, raw) };
+        // SAFETY: `raw` has `wanted.len()` elements; nothing else refers to them.
+        let raised = unsafe { std::slice::from_raw_parts_mut(raw, wanted.len()) };
+        for (out, visible) in raised.iter_mut().zip(&physical.families) {
+            out.queue_family_properties.queue_flags = visible.queue_flags.as_raw();
+            out.queue_family_properties.queue_count = visible.queue_count;
+        }
+    }
+    Ok(venus::GetPhysicalDeviceQueueFamilyProperties2Reply {
+        p_queue_family_property_count: Some(call.arena.value(count)?),
+        p_queue_family_properties: raise_array(wanted, raw, count as usize, call.arena)?,
+    })
+}
+
+/// `vkGetPhysicalDeviceMemoryProperties`.
+pub fn get_physical_device_memory_properties<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceMemoryProperties<'a>,
+) -> Result<venus::GetPhysicalDeviceMemoryPropertiesReply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let p_memory_properties = match c.p_memory_properties {
+        None => None,
+        Some(_) => Some(call.arena.value(memory(&physical.memory))?),
+    };
+    Ok(venus::GetPhysicalDeviceMemoryPropertiesReply {
+        p_memory_properties: p_memory_properties.map(|m| &*m),
+    })
+}
+
+fn memory(m: &vk::PhysicalDeviceMemoryProperties) -> venus::PhysicalDeviceMemoryProperties {
+    venus::PhysicalDeviceMemoryProperties {
+        memory_type_count: m.memory_type_count,
+        memory_types: m.memory_types.map(|t| venus::MemoryType {
+            property_flags: venus::MemoryPropertyFlags(t.property_flags.as_raw()),
+            heap_index: t.heap_index,
+        }),
+        memory_heap_count: m.memory_heap_count,
+        memory_heaps: m
+            .memory_heaps
+            .map(|h| venus::MemoryHeap { size: h.size, flags: venus::MemoryHeapFlags(h.flags.as_raw()) }),
+    }
+}
+
+/// `vkGetPhysicalDeviceMemoryProperties2`.
+pub fn get_physical_device_memory_properties2<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceMemoryProperties2<'a>,
+) -> Result<venus::GetPhysicalDeviceMemoryProperties2Reply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let out = call.lowering().out_pointer(c.p_memory_properties)?;
+    let Some(function) = physical.instance.table.get_physical_device_memory_properties2 else {
+        return Err(Fault::missing("vkGetPhysicalDeviceMemoryProperties2"));
+    };
+    if !out.is_null() {
+        // SAFETY: the handle is live, `out` and its chain are memory of the arena of the right types.
+        unsafe { function(physical.raw(), out) };
+    }
+    let p_memory_properties = match raise_pointer(c.p_memory_properties, out, call.arena)? {
+        None => None,
+        Some(raised) => {
+            let mut shaped = *raised;
+            shaped.memory_properties = memory(&physical.memory);
+            Some(&*call.arena.value(shaped)?)
+        }
+    };
+    Ok(venus::GetPhysicalDeviceMemoryProperties2Reply { p_memory_properties })
+}
+
+/// `vkGetPhysicalDeviceExternalSemaphoreProperties`: SYNC_FD is emulated, nothing else exists.
+pub fn get_physical_device_external_semaphore_properties<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceExternalSemaphoreProperties<'a>,
+) -> Result<venus::GetPhysicalDeviceExternalSemaphorePropertiesReply<'a>, Fault> {
+    let sync_fd = venus::ExternalSemaphoreHandleTypeFlags::SYNC_FD;
+    let asked = c.p_external_semaphore_info.is_some_and(|info| info.handle_type == sync_fd);
+    let p_external_semaphore_properties = match c.p_external_semaphore_properties {
+        None => None,
+        Some(partial) => {
+            let mut properties = *partial;
+            if asked {
+                properties.export_from_imported_handle_types = sync_fd;
+                properties.compatible_handle_types = sync_fd;
+                properties.external_semaphore_features = venus::ExternalSemaphoreFeatureFlags(
+                    venus::ExternalSemaphoreFeatureFlags::EXPORTABLE.0
+                        | venus::ExternalSemaphoreFeatureFlags::IMPORTABLE.0,
+                );
+            }
+            Some(&*call.arena.value(properties)?)
+        }
+    };
+    Ok(venus::GetPhysicalDeviceExternalSemaphorePropertiesReply { p_external_semaphore_properties })
+}
+
+/// `vkGetPhysicalDeviceExternalFenceProperties`: no handle type exists.
+pub fn get_physical_device_external_fence_properties<'a>(
+    _: &Call<'a>,
+    c: &venus::GetPhysicalDeviceExternalFenceProperties<'a>,
+) -> Result<venus::GetPhysicalDeviceExternalFencePropertiesReply<'a>, Fault> {
+    Ok(venus::GetPhysicalDeviceExternalFencePropertiesReply {
+        p_external_fence_properties: c.p_external_fence_properties,
+    })
+}
+
+/// `vkGetPhysicalDeviceExternalBufferProperties`: no handle type exists.
+pub fn get_physical_device_external_buffer_properties<'a>(
+    _: &Call<'a>,
+    c: &venus::GetPhysicalDeviceExternalBufferProperties<'a>,
+) -> Result<venus::GetPhysicalDeviceExternalBufferPropertiesReply<'a>, Fault> {
+    Ok(venus::GetPhysicalDeviceExternalBufferPropertiesReply {
+        p_external_buffer_properties: c.p_external_buffer_properties,
+    })
+}
+
+/// `vkGetPhysicalDeviceSparseImageFormatProperties`: sparse binding is not offered.
+pub fn get_physical_device_sparse_image_format_properties<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceSparseImageFormatProperties<'a>,
+) -> Result<venus::GetPhysicalDeviceSparseImageFormatPropertiesReply<'a>, Fault> {
+    Ok(venus::GetPhysicalDeviceSparseImageFormatPropertiesReply {
+        p_property_count: Some(call.arena.value(0)?),
+        p_properties: c.p_properties.map(|_| &[][..]),
+    })
+}
+
+/// `vkGetPhysicalDeviceSparseImageFormatProperties2`: sparse binding is not offered.
+pub fn get_physical_device_sparse_image_format_properties2<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceSparseImageFormatProperties2<'a>,
+) -> Result<venus::GetPhysicalDeviceSparseImageFormatProperties2Reply<'a>, Fault> {
+    Ok(venus::GetPhysicalDeviceSparseImageFormatProperties2Reply {
+        p_property_count: Some(call.arena.value(0)?),
+        p_properties: c.p_properties.map(|_| &[][..]),
+    })
+}

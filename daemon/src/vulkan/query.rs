@@ -1,0 +1,37 @@
+//! Query results: drivers trust count and stride, so both are checked against the size first.
+
+use super::call::Call;
+use super::error::Fault;
+use super::lower::raise_plain;
+use protocol::venus::generated as venus;
+
+/// More than one query can write behind its start: eleven pipeline statistics and an availability word, 8 bytes each.
+const LARGEST_RESULT: usize = 12 * 8;
+
+/// `vkGetQueryPoolResults`.
+pub fn get_query_pool_results<'a>(
+    call: &Call<'a>,
+    c: &venus::GetQueryPoolResults<'a>,
+) -> Result<venus::GetQueryPoolResultsReply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let size = c.p_data.map_or(0, <[u8]>::len);
+    let last = u64::from(c.query_count.saturating_sub(1)).checked_mul(c.stride);
+    if last.is_none_or(|last| last > size as u64) {
+        return Err(Fault::lost("query results outside the space for them"));
+    }
+    let pool = call.lowering().handle(c.query_pool)?;
+    // Results are written 8 bytes at a time into memory that has room for the largest result after the last start.
+    let words = call.arena.slice_try_fill((size + LARGEST_RESULT).div_ceil(8), |_| Ok::<_, Fault>(0u64))?;
+    let Some(function) = device.table.get_query_pool_results else {
+        return Err(Fault::missing("vkGetQueryPoolResults"));
+    };
+    let data = words.as_mut_ptr().cast::<u8>();
+    // SAFETY: device and pool are live; no result starts behind `size` and each fits what is allocated behind it.
+    let result = unsafe {
+        function(device.raw(), pool, c.first_query, c.query_count, size, data, c.stride, c.flags.0)
+    };
+    Ok(venus::GetQueryPoolResultsReply {
+        result: venus::VkResult(result),
+        p_data: raise_plain(c.p_data, data, size, call.arena)?,
+    })
+}

@@ -1,0 +1,132 @@
+//! The Vulkan side of one context, shared by all its rings.
+
+use super::call::Call;
+use super::cancel::Cancel;
+use super::device::Device;
+use super::error::{ContextLost, Fault};
+use super::generated;
+use super::instance::{API_VERSION, Instance};
+use super::memory::Exported;
+use super::objects::{Objects, State};
+use super::queue::{Done, Queue};
+use crate::config::{ContextLimits, GpuChoice};
+use parking_lot::Mutex;
+use protocol::cursor::Arena;
+use protocol::cursor::Writer;
+use protocol::venus::generated as venus;
+use std::sync::{Arc, Weak};
+
+/// Executes commands for one context.
+#[derive(Debug)]
+pub struct Renderer {
+    /// The GPU.
+    pub(super) gpu: GpuChoice,
+    /// Highest API version a guest sees.
+    pub(super) api_version: u32,
+    /// What the guest created.
+    pub(super) objects: Objects,
+    /// Queues by `ring_idx`.
+    timelines: Mutex<[Weak<Queue>; 64]>,
+}
+
+impl Renderer {
+    /// Loads the host's driver.
+    ///
+    /// # Errors
+    ///
+    /// No loader, or no usable driver.
+    pub fn new(gpu: GpuChoice, limits: ContextLimits) -> Result<Self, ContextLost> {
+        let instance = Instance::new().map_err(|fault| match fault {
+            Fault::Lost(lost) => lost,
+            Fault::Failed(result) => ContextLost::new(format!("the driver refuses an instance ({result})")),
+        })?;
+        let api_version = instance.loader_version().min(API_VERSION);
+        Ok(Self {
+            gpu,
+            api_version,
+            objects: Objects::new(limits.objects),
+            timelines: Mutex::new(std::array::from_fn(|_| Weak::new())),
+        })
+    }
+
+    /// Executes one command that is not a transport command. `bytes` is its encoding, `reply` where its reply goes if it wants
+    /// one; `cancel` ends its waits.
+    ///
+    /// # Errors
+    ///
+    /// The stream is wrong or the device is lost; the context is over.
+    pub fn execute<'a>(
+        &'a self,
+        command: &venus::Command<'a>,
+        bytes: &'a [u8],
+        arena: &'a Arena,
+        cancel: &'a Cancel,
+        reply: Option<&mut Writer<'_>>,
+    ) -> Result<(), ContextLost> {
+        generated::execute(&Call { renderer: self, arena, bytes, cancel }, command, reply)
+    }
+
+    /// The pages of a memory object, for a blob of `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Why not, for the log.
+    pub fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
+        let objects = self.objects.read();
+        let object = objects.get(venus::DeviceMemory(memory)).map_err(|fault| format!("{fault:?}"))?;
+        let State::Memory(memory) = &object.state else { return Err("no memory".into()) };
+        match &memory.pages {
+            Some(pages) if size <= pages.size() => {
+                let fd = pages.duplicate().map_err(|e| e.to_string())?;
+                Ok(Exported { fd: Some(fd), cached: true })
+            }
+            Some(pages) => Err(format!("{size} bytes of a memory of {}", pages.size())),
+            None if mappable => Err("the memory is not host-visible".into()),
+            None => Ok(Exported { fd: None, cached: true }),
+        }
+    }
+
+    /// The command that created an object, as the guest encoded it: what a snapshot rebuilds the object from.
+    pub fn created_by(&self, id: u64) -> Option<Box<[u8]>> {
+        self.objects.created_by(id)
+    }
+
+    /// Calls `done` when the queue bound to `ring_idx` has completed what was submitted to it so far; at once if there is none.
+    pub fn queue_fence(&self, ring_idx: u8, done: Done) {
+        let queue = self.timelines.lock().get(usize::from(ring_idx)).and_then(Weak::upgrade);
+        match queue {
+            Some(queue) => queue.fence(done),
+            None => {
+                log::debug!(ring_idx; "fence on a timeline without a queue, answered at once");
+                done();
+            }
+        }
+    }
+
+    /// Binds a queue to its timeline.
+    pub(super) fn bind_timeline(&self, ring_idx: u8, queue: &Arc<Queue>) -> Result<(), Fault> {
+        let mut timelines = self.timelines.lock();
+        let slot = &mut timelines[usize::from(ring_idx)];
+        if slot.upgrade().is_some() {
+            return Err(Fault::lost(format!("ring_idx {ring_idx} is bound already")));
+        }
+        *slot = Arc::downgrade(queue);
+        Ok(())
+    }
+
+    /// Destroys a device and everything it owns.
+    pub(super) fn destroy_device(&self, device: &Arc<Device>) {
+        for queue in device.queues.lock().iter() {
+            self.timelines.lock()[usize::from(queue.ring_idx)] = Weak::new();
+        }
+        device.destroy_with(self.objects.drain_device(device));
+    }
+
+    /// Destroys everything a guest made. Waits for the device: bound it from outside.
+    pub fn destroy_objects(&self) {
+        for device in self.objects.drain_devices() {
+            self.destroy_device(&device);
+        }
+        self.objects.clear();
+    }
+}

@@ -1,0 +1,173 @@
+//! Fences and semaphores: waits in slices, and SYNC_FD payloads emulated where Mesa before 26.2 needs them.
+//!
+//! A guest's sync file lives in the guest's kernel. What reaches the host is only "the payload was taken out" (after an export)
+//! and "the payload is signalled already" (before an import); both are answered with empty submissions or a wait, so that no
+//! support of the host's driver is needed.
+
+use super::call::Call;
+use super::cancel::Cancel;
+use super::device::Device;
+use super::error::Fault;
+use super::queue::WAIT_SLICE_NS;
+use ash::vk::{self, Handle as _};
+use protocol::venus::generated as venus;
+use protocol::venus::generated::ChainStruct;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Calls `wait` with slices of `timeout` nanoseconds until it is done, the time is over or the wait is cancelled.
+fn in_slices(timeout: u64, cancel: &Cancel, mut wait: impl FnMut(u64) -> i32) -> Result<i32, Fault> {
+    let start = Instant::now();
+    let total = Duration::from_nanos(timeout);
+    loop {
+        let left = total.saturating_sub(start.elapsed());
+        let slice = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX).min(WAIT_SLICE_NS);
+        let result = wait(slice);
+        if result != vk::Result::TIMEOUT.as_raw()
+            || slice == u64::try_from(left.as_nanos()).unwrap_or(u64::MAX)
+        {
+            return Ok(result);
+        }
+        if cancel.is_cancelled() {
+            return Err(vk::Result::ERROR_DEVICE_LOST.into());
+        }
+    }
+}
+
+/// `vkWaitForFences`.
+pub fn wait_for_fences<'a>(
+    call: &Call<'a>,
+    c: &venus::WaitForFences<'a>,
+) -> Result<venus::WaitForFencesReply, Fault> {
+    let device = call.device(c.device)?;
+    let fences = call.lowering().handles(c.p_fences)?;
+    let Some(function) = device.table.wait_for_fences else { return Err(Fault::missing("vkWaitForFences")) };
+    let result = in_slices(c.timeout, call.cancel, |slice| {
+        // SAFETY: the device is live, `fences` has `fence_count` live handles in the arena.
+        unsafe { function(device.raw(), c.fence_count, fences, c.wait_all, slice) }
+    })?;
+    Ok(venus::WaitForFencesReply { result: venus::VkResult(result) })
+}
+
+/// `vkWaitSemaphores`.
+pub fn wait_semaphores<'a>(
+    call: &Call<'a>,
+    c: &venus::WaitSemaphores<'a>,
+) -> Result<venus::WaitSemaphoresReply, Fault> {
+    let device = call.device(c.device)?;
+    let info = call.lowering().pointer(c.p_wait_info)?;
+    let Some(function) = device.table.wait_semaphores else { return Err(Fault::missing("vkWaitSemaphores")) };
+    let result = in_slices(c.timeout, call.cancel, |slice| {
+        // SAFETY: the device is live, `info` and what it points to live in the arena.
+        unsafe { function(device.raw(), info, slice) }
+    })?;
+    Ok(venus::WaitSemaphoresReply { result: venus::VkResult(result) })
+}
+
+/// `vkCreateSemaphore`: without the request to be exportable, which only the guest's kernel fulfils.
+pub fn create_semaphore<'a>(
+    call: &Call<'a>,
+    c: &venus::CreateSemaphore<'a>,
+) -> Result<venus::CreateSemaphoreReply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let Some(info) = c.p_create_info else {
+        return Err(Fault::lost("vkCreateSemaphore without a description"));
+    };
+    let chain: Vec<_> = info
+        .p_next
+        .iter()
+        .filter(|n| !matches!(n, ChainStruct::ExportSemaphoreCreateInfo(_)))
+        .copied()
+        .collect();
+    let mut stripped = *info;
+    stripped.p_next = call.arena.slice_copy(&chain)?;
+    let lowered = call.lowering().pointer(Some(&stripped))?;
+    let Some(function) = device.table.create_semaphore else {
+        return Err(Fault::missing("vkCreateSemaphore"));
+    };
+    let mut raw = 0u64;
+    // SAFETY: the device is live, `lowered` and its chain live in the arena.
+    let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
+    call.created(c.p_semaphore, raw, &device, result)?;
+    Ok(venus::CreateSemaphoreReply { result: venus::VkResult(result), p_semaphore: c.p_semaphore })
+}
+
+/// `vkCreateFence`: without the request to be exportable.
+pub fn create_fence<'a>(
+    call: &Call<'a>,
+    c: &venus::CreateFence<'a>,
+) -> Result<venus::CreateFenceReply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let Some(info) = c.p_create_info else { return Err(Fault::lost("vkCreateFence without a description")) };
+    let mut stripped = *info;
+    stripped.p_next = &[];
+    let lowered = call.lowering().pointer(Some(&stripped))?;
+    let Some(function) = device.table.create_fence else { return Err(Fault::missing("vkCreateFence")) };
+    let mut raw = 0u64;
+    // SAFETY: the device is live, `lowered` lives in the arena.
+    let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
+    call.created(c.p_fence, raw, &device, result)?;
+    Ok(venus::CreateFenceReply { result: venus::VkResult(result), p_fence: c.p_fence })
+}
+
+/// `vkResetFenceResourceMESA`: the fence is as after an export, unsignalled, once its payload was signalled.
+pub fn reset_fence_resource_mesa(
+    call: &Call<'_>,
+    c: &venus::ResetFenceResourceMESA,
+) -> Result<venus::ResetFenceResourceMESAReply, Fault> {
+    let device = call.device(c.device)?;
+    let fence = vk::Fence::from_raw(call.lowering().handle(c.fence)?);
+    in_slices(u64::MAX, call.cancel, |slice| {
+        // SAFETY: device and fence are live.
+        match unsafe { device.ash.wait_for_fences(&[fence], true, slice) } {
+            Ok(()) => 0,
+            Err(error) => error.as_raw(),
+        }
+    })?;
+    // SAFETY: device and fence are live, and the fence is in no use: it was waited for.
+    unsafe { device.ash.reset_fences(&[fence]) }?;
+    Ok(venus::ResetFenceResourceMESAReply {})
+}
+
+/// `vkWaitSemaphoreResourceMESA`: consumes the pending signal.
+pub fn wait_semaphore_resource_mesa(
+    call: &Call<'_>,
+    c: &venus::WaitSemaphoreResourceMESA,
+) -> Result<venus::WaitSemaphoreResourceMESAReply, Fault> {
+    let device = call.device(c.device)?;
+    let semaphores = [vk::Semaphore::from_raw(call.lowering().handle(c.semaphore)?)];
+    let stages = [vk::PipelineStageFlags::ALL_COMMANDS];
+    submit_empty(
+        &device,
+        &vk::SubmitInfo::default().wait_semaphores(&semaphores).wait_dst_stage_mask(&stages),
+    )?;
+    Ok(venus::WaitSemaphoreResourceMESAReply {})
+}
+
+/// `vkImportSemaphoreResourceMESA`: the payload was waited for in the guest, so the semaphore becomes signalled.
+pub fn import_semaphore_resource_mesa<'a>(
+    call: &Call<'a>,
+    c: &venus::ImportSemaphoreResourceMESA<'a>,
+) -> Result<venus::ImportSemaphoreResourceMESAReply, Fault> {
+    let device = call.device(c.device)?;
+    let Some(info) = c.p_import_semaphore_resource_info else {
+        return Err(Fault::lost("vkImportSemaphoreResourceMESA without a semaphore"));
+    };
+    if info.resource_id != 0 {
+        return Err(Fault::lost("a semaphore payload from a resource"));
+    }
+    let semaphores = [vk::Semaphore::from_raw(call.lowering().handle(info.semaphore)?)];
+    submit_empty(&device, &vk::SubmitInfo::default().signal_semaphores(&semaphores))?;
+    Ok(venus::ImportSemaphoreResourceMESAReply {})
+}
+
+/// Submits a batch without command buffers to the device's first queue.
+fn submit_empty(device: &Arc<Device>, batch: &vk::SubmitInfo<'_>) -> Result<(), Fault> {
+    let queue = device.queues.lock().first().cloned();
+    let Some(queue) = queue else { return Err(Fault::lost("a device without queues")) };
+    // SAFETY: device, queue and the batch's semaphores are live; the queue is locked.
+    queue.with(|raw| unsafe {
+        device.ash.queue_submit(raw, std::slice::from_ref(batch), vk::Fence::null())
+    })?;
+    Ok(())
+}

@@ -1,0 +1,332 @@
+//! Execution of commands: lower the parameters, call the driver, raise what it wrote.
+//!
+//! Three kinds come out of here: creation (one object id is bound to a handle), destruction, and plain calls. What does more
+//! is executed by hand (`by_hand.rs`) and only dispatched from here.
+
+use super::{by_hand, field, structs};
+use crate::ir::{Command, Direction, Len, Level, Param, Protocol, Return, Scalar, Shape, Type};
+use proc_macro2::{Ident, TokenStream};
+use quote::{format_ident, quote};
+
+/// How a command is executed.
+enum Kind<'a> {
+    /// `vkCreate…`: the parameter that receives the handle.
+    Create(&'a Param),
+    /// `vkDestroy…`: the parameter that names the object.
+    Destroy(&'a Param),
+    /// Anything else that can be generated.
+    Plain,
+    /// Hand-written in `daemon::vulkan::<module>`.
+    ByHand(&'static str),
+    /// Never reaches the executor.
+    Transport,
+}
+
+fn kind(command: &Command) -> Kind<'_> {
+    if command.level == Level::Transport {
+        return Kind::Transport;
+    }
+    if let Some(module) = by_hand::module(&command.names.vk) {
+        return Kind::ByHand(module);
+    }
+    let handle_out = |p: &&Param| {
+        p.direction == Direction::Out
+            && p.member.shape == Shape::Pointer
+            && matches!(p.member.ty, Type::Handle(_))
+    };
+    if let Some(param) = command.params.iter().find(handle_out) {
+        return Kind::Create(param);
+    }
+    if command.names.vk.starts_with("vkDestroy") {
+        return Kind::Destroy(&command.params[1]);
+    }
+    Kind::Plain
+}
+
+/// The generated executors of one module.
+pub fn emit(protocol: &Protocol, module: &str) -> TokenStream {
+    let functions = protocol.commands_of(module).filter_map(|c| match kind(c) {
+        Kind::ByHand(_) | Kind::Transport => None,
+        Kind::Create(param) => Some(function(protocol, c, Some(param), None)),
+        Kind::Destroy(param) => Some(function(protocol, c, None, Some(param))),
+        Kind::Plain => Some(function(protocol, c, None, None)),
+    });
+    quote!(#(#functions)*)
+}
+
+/// One executor.
+fn function(
+    protocol: &Protocol,
+    c: &Command,
+    created: Option<&Param>,
+    destroyed: Option<&Param>,
+) -> TokenStream {
+    let name = format_ident!("{}", c.snake);
+    let request = request_type(protocol, c);
+    let reply_type = reply_type(protocol, c);
+    let reply = format_ident!("{}Reply", c.names.rust);
+    let doc = format!("`{}`.", c.names.vk);
+    let vk = &c.names.vk;
+    let owner = owner(c);
+    let lowering = lower_params(c, created, destroyed);
+    let arguments = c.params.iter().skip(1).map(|p| argument(p, created, destroyed));
+    let take = destroyed.map(|p| {
+        let id = field(&p.member.rust);
+        quote!(let Some(taken) = call.take(c.#id)? else { return Ok(venus::#reply {}) };)
+    });
+    let new = created.map(|_| quote!(let mut created = 0u64;));
+    let invoke = quote!(unsafe { function(handle, #(#arguments),*) });
+    let bind = created.map(|p| {
+        let id = field(&p.member.rust);
+        quote!(call.created(c.#id, created, &device, result)?;)
+    });
+    let (result, ret) = match c.ret {
+        Return::Void => (quote!(#invoke;), None),
+        Return::Result => (quote!(let result = #invoke;), Some(quote!(result: venus::VkResult(result),))),
+        Return::Value(Scalar::Size) => (quote!(let ret = #invoke;), Some(quote!(ret: ret as u64,))),
+        Return::Value(_) => (quote!(let ret = #invoke;), Some(quote!(ret,))),
+    };
+    let fields = raised_fields(protocol, c, created);
+    let arena = raises(c, created).then(|| quote!(let arena = call.arena;));
+    quote! {
+        #[doc = #doc]
+        pub fn #name<'a>(call: &Call<'a>, c: &#request) -> Result<#reply_type, Fault> {
+            #owner
+            let Some(function) = table.#name else { return Err(Fault::missing(#vk)) };
+            #lowering
+            #take
+            #new
+            #result
+            #bind
+            #arena
+            Ok(venus::#reply { #ret #fields })
+        }
+    }
+}
+
+/// Looks the first parameter up: `handle`, `table`, and for device children `device`.
+fn owner(c: &Command) -> TokenStream {
+    let id = field(&c.params[0].member.rust);
+    match c.level {
+        Level::Instance => quote! {
+            let instance = call.instance(c.#id)?;
+            let (handle, table) = (instance.raw(), &instance.table);
+        },
+        Level::PhysicalDevice => quote! {
+            let physical = call.physical_device(c.#id)?;
+            let (handle, table) = (physical.raw(), &physical.instance.table);
+        },
+        Level::Device => quote! {
+            let device = call.device(c.#id)?;
+            let (handle, table) = (device.raw(), &device.table);
+        },
+        Level::CommandBuffer => quote! {
+            let (handle, device) = call.command_buffer(c.#id)?;
+            let table = &device.table;
+        },
+        Level::Queue | Level::Global | Level::Transport => {
+            panic!("{}: commands of this level are executed by hand", c.names.vk)
+        }
+    }
+}
+
+/// `let (a, b) = { let l = call.lowering(); (…, …) };`: the object table is locked no longer than that.
+fn lower_params(c: &Command, created: Option<&Param>, destroyed: Option<&Param>) -> TokenStream {
+    let params: Vec<_> = c
+        .params
+        .iter()
+        .skip(1)
+        .filter(|p| p.member.has_field() && !is(p, created) && !is(p, destroyed))
+        .collect();
+    if params.is_empty() {
+        return quote!();
+    }
+    let names: Vec<Ident> = params.iter().map(|p| field(&p.member.rust)).collect();
+    let values = params.iter().map(|p| match p.direction {
+        Direction::In => structs::lower_member(&p.member, &quote!(c)),
+        Direction::Out | Direction::InOut => lower_out(p),
+    });
+    quote! {
+        #[allow(unused_variables, reason = "not every parameter needs the object table")]
+        let (#(#names,)*) = {
+            let l = call.lowering();
+            (#(#values,)*)
+        };
+    }
+}
+
+/// Memory the driver may write, initialised from the request's partial value.
+fn lower_out(p: &Param) -> TokenStream {
+    let name = field(&p.member.rust);
+    let value = quote!(c.#name);
+    let one = quote!(#value.map(std::slice::from_ref));
+    match (&p.member.shape, &p.member.ty) {
+        (Shape::Pointer, Type::Struct(_)) => quote!(l.out_pointer(#value)?),
+        (Shape::Pointer, Type::Scalar(Scalar::Size)) => quote!(l.mapped(#one, |x| x as usize)?.cast_mut()),
+        (Shape::Pointer, Type::Scalar(_)) => quote!(l.writable_array(#one)?),
+        (Shape::Pointer, _) => quote!(l.mapped(#one, |x| x.0)?.cast_mut()),
+        (Shape::Array(_), Type::Struct(_)) => quote!(l.out_array(#value)?),
+        (Shape::Array(_) | Shape::Blob(_), Type::Scalar(_)) => quote!(l.writable_array(#value)?),
+        (Shape::Array(_), Type::Enum(_) | Type::Flags(_)) => quote!(l.mapped(#value, |x| x.0)?.cast_mut()),
+        (shape, ty) => panic!("{}: out parameter {shape:?} of {ty:?} is executed by hand", p.member.vk),
+    }
+}
+
+fn argument(p: &Param, created: Option<&Param>, destroyed: Option<&Param>) -> TokenStream {
+    if is(p, created) {
+        return quote!(&raw mut created);
+    }
+    if is(p, destroyed) {
+        return quote!(taken);
+    }
+    if !p.member.has_field() {
+        return quote!(ptr::null());
+    }
+    let name = field(&p.member.rust);
+    quote!(#name)
+}
+
+fn is(p: &Param, other: Option<&Param>) -> bool {
+    other.is_some_and(|o| o.member.vk == p.member.vk)
+}
+
+fn outs(c: &Command) -> impl Iterator<Item = &Param> {
+    c.params.iter().filter(|p| p.direction != Direction::In && p.member.has_field())
+}
+
+fn raises(c: &Command, created: Option<&Param>) -> bool {
+    outs(c).any(|p| !is(p, created))
+}
+
+fn raised_fields(protocol: &Protocol, c: &Command, created: Option<&Param>) -> TokenStream {
+    let fields = outs(c).map(|p| {
+        let name = field(&p.member.rust);
+        if is(p, created) {
+            return quote!(#name: c.#name,);
+        }
+        let value = raised(protocol, c, p);
+        quote!(#name: #value,)
+    });
+    quote!(#(#fields)*)
+}
+
+fn raised(protocol: &Protocol, c: &Command, p: &Param) -> TokenStream {
+    let name = field(&p.member.rust);
+    let one = |constructor: TokenStream| quote!(raise_value(c.#name, #name, #constructor, arena)?);
+    match (&p.member.shape, &p.member.ty) {
+        (Shape::Pointer, Type::Struct(_)) => quote!(raise_pointer(c.#name, #name, arena)?),
+        (Shape::Pointer, Type::Scalar(Scalar::Size)) => one(quote!(|x| x as u64)),
+        (Shape::Pointer, Type::Scalar(_)) => one(quote!(|x| x)),
+        (Shape::Pointer, ty) => {
+            let ty = format_ident!("{}", protocol.rust_name(ty));
+            one(quote!(venus::#ty))
+        }
+        (Shape::Array(len) | Shape::Blob(len), ty) => {
+            let count = written_count(c, len);
+            structs::raise_array(protocol, ty, &quote!(c.#name), &quote!(#name), &count)
+        }
+        (shape, _) => panic!("{}: out parameter of shape {shape:?}", p.member.vk),
+    }
+}
+
+/// How many elements the driver filled: the count it wrote, or all.
+fn written_count(c: &Command, len: &Len) -> TokenStream {
+    match len {
+        Len::Deref(name) if outs(c).any(|p| p.member.rust == *name) => {
+            let name = field(name);
+            quote!(read_count(#name))
+        }
+        _ => quote!(usize::MAX),
+    }
+}
+
+fn borrows(protocol: &Protocol, p: &Param) -> bool {
+    p.member.has_field()
+        && (!matches!(p.member.shape, Shape::Value | Shape::Fixed(_))
+            || protocol.needs_lifetime(&p.member.ty))
+}
+
+fn request_type(protocol: &Protocol, c: &Command) -> TokenStream {
+    let name = format_ident!("{}", c.names.rust);
+    let lifetime = c.params.iter().any(|p| borrows(protocol, p)).then(|| quote!(<'a>));
+    quote!(venus::#name #lifetime)
+}
+
+fn reply_type(protocol: &Protocol, c: &Command) -> TokenStream {
+    let name = format_ident!("{}Reply", c.names.rust);
+    let lifetime = outs(c).any(|p| borrows(protocol, p)).then(|| quote!(<'a>));
+    quote!(venus::#name #lifetime)
+}
+
+/// `dispatch.rs`.
+pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
+    let mut commands: Vec<&Command> = protocol.commands.values().collect();
+    commands.sort_by_key(|c| c.number);
+    let arms = commands.iter().map(|c| arm(c));
+    quote! {
+        use crate::vulkan::call::{Call, settle};
+        use crate::vulkan::error::ContextLost;
+        use protocol::cursor::Writer;
+        use protocol::venus::generated as venus;
+        use protocol::venus::generated::Command;
+
+        /// Executes one command and writes its reply if one is wanted.
+        #[allow(clippy::too_many_lines, reason = "one arm per command")]
+        pub fn execute<'a>(
+            call: &Call<'a>, command: &Command<'a>, reply: Option<&mut Writer<'_>>,
+        ) -> Result<(), ContextLost> {
+            match command { #(#arms)* }
+        }
+    }
+}
+
+fn arm(c: &Command) -> TokenStream {
+    let variant = format_ident!("{}", c.names.rust);
+    let snake = format_ident!("{}", c.snake);
+    let reply = format_ident!("{}Reply", c.names.rust);
+    let path = match kind(c) {
+        Kind::Transport => {
+            let vk = &c.names.vk;
+            return quote!(Command::#variant(_) => Err(ContextLost::misplaced(#vk)),);
+        }
+        Kind::ByHand(module) => {
+            let module = format_ident!("{module}");
+            quote!(crate::vulkan::#module::#snake)
+        }
+        _ => {
+            let module = format_ident!("{}", c.module);
+            quote!(super::#module::#snake)
+        }
+    };
+    let on_failure = match kind(c) {
+        Kind::Create(p) => {
+            let id = field(&p.member.rust);
+            quote!(call.not_created(c.#id, result)?;)
+        }
+        _ if c.level == Level::CommandBuffer => {
+            let id = field(&c.params[0].member.rust);
+            quote!(call.spoil(c.#id, result);)
+        }
+        _ => quote!(),
+    };
+    let ret = match c.ret {
+        Return::Void => quote!(),
+        Return::Result => quote!(result: venus::VkResult(result),),
+        Return::Value(_) => quote!(ret: 0,),
+    };
+    let echoed = outs(c).map(|p| {
+        let name = field(&p.member.rust);
+        quote!(#name: c.#name,)
+    });
+    quote! {
+        Command::#variant(c) => {
+            let value = settle(#path(call, c), |result| {
+                let _ = result;
+                #on_failure
+                Ok(venus::#reply { #ret #(#echoed)* })
+            })?;
+            if let Some(w) = reply { value.encode(w); }
+            Ok(())
+        }
+    }
+}
