@@ -19,3 +19,4 @@ pub mod config;
 pub mod ipc;
 pub mod shm;
 pub mod vulkan;
+pub mod worker;

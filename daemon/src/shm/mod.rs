@@ -10,5 +10,7 @@ mod copy;
 mod mapping;
 mod memfd;
 
+#[cfg(test)]
+pub(crate) use mapping::tests;
 pub use mapping::{MapError, Mapping, OutOfBounds, Word};
 pub use memfd::create;

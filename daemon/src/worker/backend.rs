@@ -1,0 +1,54 @@
+//! What the worker wants from the host's Vulkan driver; tests put a fake in its place.
+
+use crate::vulkan::{Cancel, ContextLost, Exported, Renderer};
+use protocol::cursor::{Arena, Writer};
+use protocol::venus::generated::Command;
+
+/// Executes commands of one context. Shared by the threads of all its rings.
+pub trait Backend: Send + Sync + 'static {
+    /// Executes one command that is not a transport command. `bytes` is the command's own encoding; `reply` is there if and only
+    /// if the driver wants one.
+    fn execute<'a>(
+        &self,
+        command: &Command<'a>,
+        bytes: &'a [u8],
+        arena: &'a Arena,
+        cancel: &Cancel,
+        reply: Option<&mut Writer<'_>>,
+    ) -> Result<(), ContextLost>;
+
+    /// Makes the pages of a memory object available to others.
+    fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String>;
+
+    /// Calls `done`, on any thread, when all work submitted so far to the queue of this timeline is complete; at once if there is
+    /// no such queue or it is lost.
+    fn queue_fence(&self, ring_idx: u8, done: Box<dyn FnOnce() + Send>);
+
+    /// Destroys everything the guest made, after waiting for the GPU. May take for ever on a lost device.
+    fn destroy_objects(&self);
+}
+
+impl Backend for Renderer {
+    fn execute<'a>(
+        &self,
+        command: &Command<'a>,
+        bytes: &'a [u8],
+        arena: &'a Arena,
+        cancel: &Cancel,
+        reply: Option<&mut Writer<'_>>,
+    ) -> Result<(), ContextLost> {
+        Renderer::execute(self, command, bytes, arena, cancel, reply)
+    }
+
+    fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
+        Renderer::export(self, memory, size, mappable)
+    }
+
+    fn queue_fence(&self, ring_idx: u8, done: Box<dyn FnOnce() + Send>) {
+        Renderer::queue_fence(self, ring_idx, done);
+    }
+
+    fn destroy_objects(&self) {
+        Renderer::destroy_objects(self);
+    }
+}

@@ -1,0 +1,232 @@
+//! The device process' messages, strictly in order, read even while their executor is blocked.
+//!
+//! Usually the executor reads the socket itself, which spares a switch between threads per message. Only while it waits for
+//! something ([`Inbox::while_away`]) a helper thread reads and queues, so that the device process can go on sending and the end
+//! of the channel is noticed.
+
+use crate::ipc::{Channel, ReceiveError, ToWorker};
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A message and the descriptor that came with it.
+pub type Letter = (ToWorker, Option<OwnedFd>);
+
+/// The receiving side of a channel.
+#[derive(Debug)]
+pub struct Inbox {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    channel: Arc<Channel>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Letter>,
+    /// The executor is blocked, or about to be.
+    away: bool,
+    /// The helper reads the socket, so nobody else may.
+    helping: bool,
+    closed: bool,
+    dropped: bool,
+}
+
+impl Inbox {
+    /// Starts reading `channel`. `closed` runs once, on the helper thread, if the channel ends while the executor is away.
+    pub fn new(channel: Arc<Channel>, closed: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        let shared = Arc::new(Shared { channel, state: Mutex::default(), changed: Condvar::new() });
+        let helper = Arc::clone(&shared);
+        std::thread::Builder::new().name("inbox".into()).spawn(move || {
+            if helper.help() {
+                closed();
+            }
+        })?;
+        Ok(Self { shared })
+    }
+
+    /// The next message; nothing once the channel is closed. Only the executor calls this.
+    pub fn next(&self) -> Option<Letter> {
+        let mut state = self.shared.state.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(letter) = state.queue.pop_front() {
+                self.shared.changed.notify_all();
+                return Some(letter);
+            }
+            if !state.helping {
+                break;
+            }
+            self.shared.changed.wait(&mut state);
+        }
+        drop(state);
+        self.shared.receive()
+    }
+
+    /// Runs something that may block for long, while the helper reads.
+    pub fn while_away<R>(&self, block: impl FnOnce() -> R) -> R {
+        self.shared.state.lock().away = true;
+        self.shared.changed.notify_all();
+        let result = block();
+        self.shared.state.lock().away = false;
+        self.shared.changed.notify_all();
+        result
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.shared.state.lock().dropped = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn receive(&self) -> Option<Letter> {
+        match self.channel.receive() {
+            Ok(letter) => Some(letter),
+            Err(error) => {
+                if !matches!(error, ReceiveError::Closed) {
+                    log::error!("worker ends: {error}");
+                }
+                None
+            }
+        }
+    }
+
+    /// The helper's loop; answers whether it saw the channel end.
+    fn help(&self) -> bool {
+        let mut state = self.state.lock();
+        while !state.dropped {
+            state.helping = state.away && state.queue.len() < QUEUE_MAX;
+            if state.helping {
+                drop(state);
+                let letter = self.receive();
+                state = self.state.lock();
+                state.closed |= letter.is_none();
+                state.queue.extend(letter);
+            } else if state.away {
+                // Nothing more is read, but an end must be noticed all the same.
+                self.changed.wait_for(&mut state, Duration::from_millis(100));
+                state.closed |= self.hung_up();
+            } else {
+                // The executor may wait for the reading to be its own again.
+                self.changed.notify_all();
+                self.changed.wait(&mut state);
+            }
+            self.changed.notify_all();
+            if state.closed {
+                state.helping = false;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn hung_up(&self) -> bool {
+        let mut socket = [PollFd::new(&self.channel, PollFlags::empty())];
+        poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().contains(PollFlags::HUP)
+    }
+}
+
+/// Messages held in here at most; more stay in the socket and then with the device process. Each can be as large as an inline
+/// submission.
+const QUEUE_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::ids::ResourceId;
+    use std::sync::mpsc;
+
+    fn message(id: u32) -> ToWorker {
+        ToWorker::DetachResource { resource_id: ResourceId(id) }
+    }
+
+    fn id(letter: Option<Letter>) -> u32 {
+        match letter {
+            Some((ToWorker::DetachResource { resource_id }, None)) => resource_id.0,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn inbox() -> (Inbox, Channel, mpsc::Receiver<()>) {
+        let (ours, peer) = Channel::pair().unwrap();
+        let (sender, closed) = mpsc::channel();
+        let inbox = Inbox::new(Arc::new(ours), move || sender.send(()).unwrap()).unwrap();
+        (inbox, peer, closed)
+    }
+
+    #[test]
+    fn messages_stay_in_order_however_often_the_executor_is_away() {
+        let (inbox, peer, _closed) = inbox();
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..5_000).for_each(|id| peer.send(&message(id), None).unwrap()));
+            for expected in 0..5_000 {
+                assert_eq!(id(inbox.next()), expected);
+                match expected % 100 {
+                    0 => inbox.while_away(|| std::thread::sleep(Duration::from_millis(1))),
+                    50 => inbox.while_away(|| ()),
+                    _ => (),
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn while_the_executor_is_away_sending_goes_on_up_to_a_bound() {
+        let (inbox, peer, _closed) = inbox();
+        let sent = inbox.while_away(|| {
+            let mut sent = 0;
+            let mut refused = 0;
+            while refused < 20 {
+                match peer.try_send(&message(sent), None) {
+                    Ok(()) => (sent, refused) = (sent + 1, 0),
+                    Err(_) => {
+                        refused += 1;
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                }
+            }
+            sent
+        });
+        assert!(sent as usize >= QUEUE_MAX, "{sent}");
+        (0..sent).for_each(|expected| assert_eq!(id(inbox.next()), expected));
+    }
+
+    #[test]
+    fn the_end_is_noticed_while_away_even_when_nothing_more_can_be_queued() {
+        for flood in [0, 10_000] {
+            let (inbox, peer, closed) = inbox();
+            inbox.while_away(|| {
+                for _ in 0..flood {
+                    if peer.try_send(&message(0), None).is_err() {
+                        std::thread::sleep(Duration::from_micros(50));
+                    }
+                }
+                drop(peer);
+                closed.recv_timeout(Duration::from_secs(5)).unwrap();
+            });
+            assert!(inbox.next().is_none());
+        }
+    }
+
+    #[test]
+    fn the_end_is_noticed_while_waiting() {
+        let (inbox, peer, _closed) = inbox();
+        peer.send(&message(3), None).unwrap();
+        drop(peer);
+        assert_eq!(id(inbox.next()), 3);
+        assert!(inbox.next().is_none());
+    }
+}

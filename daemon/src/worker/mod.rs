@@ -1,0 +1,23 @@
+//! The worker process: executes the Venus streams of one guest context.
+//!
+//! A worker sees the shared memory attached to its context, its channel to the device process and the host's Vulkan driver; no
+//! virtqueue, no guest RAM, no other context. Its threads: the executor of the virtqueue's stream (main), one per ring, the
+//! monitor, the inbox' helper, and the driver's.
+//!
+//! Reading order: `run` (life of the process), `stream` (one command), `transport` (commands of the transport itself), `ring`
+//! (memory and loop of a ring), then what they use.
+
+mod backend;
+mod context;
+mod fences;
+mod inbox;
+mod monitor;
+mod reply;
+mod resources;
+mod ring;
+mod run;
+mod spin;
+mod stream;
+mod transport;
+
+pub use run::run;

@@ -1,0 +1,120 @@
+//! The thread that tells drivers we are alive, however long a ring's thread is busy inside the host's driver.
+//!
+//! Shares nothing with the execution of a ring but its status word: its lock is taken only here and when a ring comes or goes.
+
+use super::ring::Ring;
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The monitor of one context; its thread starts with the first ring that wants one and ends with this value.
+#[derive(Debug, Default)]
+pub struct Monitor {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rings: Vec<(Arc<Ring>, Duration)>,
+    running: bool,
+    ended: bool,
+}
+
+impl Monitor {
+    /// Reports this ring alive at once and from now on at least every `period`, which is what its driver tolerates.
+    pub fn watch(&self, ring: Arc<Ring>, period: Duration) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        if !state.running {
+            let shared = Arc::clone(&self.shared);
+            std::thread::Builder::new().name("monitor".into()).spawn(move || shared.run())?;
+            state.running = true;
+        }
+        ring.set_alive();
+        state.rings.push((ring, (period / 3).clamp(PERIOD_MIN, PERIOD_MAX)));
+        self.shared.changed.notify_one();
+        Ok(())
+    }
+
+    /// Forgets a ring that is being destroyed; from the return on its memory is not touched.
+    pub fn forget(&self, ring: &Arc<Ring>) {
+        self.shared.state.lock().rings.retain(|(watched, _)| !Arc::ptr_eq(watched, ring));
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.shared.state.lock().ended = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut state = self.state.lock();
+        while !state.ended {
+            state.rings.iter().for_each(|(ring, _)| ring.set_alive());
+            match state.rings.iter().map(|(_, period)| *period).min() {
+                Some(period) => _ = self.changed.wait_for(&mut state, period),
+                None => self.changed.wait(&mut state),
+            }
+        }
+    }
+}
+
+/// Bounds on the time between two reports, whatever drivers ask for.
+const PERIOD_MIN: Duration = Duration::from_millis(10);
+const PERIOD_MAX: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::{Word, tests::private};
+    use protocol::venus::generated::RingStatusFlagsMESA;
+    use protocol::venus::ring::RingLayout;
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::time::Instant;
+
+    fn ring() -> (Arc<Ring>, Word) {
+        let layout = RingLayout { head: 0, tail: 64, status: 128, buffer: 192..256, extra: 256..260 };
+        let pages = private(4096);
+        let status = pages.word(128).unwrap();
+        (Arc::new(Ring::new(pages, layout, Duration::ZERO).unwrap()), status)
+    }
+
+    fn becomes_alive(status: &Word) -> bool {
+        status.clear_bits(RingStatusFlagsMESA::ALIVE.0, SeqCst);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(500) {
+            if status.load(SeqCst) & RingStatusFlagsMESA::ALIVE.0 != 0 {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
+    }
+
+    #[test]
+    fn watched_rings_stay_alive_at_the_shortest_period_asked_for_and_others_do_not() {
+        let monitor = Monitor::default();
+        let ((slow, slow_status), (fast, fast_status)) = (ring(), ring());
+        monitor.watch(Arc::clone(&slow), Duration::from_secs(3600)).unwrap();
+        monitor.watch(Arc::clone(&fast), Duration::ZERO).unwrap();
+        for _ in 0..5 {
+            assert!(becomes_alive(&slow_status));
+            assert!(becomes_alive(&fast_status));
+        }
+        monitor.forget(&slow);
+        assert!(!becomes_alive(&slow_status));
+        assert!(becomes_alive(&fast_status));
+        drop(monitor);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!becomes_alive(&fast_status));
+    }
+}

@@ -1,0 +1,273 @@
+//! One ring: the words and bytes it shares with the guest, its thread's loop, and the waits between it and the virtqueue.
+//!
+//! Does not know what a command is: the loop hands bytes to a function that executes the first command in them. Follows
+//! VK_MESA_venus_protocol's ring contract: tail and bytes belong to the driver, head to us, status to both by atomic
+//! read-modify-write only.
+
+use super::spin;
+use crate::shm::{Mapping, OutOfBounds, Word};
+use crate::vulkan::{Cancel, ContextLost};
+use parking_lot::{Condvar, Mutex};
+use protocol::venus::generated::RingStatusFlagsMESA;
+use protocol::venus::ring::{self, RingLayout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the thread of a ring shares with the virtqueue's executor and the monitor.
+#[derive(Debug)]
+pub struct Ring {
+    layout: RingLayout,
+    mapping: Arc<Mapping>,
+    head: Word,
+    tail: Word,
+    status: Word,
+    idle_timeout: Duration,
+    /// The head as we know it; the guest could overwrite the shared one.
+    consumed: AtomicU32,
+    /// How many threads sleep until `consumed` moves.
+    head_waiters: AtomicU32,
+    cancel: Cancel,
+    gate: Mutex<Gate>,
+    /// Wakes the ring's thread: a notification, a virtqueue seqno, or the end.
+    wake: Condvar,
+    /// Wakes who waits for `consumed`: it moved, or the ring ends.
+    moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    notified: bool,
+    virtqueue_seqno: u64,
+}
+
+/// Why a wait for a ring's head ended without success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadWait {
+    /// The ring is being destroyed, or its context ends.
+    Cancelled,
+    /// The driver has not even written up to that position.
+    Unreachable,
+}
+
+impl Ring {
+    /// Takes a validated layout in a resource; `idle_timeout` is what the driver asked for.
+    pub fn new(
+        mapping: Arc<Mapping>,
+        layout: RingLayout,
+        idle_timeout: Duration,
+    ) -> Result<Self, OutOfBounds> {
+        Ok(Self {
+            head: mapping.word(layout.head as u64)?,
+            tail: mapping.word(layout.tail as u64)?,
+            status: mapping.word(layout.status as u64)?,
+            idle_timeout: idle_timeout.min(IDLE_TIMEOUT_MAX),
+            layout,
+            mapping,
+            consumed: AtomicU32::new(0),
+            head_waiters: AtomicU32::new(0),
+            cancel: Cancel::default(),
+            gate: Mutex::default(),
+            wake: Condvar::new(),
+            moved: Condvar::new(),
+        })
+    }
+
+    /// Whether head and status are 0 as they must be in a new ring.
+    pub fn is_fresh(&self) -> bool {
+        self.head.load(Ordering::Acquire) == 0 && self.status.load(Ordering::Acquire) == 0
+    }
+
+    /// Ended by [`Ring::end`]; for waits inside the driver.
+    pub fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+
+    /// Makes the ring's thread and everyone who waits for it stop as soon as they can.
+    pub fn end(&self) {
+        let _gate = self.gate.lock();
+        self.cancel.cancel();
+        self.wake.notify_all();
+        self.moved.notify_all();
+    }
+
+    /// Tells the driver that this ring will never go on.
+    pub fn set_fatal(&self) {
+        self.status.set_bits(RingStatusFlagsMESA::FATAL.0, Ordering::SeqCst);
+    }
+
+    /// Tells the driver that this process is alive.
+    pub fn set_alive(&self) {
+        self.status.set_bits(RingStatusFlagsMESA::ALIVE.0, Ordering::SeqCst);
+    }
+
+    /// `vkNotifyRingMESA`: the tail moved while the ring was idle. Latched, so it is never lost.
+    pub fn notify(&self) {
+        self.gate.lock().notified = true;
+        self.wake.notify_one();
+    }
+
+    /// `vkWriteRingExtraMESA`: stores a word into the extra region.
+    pub fn write_extra(&self, offset: u64, value: u32) -> Result<(), ContextLost> {
+        let word = self.layout.extra_word(offset).and_then(|at| self.mapping.word(at as u64).ok());
+        let word = word.ok_or_else(|| ContextLost::new("write outside the extra region of a ring"))?;
+        word.store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// `vkSubmitVirtqueueSeqnoMESA`: the virtqueue's stream reached `seqno`.
+    pub fn publish_virtqueue_seqno(&self, seqno: u64) {
+        let mut gate = self.gate.lock();
+        gate.virtqueue_seqno = gate.virtqueue_seqno.max(seqno);
+        self.wake.notify_one();
+    }
+
+    /// `vkWaitVirtqueueSeqnoMESA`: waits for [`Ring::publish_virtqueue_seqno`]. False if the ring ended first.
+    pub fn wait_virtqueue_seqno(&self, seqno: u64) -> bool {
+        let mut gate = self.gate.lock();
+        while gate.virtqueue_seqno < seqno {
+            if self.cancel.is_cancelled() {
+                return false;
+            }
+            self.wake.wait(&mut gate);
+        }
+        true
+    }
+
+    /// Whether everything before `seqno` is executed.
+    fn has_reached(&self, seqno: u32) -> bool {
+        ring::has_reached(self.consumed.load(Ordering::SeqCst), seqno)
+    }
+
+    /// `vkWaitRingSeqnoMESA`, its first and short part: whether everything before `seqno` is executed, now or in a moment. Wakes
+    /// the ring if it is idle.
+    pub fn poll_head(&self, seqno: u32) -> Result<bool, HeadWait> {
+        if self.has_reached(seqno) {
+            return Ok(true);
+        }
+        if !ring::has_reached(self.tail.load(Ordering::Acquire), seqno) {
+            return Err(HeadWait::Unreachable);
+        }
+        self.notify();
+        Ok(spin::until(|| self.has_reached(seqno)))
+    }
+
+    /// Its long part: sleeps until everything before `seqno` is executed.
+    pub fn wait_head(&self, seqno: u32) -> Result<(), HeadWait> {
+        let mut gate = self.gate.lock();
+        self.head_waiters.fetch_add(1, Ordering::SeqCst);
+        while !self.has_reached(seqno) && !self.cancel.is_cancelled() {
+            self.moved.wait(&mut gate);
+        }
+        self.head_waiters.fetch_sub(1, Ordering::SeqCst);
+        if self.has_reached(seqno) { Ok(()) } else { Err(HeadWait::Cancelled) }
+    }
+
+    /// The loop of the ring's thread; returns when the ring ends or its bytes make no sense.
+    ///
+    /// `execute` gets everything the driver has published and executes the first command in it, reply included; it answers that
+    /// command's length.
+    pub fn serve<E>(&self, mut execute: E) -> Result<(), ContextLost>
+    where
+        E: FnMut(&[u8]) -> Result<usize, ContextLost>,
+    {
+        let mut private = vec![0; self.layout.buffer.len()];
+        let mut head = 0u32;
+        while let Some(tail) = self.wait_for_tail(head) {
+            let mut rest = self.copy_out(head, tail, &mut private)?;
+            while !rest.is_empty() && !self.cancel.is_cancelled() {
+                let length = execute(rest)?;
+                rest = rest
+                    .get(length.max(1)..)
+                    .ok_or_else(|| ContextLost::new("command ends outside what the ring holds"))?;
+                head = tail.wrapping_sub(rest.len() as u32);
+                self.advance(head);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what lies between `head` and `tail` into private memory, unwrapped.
+    fn copy_out<'p>(&self, head: u32, tail: u32, private: &'p mut [u8]) -> Result<&'p [u8], ContextLost> {
+        let pending = self.layout.pending(head, tail).map_err(|error| ContextLost::new(error.to_string()))?;
+        let (first, wrapped) = self.layout.copy_ranges(head, pending);
+        let commands = &mut private[..pending as usize];
+        let (to_first, to_wrapped) = commands.split_at_mut(first.len());
+        self.mapping
+            .copy_out(first.start as u64, to_first)
+            .and_then(|()| self.mapping.copy_out(wrapped.start as u64, to_wrapped))
+            .map_err(|error| ContextLost::new(error.to_string()))?;
+        Ok(commands)
+    }
+
+    /// Publishes that everything before `head` is executed: to the driver, and to who waits in this process.
+    fn advance(&self, head: u32) {
+        self.head.store(head, Ordering::Release);
+        // Sequentially consistent with the waiter, who counts itself and then looks at `consumed` again.
+        self.consumed.store(head, Ordering::SeqCst);
+        if self.head_waiters.load(Ordering::SeqCst) != 0 {
+            let _gate = self.gate.lock();
+            self.moved.notify_all();
+        }
+    }
+
+    /// The next tail other than `head`; nothing if the ring ended. Spins, then sleeps in growing steps, then goes idle.
+    fn wait_for_tail(&self, head: u32) -> Option<u32> {
+        let has_work = || self.tail.load(Ordering::Acquire) != head || self.cancel.is_cancelled();
+        if !spin::until(has_work) {
+            let mut start = Instant::now();
+            while !has_work() {
+                let waited = start.elapsed();
+                if waited >= self.idle_timeout {
+                    self.idle(head);
+                    start = Instant::now();
+                } else {
+                    self.doze((waited / 2).clamp(STEP_MIN, STEP_MAX));
+                }
+            }
+        }
+        if self.cancel.is_cancelled() { None } else { Some(self.tail.load(Ordering::Acquire)) }
+    }
+
+    /// Sleeps for `step` or until notified.
+    fn doze(&self, step: Duration) {
+        let mut gate = self.gate.lock();
+        if !std::mem::take(&mut gate.notified) && !self.cancel.is_cancelled() {
+            self.wake.wait_for(&mut gate, step);
+        }
+    }
+
+    /// Announces IDLE and sleeps until notified, until the tail moved after all, or until the ring ends.
+    ///
+    /// A notification from before is dropped first: the tail it stands for is visible by now, so the look at the tail after
+    /// announcing IDLE does not miss it. A later one is latched.
+    fn idle(&self, head: u32) {
+        self.gate.lock().notified = false;
+        self.status.set_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
+        let mut slices = IDLE_SLICES.iter().chain(std::iter::repeat(&IDLE_SLICES[IDLE_SLICES.len() - 1]));
+        let mut gate = self.gate.lock();
+        while self.tail.load(Ordering::SeqCst) == head && !gate.notified && !self.cancel.is_cancelled() {
+            let slice = slices.next().expect("the last slice repeats");
+            self.wake.wait_for(&mut gate, *slice);
+        }
+        gate.notified = false;
+        drop(gate);
+        self.status.clear_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
+    }
+}
+
+/// Longest time a ring stays awake without work, whatever the driver asks for.
+const IDLE_TIMEOUT_MAX: Duration = Duration::from_millis(100);
+
+/// Shortest and longest sleep between two looks at the tail while awake.
+const STEP_MIN: Duration = Duration::from_micros(10);
+const STEP_MAX: Duration = Duration::from_micros(200);
+
+/// How often an idle ring looks at its tail without being notified. Drivers before Mesa 26.0 store the tail without a full
+/// barrier before they look for IDLE, so just after IDLE was announced a notification can fail to come.
+const IDLE_SLICES: [Duration; 3] =
+    [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

@@ -1,0 +1,171 @@
+//! The life of a worker process: set-up, messages strictly in order, orderly end.
+
+use super::backend::Backend;
+use super::context::Context;
+use super::inbox::Inbox;
+use super::stream::{Executor, Place};
+use crate::ipc::{Channel, Fence, MapInfo, ToDevice, ToWorker, WorkerSetup};
+use crate::vulkan::{ContextLost, Renderer};
+use protocol::ids::{BlobId, ResourceId, RingIdx};
+use rustix::process::{Signal, getpid, kill_process};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Serves one guest context until the device process closes the channel. The calling thread is the executor of the virtqueue's
+/// stream.
+pub fn run(channel: Channel) -> ExitCode {
+    let setup = match channel.receive() {
+        Ok((ToWorker::Setup(setup), _)) => setup,
+        Ok(_) => return failed("first message is no set-up"),
+        Err(error) => return failed(&format!("no set-up: {error}")),
+    };
+    match Renderer::new(setup.gpu, setup.limits) {
+        Ok(renderer) => serve(&setup, Arc::new(channel), renderer, start_watchdog),
+        Err(lost) => {
+            let _ = channel.send(&ToDevice::Lost { reason: lost.reason.clone() }, None);
+            failed(&lost.reason)
+        }
+    }
+}
+
+fn failed(reason: &str) -> ExitCode {
+    log::error!("worker ends: {reason}");
+    ExitCode::FAILURE
+}
+
+/// Ends this process if its orderly end takes too long: drivers can hang on a lost device, even in their exit handlers.
+fn start_watchdog() {
+    let started = std::thread::Builder::new().name("watchdog".into()).spawn(|| {
+        std::thread::sleep(END_MAX);
+        log::warn!("worker does not end by itself and is killed");
+        let _ = kill_process(getpid(), Signal::KILL);
+        std::process::abort()
+    });
+    if started.is_err() {
+        std::process::abort();
+    }
+}
+
+/// Serves a context with any backend. `ending` is called once when the channel is closed.
+fn serve<B: Backend>(
+    setup: &WorkerSetup,
+    channel: Arc<Channel>,
+    backend: B,
+    ending: impl FnOnce(),
+) -> ExitCode {
+    let context = Arc::new(Context::new(setup, Arc::clone(&channel), backend));
+    let closed = Arc::clone(&context);
+    let inbox = match Inbox::new(channel, move || closed.end()) {
+        Ok(inbox) => Arc::new(inbox),
+        Err(error) => return failed(&format!("no thread for messages: {error}")),
+    };
+    log::debug!(ctx_id = setup.ctx_id.0, debug_name = setup.debug_name.as_str(); "worker is ready");
+    context.answer(&ToDevice::Ready, None);
+    let executor = Executor::new(Arc::clone(&context), Place::Virtqueue(Arc::clone(&inbox)));
+    let mut worker = Worker { context, executor };
+    while let Some((message, fd)) = inbox.next() {
+        worker.handle(message, fd);
+    }
+    ending();
+    worker.context.end();
+    worker.context.join();
+    worker.context.backend.destroy_objects();
+    log::debug!(ctx_id = setup.ctx_id.0; "worker ends");
+    ExitCode::SUCCESS
+}
+
+struct Worker<B> {
+    context: Arc<Context<B>>,
+    executor: Executor<B>,
+}
+
+impl<B: Backend> Worker<B> {
+    fn handle(&mut self, message: ToWorker, fd: Option<OwnedFd>) {
+        match message {
+            ToWorker::Setup(_) => self.context.lose(&ContextLost::new("a second set-up")),
+            ToWorker::AttachResource { resource_id, size } => self.attach_resource(resource_id, fd, size),
+            ToWorker::DetachResource { resource_id } => self.context.resources.detach(resource_id),
+            ToWorker::Submit { size, inline, fence } => self.submit(size, inline, fd, fence),
+            ToWorker::ExportBlob { resource_id, blob_id, size, mappable } => {
+                self.export_blob(resource_id, blob_id, size, mappable);
+            }
+        }
+    }
+
+    fn attach_resource(&self, resource_id: ResourceId, file: Option<OwnedFd>, size: u64) {
+        let resources = &self.context.resources;
+        let Some(file) = file else { return resources.attach_memory(resource_id) };
+        if let Err(error) = resources.attach(resource_id, &file, size) {
+            log::debug!(resource_id = resource_id.0; "resource cannot carry streams: {error}");
+        }
+    }
+
+    fn submit(&mut self, size: u32, inline: Vec<u8>, file: Option<OwnedFd>, fence: Option<Fence>) {
+        if let Some(fence) = fence {
+            self.context.fences.open(fence);
+        }
+        if !self.context.has_ended() {
+            let limit = self.context.limits.command_bytes;
+            let executed = payload(size, inline, file, limit).and_then(|payload| self.executor.run(&payload));
+            if let Err(lost) = executed {
+                self.context.lose(&lost);
+            }
+        }
+        if let Some(fence) = fence {
+            self.fence(fence);
+        }
+    }
+
+    /// Passes a fence once everything before it on its timeline is done.
+    fn fence(&self, fence: Fence) {
+        let fences = Arc::clone(&self.context.fences);
+        if fence.ring_idx == RingIdx::CONTEXT || self.context.has_ended() {
+            fences.pass(fence);
+        } else {
+            self.context.backend.queue_fence(fence.ring_idx.0, Box::new(move || fences.pass(fence)));
+        }
+    }
+
+    fn export_blob(&self, resource_id: ResourceId, blob_id: BlobId, size: u64, mappable: bool) {
+        let exported = match self.context.has_ended() {
+            true => Err("context is lost".to_owned()),
+            false => self.context.backend.export(blob_id.0, size, mappable),
+        };
+        match exported {
+            Ok(exported) => {
+                self.context.resources.attach_memory(resource_id);
+                let map_info = if exported.cached { MapInfo::Cached } else { MapInfo::WriteCombined };
+                let fd = exported.fd.as_ref().map(OwnedFd::as_fd);
+                self.context.answer(&ToDevice::BlobExported { resource_id, map_info }, fd);
+            }
+            Err(reason) => self.context.answer(&ToDevice::BlobRefused { resource_id, reason }, None),
+        }
+    }
+}
+
+/// The bytes of a submission, in private memory: they came in the packet, or in a file beside it.
+fn payload(size: u32, inline: Vec<u8>, file: Option<OwnedFd>, limit: usize) -> Result<Vec<u8>, ContextLost> {
+    let size = size as usize;
+    if inline.len() == size {
+        return Ok(inline);
+    }
+    let file = File::from(file.ok_or_else(|| ContextLost::new("submission without its payload"))?);
+    if size > limit {
+        return Err(ContextLost::new(format!("limit reached: command_bytes ({limit})")));
+    }
+    let mut payload = vec![0; size];
+    file.read_exact_at(&mut payload, 0)
+        .map_err(|error| ContextLost::new(format!("payload cannot be read: {error}")))?;
+    Ok(payload)
+}
+
+/// How long the orderly end of a worker may take.
+const END_MAX: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;

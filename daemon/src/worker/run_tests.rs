@@ -1,0 +1,525 @@
+//! A whole worker in this process: real channel, real threads and shared memory, with a fake in place of the host's driver.
+//!
+//! Commands are written as words, so that these tests do not depend on the encoder.
+
+use super::*;
+use crate::config::{ContextLimits, GpuChoice};
+use crate::shm::{self, Mapping};
+use crate::vulkan::{Cancel, Exported};
+use parking_lot::Mutex;
+use protocol::cursor::{Arena, Writer};
+use protocol::ids::{ContextId, FenceId};
+use protocol::venus::generated::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Answers vkEnumerateInstanceVersion; vkSetEvent blocks until cancelled; vkResetEvent makes the context lost.
+#[derive(Clone, Default)]
+struct Fake {
+    calls: Arc<AtomicU32>,
+    blocked: Arc<AtomicBool>,
+    fences: Arc<Mutex<Vec<(u8, Done)>>>,
+    destroyed: Arc<AtomicBool>,
+}
+
+type Done = Box<dyn FnOnce() + Send>;
+
+impl Backend for Fake {
+    fn execute<'a>(
+        &self,
+        command: &Command<'a>,
+        bytes: &'a [u8],
+        _: &'a Arena,
+        cancel: &Cancel,
+        reply: Option<&mut Writer<'_>>,
+    ) -> Result<(), ContextLost> {
+        self.calls.fetch_add(1, SeqCst);
+        match command {
+            Command::EnumerateInstanceVersion(_) => {
+                assert_eq!(bytes.len(), 16);
+                if let Some(writer) = reply {
+                    [137, 0, 1, 0, 0x1234].into_iter().for_each(|word| writer.u32(word));
+                }
+                Ok(())
+            }
+            Command::SetEvent(_) => {
+                self.blocked.store(true, SeqCst);
+                while !cancel.is_cancelled() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(ContextLost::new("cancelled"))
+            }
+            _ => Err(ContextLost::new("device lost")),
+        }
+    }
+
+    fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
+        match memory {
+            7 => Ok(Exported { fd: mappable.then(|| shm::create("test", size).unwrap()), cached: true }),
+            _ => Err("no memory".into()),
+        }
+    }
+
+    fn queue_fence(&self, ring_idx: u8, done: Done) {
+        self.fences.lock().push((ring_idx, done));
+    }
+
+    fn destroy_objects(&self) {
+        self.destroyed.store(true, SeqCst);
+    }
+}
+
+/// The device process' end of a worker.
+struct Peer {
+    channel: Channel,
+    fake: Fake,
+    thread: JoinHandle<()>,
+}
+
+impl Peer {
+    fn start() -> Self {
+        let (channel, ours) = Channel::pair().unwrap();
+        let setup = WorkerSetup {
+            ctx_id: ContextId(1),
+            debug_name: "test".into(),
+            gpu: GpuChoice { uuid: [0; 16], importable_types: 0 },
+            limits: ContextLimits { rings: 4, command_bytes: 1 << 20, ..ContextLimits::default() },
+        };
+        let fake = Fake::default();
+        let backend = fake.clone();
+        let thread = std::thread::spawn(move || {
+            serve(&setup, Arc::new(ours), backend, || ());
+        });
+        let peer = Self { channel, fake, thread };
+        assert_eq!(peer.answer(), ToDevice::Ready);
+        peer
+    }
+
+    fn answer(&self) -> ToDevice {
+        let start = Instant::now();
+        loop {
+            if let Some((answer, _)) = self.channel.try_receive().unwrap() {
+                return answer;
+            }
+            assert!(start.elapsed() < LONG, "no answer");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn expect_lost(&self, part: &str) {
+        match self.answer() {
+            ToDevice::Lost { reason } => assert!(reason.contains(part), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn silent(&self) -> bool {
+        std::thread::sleep(Duration::from_millis(30));
+        self.channel.try_receive::<ToDevice>().unwrap().is_none()
+    }
+
+    fn shared_memory(&self, id: u32, size: u64) -> Arc<Mapping> {
+        let file = shm::create("test", size).unwrap();
+        let message = ToWorker::AttachResource { resource_id: ResourceId(id), size };
+        self.channel.send(&message, Some(file.as_fd())).unwrap();
+        Arc::new(Mapping::new(&file, size).unwrap())
+    }
+
+    fn submit_bytes(&self, inline: Vec<u8>, fence: Option<Fence>) {
+        self.channel.send(&ToWorker::Submit { size: inline.len() as u32, inline, fence }, None).unwrap();
+    }
+
+    fn submit(&self, words: &[u32], fence: Option<Fence>) {
+        self.submit_bytes(bytes(words), fence);
+    }
+
+    /// Submits, and waits until it is executed.
+    fn submit_and_wait(&self, words: &[u32]) {
+        self.submit(words, Some(fence(0, 999)));
+        assert_eq!(self.answer(), ToDevice::FenceSignalled(fence(0, 999)));
+    }
+
+    fn end(self) {
+        drop(self.channel);
+        let start = Instant::now();
+        while !self.thread.is_finished() {
+            assert!(start.elapsed() < LONG, "worker does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.thread.join().unwrap();
+        assert!(self.fake.destroyed.load(SeqCst));
+    }
+}
+
+/// The driver's side of a ring: buffer of 1024 bytes at 192 in its own resource.
+struct GuestRing {
+    memory: Arc<Mapping>,
+    tail: u32,
+}
+
+impl GuestRing {
+    fn create(peer: &Peer, id: u32, resource: u32) -> Self {
+        let memory = peer.shared_memory(resource, 4096);
+        peer.submit_and_wait(&create_ring(id, resource));
+        Self { memory, tail: 0 }
+    }
+
+    fn push(&mut self, words: &[u32]) -> u32 {
+        for word in words {
+            let at = 192 + u64::from(self.tail % 1024);
+            self.memory.copy_in(at, &word.to_le_bytes()).unwrap();
+            self.tail = self.tail.wrapping_add(4);
+        }
+        self.word(64).store(self.tail, SeqCst);
+        self.tail
+    }
+
+    fn word(&self, at: u64) -> shm::Word {
+        self.memory.word(at).unwrap()
+    }
+
+    fn wait(&self, head: u32) {
+        let start = Instant::now();
+        while self.word(0).load(SeqCst) != head {
+            assert!(start.elapsed() < LONG, "head stays at {}", self.word(0).load(SeqCst));
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn is_fatal(&self) -> bool {
+        self.word(128).load(SeqCst) & 2 != 0
+    }
+}
+
+const LONG: Duration = Duration::from_secs(10);
+const VERSION: [u32; 4] = [137, 0, 1, 0];
+const VERSION_WITH_REPLY: [u32; 4] = [137, 1, 1, 0];
+const BLOCK: [u32; 6] = [45, 0, 1, 0, 2, 0];
+const LOSE: [u32; 6] = [46, 0, 1, 0, 2, 0];
+
+fn bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn fence(ring_idx: u8, fence_id: u64) -> Fence {
+    Fence { ring_idx: RingIdx(ring_idx), fence_id: FenceId(fence_id) }
+}
+
+/// vkCreateRingMESA with a monitor of 30 ms and an idle timeout of 1 ms.
+fn create_ring(id: u32, resource: u32) -> Vec<u32> {
+    let info = [1_000_384_000, 1, 0, 1_000_384_006, 0, 0, 30_000, 0, resource];
+    let sizes = [0u64, 4096, 1_000_000, 0, 64, 128, 192, 1024, 192 + 1024, 4];
+    let sizes = sizes.iter().flat_map(|size| [*size as u32, 0]);
+    [188, 0, id, 0, 1, 0].into_iter().chain(info).chain(sizes).collect()
+}
+
+fn destroy_ring(id: u32) -> [u32; 4] {
+    [189, 0, id, 0]
+}
+
+fn set_reply(resource: u32, offset: u32, size: u32) -> [u32; 9] {
+    [178, 0, 1, 0, resource, offset, 0, size, 0]
+}
+
+fn execute_streams(streams: &[[u32; 3]]) -> Vec<u32> {
+    let count = streams.len() as u32;
+    let streams = streams.iter().flat_map(|[resource, offset, size]| [*resource, *offset, 0, *size, 0]);
+    [180, 0, count, count, 0].into_iter().chain(streams).chain([0, 0, 0, 0, 0, 0]).collect()
+}
+
+fn submit_seqno(ring: u32, seqno: u32) -> [u32; 6] {
+    [251, 0, ring, 0, seqno, 0]
+}
+
+fn wait_virtqueue(seqno: u32) -> [u32; 4] {
+    [252, 0, seqno, 0]
+}
+
+fn wait_ring(ring: u32, seqno: u32) -> [u32; 6] {
+    [253, 0, ring, 0, seqno, 0]
+}
+
+#[test]
+fn a_command_on_a_ring_leaves_its_reply_in_the_window_before_the_head_moves() {
+    let peer = Peer::start();
+    let replies = peer.shared_memory(20, 4096);
+    let mut ring = GuestRing::create(&peer, 5, 10);
+    for round in 1..=200u32 {
+        let offset = 4 * round;
+        ring.push(&set_reply(20, offset, 20));
+        let head = ring.push(&VERSION_WITH_REPLY);
+        ring.wait(head);
+        let mut reply = [0; 20];
+        replies.copy_out(offset.into(), &mut reply).unwrap();
+        assert_eq!(reply.as_slice(), bytes(&[137, 0, 1, 0, 0x1234]));
+        replies.copy_in(offset.into(), &[0; 20]).unwrap();
+    }
+    assert_eq!(peer.fake.calls.load(SeqCst), 200);
+    let status = ring.word(128);
+    status.clear_bits(4, SeqCst);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_ne!(status.load(SeqCst) & 4, 0, "ring is not reported alive");
+    peer.end();
+}
+
+#[test]
+fn fences_are_answered_after_execution_and_in_order_per_timeline() {
+    let peer = Peer::start();
+    peer.submit(&[], Some(fence(0, 1)));
+    assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(0, 1)));
+    peer.submit(&VERSION, Some(fence(3, 2)));
+    peer.submit(&[], Some(fence(3, 3)));
+    peer.submit_and_wait(&[]);
+    let mut queued = std::mem::take(&mut *peer.fake.fences.lock());
+    assert_eq!(queued.iter().map(|(ring_idx, _)| *ring_idx).collect::<Vec<_>>(), [3, 3]);
+    (queued.pop().unwrap().1)();
+    assert!(peer.silent());
+    (queued.pop().unwrap().1)();
+    assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(3, 2)));
+    assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(3, 3)));
+    peer.submit(&VERSION, None);
+    assert!(peer.silent(), "an answer to a submission without a fence");
+    peer.end();
+}
+
+#[test]
+fn a_large_submission_comes_in_a_file() {
+    let peer = Peer::start();
+    let stream: Vec<u8> = VERSION.repeat(10_000).iter().flat_map(|word| word.to_le_bytes()).collect();
+    let file = shm::create("test", stream.len() as u64).unwrap();
+    File::from(file.try_clone().unwrap()).write_all_at(&stream, 0).unwrap();
+    let message =
+        ToWorker::Submit { size: stream.len() as u32, inline: Vec::new(), fence: Some(fence(0, 1)) };
+    peer.channel.send(&message, Some(file.as_fd())).unwrap();
+    assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(0, 1)));
+    assert_eq!(peer.fake.calls.load(SeqCst), 10_000);
+    peer.end();
+}
+
+#[test]
+fn a_broken_ring_loses_the_context_and_every_fence_is_answered() {
+    for broken in [&[0xdead_beef, 0][..], &LOSE, &VERSION[..3], &create_ring(9, 10)] {
+        let peer = Peer::start();
+        let mut first = GuestRing::create(&peer, 1, 10);
+        let second = GuestRing::create(&peer, 2, 11);
+        peer.submit(&VERSION, Some(fence(1, 7)));
+        while peer.fake.calls.load(SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        first.push(broken);
+        peer.expect_lost("");
+        assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(1, 7)));
+        assert!(first.is_fatal() && second.is_fatal());
+        peer.submit(&VERSION, Some(fence(2, 8)));
+        assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(2, 8)));
+        let export = ToWorker::ExportBlob {
+            resource_id: ResourceId(3),
+            blob_id: BlobId(7),
+            size: 4096,
+            mappable: true,
+        };
+        peer.channel.send(&export, None).unwrap();
+        assert!(matches!(peer.answer(), ToDevice::BlobRefused { .. }));
+        for (_, done) in std::mem::take(&mut *peer.fake.fences.lock()) {
+            done();
+        }
+        assert!(peer.silent(), "a fence was answered twice");
+        peer.end();
+    }
+}
+
+#[test]
+fn virtqueue_and_ring_wait_for_each_other() {
+    let peer = Peer::start();
+    let mut ring = GuestRing::create(&peer, 1, 10);
+    for seqno in 1..=100 {
+        ring.push(&wait_virtqueue(seqno));
+        let before = peer.fake.calls.load(SeqCst);
+        let head = ring.push(&VERSION);
+        if seqno % 10 == 1 {
+            std::thread::sleep(Duration::from_millis(3));
+            assert_eq!(peer.fake.calls.load(SeqCst), before, "ring did not wait");
+        }
+        peer.submit(&submit_seqno(1, seqno), None);
+        peer.submit(&wait_ring(1, head), Some(fence(0, seqno.into())));
+        assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(0, seqno.into())));
+        assert_eq!(peer.fake.calls.load(SeqCst), before + 1, "virtqueue did not wait");
+    }
+    peer.end();
+}
+
+#[test]
+fn a_ring_blocked_in_the_driver_can_be_destroyed_and_made_again() {
+    let peer = Peer::start();
+    for round in 0..3 {
+        let mut ring = GuestRing::create(&peer, 1, 10);
+        let head = ring.push(&VERSION);
+        ring.wait(head);
+        let blocking = if round == 2 { wait_virtqueue(1_000).to_vec() } else { BLOCK.to_vec() };
+        ring.push(&blocking);
+        while round != 2 && !peer.fake.blocked.swap(false, SeqCst) {
+            std::thread::yield_now();
+        }
+        peer.submit_and_wait(&destroy_ring(1));
+        ring.word(128).store(0, SeqCst);
+        std::thread::sleep(Duration::from_millis(60));
+        assert_eq!(ring.word(128).load(SeqCst), 0, "memory of a destroyed ring was touched");
+        assert!(!ring.is_fatal());
+    }
+    peer.end();
+}
+
+#[test]
+fn commands_out_of_place_lose_the_context() {
+    for (words, part) in [
+        (wait_virtqueue(1).to_vec(), "no place"),
+        (wait_ring(1, 4).to_vec(), "seqno 4"),
+        (wait_ring(2, 0).to_vec(), "no such ring"),
+        (destroy_ring(2).to_vec(), "no such ring"),
+        (create_ring(1, 11), "exists"),
+        (create_ring(2, 10), "not 0"),
+        (create_ring(0, 11), "ring id 0"),
+        (create_ring(2, 12), "not attached"),
+        (vec![190, 0, 2, 0, 0, 0], "no such ring"),
+        (vec![191, 0, 1, 0, 4, 0, 1], "extra"),
+        (set_reply(10, 4095, 2).to_vec(), "reply stream"),
+        (vec![179, 0, 1, 0], "reply stream"),
+        (VERSION_WITH_REPLY.to_vec(), "reply"),
+        ([&set_reply(10, 2048, 16)[..], &VERSION_WITH_REPLY].concat(), "reply"),
+        (execute_streams(&[]), "no streams"),
+        (execute_streams(&[[10, 4092, 8]]), "command stream"),
+        (execute_streams(&[[10, 2048, 6]]), "command stream"),
+        (execute_streams(&[[10, 0, 0xffff_fffc]]), "command stream"),
+        (execute_streams(&[[10, 2048, 2048]; 513]), "command_bytes"),
+    ] {
+        let peer = Peer::start();
+        let ring = GuestRing::create(&peer, 1, 10);
+        peer.shared_memory(11, 4096);
+        peer.submit(&words, Some(fence(0, 1)));
+        peer.expect_lost(part);
+        assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(0, 1)));
+        assert!(ring.is_fatal());
+        let mut beyond = [0; 64];
+        ring.memory.copy_out(2048, &mut beyond).unwrap();
+        assert_eq!(beyond, [0; 64], "a reply was written where none fits");
+        peer.end();
+    }
+}
+
+#[test]
+fn too_many_rings_lose_the_context() {
+    let peer = Peer::start();
+    let _rings: Vec<_> = (1..=4).map(|id| GuestRing::create(&peer, id, 10 + id)).collect();
+    peer.shared_memory(15, 4096);
+    peer.submit(&create_ring(5, 15), None);
+    peer.expect_lost("rings (4)");
+    peer.end();
+}
+
+#[test]
+fn indirect_streams_are_executed_one_behind_the_other() {
+    let peer = Peer::start();
+    let (a, b) = (peer.shared_memory(20, 4096), peer.shared_memory(21, 4096));
+    let mut ring = GuestRing::create(&peer, 1, 10);
+    let commands = bytes(&VERSION.repeat(3));
+    a.copy_in(100, &commands[..20]).unwrap();
+    b.copy_in(0, &commands[20..]).unwrap();
+    ring.push(&execute_streams(&[[20, 100, 20], [21, 0, 28]]));
+    let head = ring.push(&VERSION);
+    ring.wait(head);
+    assert_eq!(peer.fake.calls.load(SeqCst), 4);
+    a.copy_in(0, &bytes(&execute_streams(&[[21, 0, 4]]))).unwrap();
+    ring.push(&execute_streams(&[[20, 0, 64]]));
+    peer.expect_lost("nested");
+    peer.end();
+}
+
+#[test]
+fn blobs_are_exported_and_refused_but_carry_no_streams() {
+    let peer = Peer::start();
+    let export = |resource_id, blob_id, mappable| {
+        let (resource_id, blob_id) = (ResourceId(resource_id), BlobId(blob_id));
+        peer.channel
+            .send(&ToWorker::ExportBlob { resource_id, blob_id, size: 8192, mappable }, None)
+            .unwrap();
+        peer.channel.receive::<ToDevice>().unwrap()
+    };
+    let (answer, fd) = export(30, 7, true);
+    assert_eq!(answer, ToDevice::BlobExported { resource_id: ResourceId(30), map_info: MapInfo::Cached });
+    assert_eq!(Mapping::new(fd.unwrap(), 8192).unwrap().len(), 8192);
+    assert!(export(31, 7, false).1.is_none());
+    assert!(matches!(export(32, 8, true), (ToDevice::BlobRefused { .. }, None)));
+    peer.submit(&set_reply(30, 0, 16), None);
+    peer.expect_lost("no shared memory");
+    peer.end();
+}
+
+#[test]
+fn the_end_of_the_channel_ends_everything_that_waits() {
+    for on_virtqueue in [&[][..], &[(253, 1)], &[(253, 2)]] {
+        let peer = Peer::start();
+        let mut blocked = GuestRing::create(&peer, 1, 10);
+        let mut waiting = GuestRing::create(&peer, 2, 11);
+        let blocked_head = blocked.push(&BLOCK);
+        let waiting_head = waiting.push(&wait_virtqueue(1));
+        while !peer.fake.blocked.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        for (_, ring) in on_virtqueue {
+            let head = if *ring == 1 { blocked_head } else { waiting_head };
+            peer.submit(&wait_ring(*ring, head), Some(fence(0, 1)));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        let start = Instant::now();
+        peer.end();
+        assert!(start.elapsed() < Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn random_submissions_never_panic_and_always_answer_their_fences() {
+    let mut seed = 0x2545_f491_4f6c_dd1du64;
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    let templates: Vec<Vec<u32>> = vec![
+        create_ring(1, 10),
+        execute_streams(&[[10, 1024, 64]]),
+        set_reply(10, 2048, 64).to_vec(),
+        VERSION_WITH_REPLY.to_vec(),
+        wait_ring(1, 0).to_vec(),
+        submit_seqno(1, 1).to_vec(),
+        destroy_ring(1).to_vec(),
+        vec![190, 0, 1, 0, 0, 0],
+    ];
+    for _ in 0..150 {
+        let peer = Peer::start();
+        let memory = peer.shared_memory(10, 4096);
+        for id in 0..8 {
+            let mut words = templates[random() as usize % templates.len()].clone();
+            if random() % 3 == 0 {
+                let at = random() as usize % words.len();
+                words[at] = random() as u32 >> (random() % 32);
+            }
+            let word = (random() as u32).to_le_bytes();
+            memory.copy_in(random() % 1024 * 4, &word).unwrap();
+            let mut bytes = bytes(&words);
+            if random() % 8 == 0 {
+                bytes.truncate(random() as usize % bytes.len());
+            }
+            peer.submit_bytes(bytes, Some(fence(0, id)));
+        }
+        for id in 0..8 {
+            let answer = match peer.answer() {
+                ToDevice::Lost { .. } => peer.answer(),
+                other => other,
+            };
+            assert_eq!(answer, ToDevice::FenceSignalled(fence(0, id)));
+        }
+        peer.end();
+    }
+}

@@ -1,0 +1,158 @@
+//! Executes command streams: decodes one command after another, serves the transport's own and passes all others on.
+//!
+//! There is one executor per ring and one for the virtqueue. Each has its own reply stream and its own memory for decoded values,
+//! reused from command to command, so that the common case allocates nothing. Follows VK_EXT_command_serialization.
+
+use super::backend::Backend;
+use super::context::Context;
+use super::inbox::Inbox;
+use super::reply::ReplyStream;
+use super::ring::Ring;
+use super::transport;
+use crate::vulkan::{Cancel, ContextLost};
+use protocol::cursor::{Arena, Limits, Reader, Writer};
+use protocol::venus::generated::{Command, CommandStreamDescriptionMESA};
+use protocol::venus::stream::Header;
+use std::sync::Arc;
+
+/// Where the commands of an executor come from. Some commands belong to one of the two only.
+pub enum Place {
+    /// SUBMIT_3D payloads.
+    Virtqueue(Arc<Inbox>),
+    /// This ring.
+    Ring(Arc<Ring>),
+}
+
+/// Executes streams of one place.
+pub struct Executor<B> {
+    arena: Arena,
+    /// Room for indirect streams, empty between commands.
+    copied: Vec<u8>,
+    state: State<B>,
+}
+
+/// What commands change while their values are in the arena.
+pub(super) struct State<B> {
+    pub context: Arc<Context<B>>,
+    pub place: Place,
+    pub reply: ReplyStream,
+    /// Streams that the current command wants executed.
+    pub indirect: Vec<CommandStreamDescriptionMESA>,
+    /// The current command is from such a stream itself.
+    pub within_indirect: bool,
+}
+
+impl<B: Backend> Executor<B> {
+    /// An executor without a reply stream.
+    pub fn new(context: Arc<Context<B>>, place: Place) -> Self {
+        let arena = Arena::new(context.limits.arena_bytes);
+        let reply = ReplyStream::default();
+        Self {
+            arena,
+            copied: Vec::new(),
+            state: State { context, place, reply, indirect: Vec::new(), within_indirect: false },
+        }
+    }
+
+    /// Executes a whole stream.
+    pub fn run(&mut self, mut bytes: &[u8]) -> Result<(), ContextLost> {
+        while !bytes.is_empty() {
+            if self.state.cancel().is_cancelled() {
+                return Err(ContextLost::new("executor was cancelled"));
+            }
+            let length = self.run_first(bytes)?;
+            bytes = &bytes[length..];
+        }
+        Ok(())
+    }
+
+    /// Executes the first command of `bytes` and answers its length.
+    pub fn run_first(&mut self, bytes: &[u8]) -> Result<usize, ContextLost> {
+        let Self { arena, state, .. } = self;
+        if arena.allocated_bytes() > ARENA_KEPT {
+            *arena = Arena::new(state.context.limits.arena_bytes);
+        } else {
+            arena.reset();
+        }
+        let length = state.run_first(bytes, arena)?;
+        if !self.state.indirect.is_empty() {
+            self.run_indirect()?;
+        }
+        Ok(length)
+    }
+
+    /// `vkExecuteCommandStreamsMESA`: copies the streams out, one behind the other, and executes them.
+    fn run_indirect(&mut self) -> Result<(), ContextLost> {
+        let mut bytes = std::mem::take(&mut self.copied);
+        transport::copy_streams(&self.state.context, &self.state.indirect, &mut bytes)?;
+        self.state.indirect.clear();
+        self.state.within_indirect = true;
+        self.run(&bytes)?;
+        self.state.within_indirect = false;
+        if bytes.capacity() <= COPIED_KEPT {
+            bytes.clear();
+            self.copied = bytes;
+        }
+        Ok(())
+    }
+}
+
+impl<B: Backend> State<B> {
+    fn run_first(&mut self, bytes: &[u8], arena: &Arena) -> Result<usize, ContextLost> {
+        let mut limits = Limits::default();
+        limits.out_budget = limits.out_budget.max(self.reply.room() as u64);
+        let mut reader = Reader::with_limits(bytes, arena, limits);
+        let header = Header::decode(&mut reader)?;
+        let named = |error: ContextLost| {
+            let name = Command::name(header.number).unwrap_or("unknown command");
+            ContextLost::new(format!("{name} ({}): {error}", header.number))
+        };
+        let command = Command::decode(header.number, &mut reader).map_err(|error| named(error.into()))?;
+        let bytes = &bytes[..reader.offset()];
+        self.execute(&command, bytes, arena, header.wants_reply()).map_err(named)?;
+        Ok(bytes.len())
+    }
+
+    fn execute<'a>(
+        &mut self,
+        command: &Command<'a>,
+        bytes: &'a [u8],
+        arena: &'a Arena,
+        wants_reply: bool,
+    ) -> Result<(), ContextLost> {
+        if transport::execute(self, command)? {
+            // These return nothing, so their reply is their number alone.
+            let number = &bytes[..4];
+            let number_alone = |writer: &mut Writer<'_>| {
+                writer.raw(number);
+                Ok(())
+            };
+            return if wants_reply { self.reply.deliver(number_alone) } else { Ok(()) };
+        }
+        let Self { context, place, reply, .. } = self;
+        let mut run = |cancel: &Cancel| match wants_reply {
+            true => {
+                reply.deliver(|writer| context.backend.execute(command, bytes, arena, cancel, Some(writer)))
+            }
+            false => context.backend.execute(command, bytes, arena, cancel, None),
+        };
+        match place {
+            Place::Ring(ring) => run(ring.cancel()),
+            // Drivers send these on rings, so the price of stepping away does not matter.
+            Place::Virtqueue(inbox) => inbox.while_away(|| run(&context.cancel)),
+        }
+    }
+
+    fn cancel(&self) -> &Cancel {
+        match &self.place {
+            Place::Virtqueue(_) => &self.context.cancel,
+            Place::Ring(ring) => ring.cancel(),
+        }
+    }
+}
+
+/// An arena that grew beyond this for one command is given back.
+const ARENA_KEPT: usize = 1 << 20;
+
+/// Room for indirect streams that grew beyond this is given back.
+const COPIED_KEPT: usize = 8 << 20;
