@@ -21,6 +21,8 @@ pub fn emit(protocol: &Protocol) -> TokenStream {
     let outs: Vec<_> = all.iter().filter(|(_, s)| s.output).collect();
     let out_names: Vec<_> = outs.iter().map(|(_, s)| name(s)).collect();
     let out_values = outs.iter().map(|(value, _)| Literal::i32_unsuffixed(*value));
+    let owners = protocol.structs.values().filter(|s| !s.extended_by.is_empty());
+    let owners: Vec<_> = owners.map(|s| name(s)).collect();
     quote! {
         use super::prelude::*;
         use super::*;
@@ -34,6 +36,18 @@ pub fn emit(protocol: &Protocol) -> TokenStream {
             /// Its sType.
             pub fn s_type(&self) -> i32 {
                 match self { #(Self::#names(_) => #values,)* }
+            }
+
+            /// The sTypes of all variants, ascending.
+            pub const S_TYPES: &'static [i32] = &[#(#values),*];
+
+            /// The sTypes that a struct, given by its Rust name, accepts in its chain.
+            #[cfg(feature = "driver")]
+            pub fn accepted_by(owner: &str) -> &'static [i32] {
+                match owner {
+                    #(#owners::NAME => #owners::EXTENDED_BY,)*
+                    _ => &[],
+                }
             }
 
             pub(crate) fn decode_members(reader: &mut Reader<'a>, s_type: i32) -> Result<Self, DecodeError> {

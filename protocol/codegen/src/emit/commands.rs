@@ -129,7 +129,8 @@ fn ret(ret: &Return, owner: &str) -> (TokenStream, TokenStream, TokenStream, Tok
     )
 }
 
-fn outs(command: &Command) -> Vec<&Param> {
+/// Parameters that the reply carries.
+pub fn outs(command: &Command) -> Vec<&Param> {
     command.params.iter().filter(|p| p.direction != Direction::In).collect()
 }
 

@@ -1,4 +1,4 @@
-//! `Command`: every command, by number.
+//! `Command` and `Reply`: every command and every reply, by number.
 
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
@@ -16,6 +16,7 @@ pub fn emit(protocol: &Protocol) -> TokenStream {
         let number = Literal::i32_unsuffixed(*number);
         quote! { #number => #name, }
     });
+    let reply = reply(protocol, &all);
     let numbers = all.iter().map(|c| Literal::i32_unsuffixed(c.number));
     quote! {
         use super::prelude::*;
@@ -58,6 +59,37 @@ pub fn emit(protocol: &Protocol) -> TokenStream {
                     #(#known)*
                     _ => return None,
                 })
+            }
+        }
+
+        #reply
+    }
+}
+
+fn reply(protocol: &Protocol, all: &[&Command]) -> TokenStream {
+    let variants: Vec<_> = all.iter().map(|c| ident(&c.names.rust)).collect();
+    let types: Vec<_> = all.iter().map(|c| ident(&format!("{}Reply", c.names.rust))).collect();
+    let generics = all.iter().map(|c| commands::generics(protocol, &commands::outs(c)));
+    quote! {
+        /// A reply.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Reply<'a> { #(#variants(#types #generics),)* }
+
+        impl<'a> Reply<'a> {
+            /// Writes the reply.
+            pub fn encode(&self, writer: &mut Writer<'_>) {
+                match self {
+                    #(Self::#variants(reply) => reply.encode(writer),)*
+                }
+            }
+
+            /// Reads the reply to the command with this number, as the guest does.
+            #[cfg(feature = "driver")]
+            pub fn decode(number: i32, reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+                match number {
+                    #(#variants::NUMBER => #types::decode(reader).map(Self::#variants),)*
+                    _ => Err(reader.error(DecodeErrorKind::Command(number)).within("Reply")),
+                }
             }
         }
     }

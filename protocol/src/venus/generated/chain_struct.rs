@@ -770,6 +770,117 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceZeroInitializeDeviceMemoryFeaturesEXT(_) => 1000620000,
         }
     }
+    /// The sTypes of all variants, ascending.
+    pub const S_TYPES: &'static [i32] = &[
+        16, 30, 49, 50, 51, 52, 53, 54, 55, 56, 1000028000, 1000028001, 1000044003,
+        1000044004, 1000053001, 1000053002, 1000059000, 1000060000, 1000060004,
+        1000060005, 1000060013, 1000060014, 1000063000, 1000066000, 1000068000,
+        1000068001, 1000068002, 1000070001, 1000071000, 1000071001, 1000071004,
+        1000072000, 1000072001, 1000072002, 1000074000, 1000077000, 1000080000,
+        1000081000, 1000081001, 1000082000, 1000083000, 1000094000, 1000101000,
+        1000102000, 1000108000, 1000113000, 1000117000, 1000117002, 1000120000,
+        1000127000, 1000127001, 1000130000, 1000130001, 1000138000, 1000138001,
+        1000138002, 1000138003, 1000141000, 1000143000, 1000143003, 1000145000,
+        1000145001, 1000145002, 1000147000, 1000148000, 1000148001, 1000156001,
+        1000156002, 1000156003, 1000156004, 1000156005, 1000158000, 1000158002,
+        1000158003, 1000158004, 1000158006, 1000161000, 1000161001, 1000161002,
+        1000161003, 1000161004, 1000168000, 1000170000, 1000170001, 1000174000,
+        1000175000, 1000177000, 1000180000, 1000181000, 1000190000, 1000190002,
+        1000192000, 1000196000, 1000197000, 1000199000, 1000201000, 1000203000,
+        1000207000, 1000207001, 1000207002, 1000207003, 1000211000, 1000215000,
+        1000221000, 1000225000, 1000225001, 1000225002, 1000226002, 1000226003,
+        1000232000, 1000232001, 1000232002, 1000234000, 1000235000, 1000237000,
+        1000241000, 1000244000, 1000244002, 1000246000, 1000251000, 1000252000,
+        1000253000, 1000254000, 1000254002, 1000257000, 1000257002, 1000257003,
+        1000259000, 1000259002, 1000260000, 1000261000, 1000265000, 1000267000,
+        1000270000, 1000270001, 1000270008, 1000270009, 1000273000, 1000276000,
+        1000280000, 1000280001, 1000281000, 1000281001, 1000283000, 1000286000,
+        1000286001, 1000287000, 1000287001, 1000287002, 1000295000, 1000295001,
+        1000297000, 1000314007, 1000320000, 1000320001, 1000322000, 1000323000,
+        1000325000, 1000328000, 1000328001, 1000330000, 1000335000, 1000336000,
+        1000339000, 1000340000, 1000342000, 1000351000, 1000351002, 1000352000,
+        1000355000, 1000356000, 1000360000, 1000376000, 1000376001, 1000377000,
+        1000381000, 1000382000, 1000384002, 1000384003, 1000384005, 1000384006,
+        1000384007, 1000387000, 1000388000, 1000388001, 1000391000, 1000391001,
+        1000392000, 1000392001, 1000393000, 1000411000, 1000411001, 1000413000,
+        1000413001, 1000416000, 1000418000, 1000418001, 1000421000, 1000422000,
+        1000434000, 1000451000, 1000451001, 1000453000, 1000455000, 1000455001,
+        1000465000, 1000466000, 1000470000, 1000470001, 1000470005, 1000470006,
+        1000495000, 1000495001, 1000499000, 1000506000, 1000506002, 1000511000,
+        1000524000, 1000525000, 1000527000, 1000528000, 1000544000, 1000545000,
+        1000545001, 1000545002, 1000558000, 1000562000, 1000562001, 1000562002,
+        1000564000, 1000567000, 1000574000, 1000574002, 1000579000, 1000582000,
+        1000608000, 1000620000,
+    ];
+    /// The sTypes that a struct, given by its Rust name, accepts in its chain.
+    #[cfg(feature = "driver")]
+    pub fn accepted_by(owner: &str) -> &'static [i32] {
+        match owner {
+            BindBufferMemoryInfo::NAME => BindBufferMemoryInfo::EXTENDED_BY,
+            BindDescriptorSetsInfo::NAME => BindDescriptorSetsInfo::EXTENDED_BY,
+            BindImageMemoryInfo::NAME => BindImageMemoryInfo::EXTENDED_BY,
+            BufferCreateInfo::NAME => BufferCreateInfo::EXTENDED_BY,
+            BufferMemoryBarrier::NAME => BufferMemoryBarrier::EXTENDED_BY,
+            BufferMemoryBarrier2::NAME => BufferMemoryBarrier2::EXTENDED_BY,
+            BufferViewCreateInfo::NAME => BufferViewCreateInfo::EXTENDED_BY,
+            CommandBufferBeginInfo::NAME => CommandBufferBeginInfo::EXTENDED_BY,
+            CommandBufferInheritanceInfo::NAME => {
+                CommandBufferInheritanceInfo::EXTENDED_BY
+            }
+            ComputePipelineCreateInfo::NAME => ComputePipelineCreateInfo::EXTENDED_BY,
+            DescriptorPoolCreateInfo::NAME => DescriptorPoolCreateInfo::EXTENDED_BY,
+            DescriptorSetAllocateInfo::NAME => DescriptorSetAllocateInfo::EXTENDED_BY,
+            DescriptorSetLayoutCreateInfo::NAME => {
+                DescriptorSetLayoutCreateInfo::EXTENDED_BY
+            }
+            DescriptorSetLayoutSupport::NAME => DescriptorSetLayoutSupport::EXTENDED_BY,
+            DeviceCreateInfo::NAME => DeviceCreateInfo::EXTENDED_BY,
+            DeviceQueueCreateInfo::NAME => DeviceQueueCreateInfo::EXTENDED_BY,
+            DeviceQueueInfo2::NAME => DeviceQueueInfo2::EXTENDED_BY,
+            FenceCreateInfo::NAME => FenceCreateInfo::EXTENDED_BY,
+            FormatProperties2::NAME => FormatProperties2::EXTENDED_BY,
+            ImageCreateInfo::NAME => ImageCreateInfo::EXTENDED_BY,
+            ImageFormatProperties2::NAME => ImageFormatProperties2::EXTENDED_BY,
+            ImageMemoryBarrier::NAME => ImageMemoryBarrier::EXTENDED_BY,
+            ImageMemoryBarrier2::NAME => ImageMemoryBarrier2::EXTENDED_BY,
+            ImageMemoryRequirementsInfo2::NAME => {
+                ImageMemoryRequirementsInfo2::EXTENDED_BY
+            }
+            ImageViewCreateInfo::NAME => ImageViewCreateInfo::EXTENDED_BY,
+            MemoryAllocateInfo::NAME => MemoryAllocateInfo::EXTENDED_BY,
+            MemoryRequirements2::NAME => MemoryRequirements2::EXTENDED_BY,
+            MemoryResourcePropertiesMESA::NAME => {
+                MemoryResourcePropertiesMESA::EXTENDED_BY
+            }
+            PhysicalDeviceExternalBufferInfo::NAME => {
+                PhysicalDeviceExternalBufferInfo::EXTENDED_BY
+            }
+            PhysicalDeviceExternalSemaphoreInfo::NAME => {
+                PhysicalDeviceExternalSemaphoreInfo::EXTENDED_BY
+            }
+            PhysicalDeviceFeatures2::NAME => PhysicalDeviceFeatures2::EXTENDED_BY,
+            PhysicalDeviceImageFormatInfo2::NAME => {
+                PhysicalDeviceImageFormatInfo2::EXTENDED_BY
+            }
+            PhysicalDeviceMemoryProperties2::NAME => {
+                PhysicalDeviceMemoryProperties2::EXTENDED_BY
+            }
+            PhysicalDeviceProperties2::NAME => PhysicalDeviceProperties2::EXTENDED_BY,
+            PipelineShaderStageCreateInfo::NAME => {
+                PipelineShaderStageCreateInfo::EXTENDED_BY
+            }
+            PushConstantsInfo::NAME => PushConstantsInfo::EXTENDED_BY,
+            PushDescriptorSetInfo::NAME => PushDescriptorSetInfo::EXTENDED_BY,
+            QueueFamilyProperties2::NAME => QueueFamilyProperties2::EXTENDED_BY,
+            RingCreateInfoMESA::NAME => RingCreateInfoMESA::EXTENDED_BY,
+            SamplerCreateInfo::NAME => SamplerCreateInfo::EXTENDED_BY,
+            SemaphoreCreateInfo::NAME => SemaphoreCreateInfo::EXTENDED_BY,
+            SubmitInfo::NAME => SubmitInfo::EXTENDED_BY,
+            SubresourceLayout2::NAME => SubresourceLayout2::EXTENDED_BY,
+            WriteDescriptorSet::NAME => WriteDescriptorSet::EXTENDED_BY,
+            _ => &[],
+        }
+    }
     pub(crate) fn decode_members(
         reader: &mut Reader<'a>,
         s_type: i32,

@@ -1659,3 +1659,1045 @@ impl<'a> Command<'a> {
         )
     }
 }
+/// A reply.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reply<'a> {
+    CreateInstance(CreateInstanceReply<'a>),
+    DestroyInstance(DestroyInstanceReply),
+    EnumeratePhysicalDevices(EnumeratePhysicalDevicesReply<'a>),
+    GetPhysicalDeviceFeatures(GetPhysicalDeviceFeaturesReply<'a>),
+    GetPhysicalDeviceFormatProperties(GetPhysicalDeviceFormatPropertiesReply<'a>),
+    GetPhysicalDeviceImageFormatProperties(
+        GetPhysicalDeviceImageFormatPropertiesReply<'a>,
+    ),
+    GetPhysicalDeviceProperties(GetPhysicalDevicePropertiesReply<'a>),
+    GetPhysicalDeviceQueueFamilyProperties(
+        GetPhysicalDeviceQueueFamilyPropertiesReply<'a>,
+    ),
+    GetPhysicalDeviceMemoryProperties(GetPhysicalDeviceMemoryPropertiesReply<'a>),
+    CreateDevice(CreateDeviceReply<'a>),
+    DestroyDevice(DestroyDeviceReply),
+    EnumerateInstanceExtensionProperties(EnumerateInstanceExtensionPropertiesReply<'a>),
+    EnumerateDeviceExtensionProperties(EnumerateDeviceExtensionPropertiesReply<'a>),
+    EnumerateInstanceLayerProperties(EnumerateInstanceLayerPropertiesReply<'a>),
+    EnumerateDeviceLayerProperties(EnumerateDeviceLayerPropertiesReply<'a>),
+    QueueSubmit(QueueSubmitReply),
+    QueueWaitIdle(QueueWaitIdleReply),
+    DeviceWaitIdle(DeviceWaitIdleReply),
+    AllocateMemory(AllocateMemoryReply<'a>),
+    FreeMemory(FreeMemoryReply),
+    GetDeviceMemoryCommitment(GetDeviceMemoryCommitmentReply<'a>),
+    BindBufferMemory(BindBufferMemoryReply),
+    BindImageMemory(BindImageMemoryReply),
+    GetBufferMemoryRequirements(GetBufferMemoryRequirementsReply<'a>),
+    GetImageMemoryRequirements(GetImageMemoryRequirementsReply<'a>),
+    GetImageSparseMemoryRequirements(GetImageSparseMemoryRequirementsReply<'a>),
+    GetPhysicalDeviceSparseImageFormatProperties(
+        GetPhysicalDeviceSparseImageFormatPropertiesReply<'a>,
+    ),
+    CreateFence(CreateFenceReply<'a>),
+    DestroyFence(DestroyFenceReply),
+    ResetFences(ResetFencesReply),
+    GetFenceStatus(GetFenceStatusReply),
+    WaitForFences(WaitForFencesReply),
+    CreateSemaphore(CreateSemaphoreReply<'a>),
+    DestroySemaphore(DestroySemaphoreReply),
+    CreateEvent(CreateEventReply<'a>),
+    DestroyEvent(DestroyEventReply),
+    GetEventStatus(GetEventStatusReply),
+    SetEvent(SetEventReply),
+    ResetEvent(ResetEventReply),
+    CreateQueryPool(CreateQueryPoolReply<'a>),
+    DestroyQueryPool(DestroyQueryPoolReply),
+    GetQueryPoolResults(GetQueryPoolResultsReply<'a>),
+    CreateBuffer(CreateBufferReply<'a>),
+    DestroyBuffer(DestroyBufferReply),
+    CreateBufferView(CreateBufferViewReply<'a>),
+    DestroyBufferView(DestroyBufferViewReply),
+    CreateImage(CreateImageReply<'a>),
+    DestroyImage(DestroyImageReply),
+    GetImageSubresourceLayout(GetImageSubresourceLayoutReply<'a>),
+    CreateImageView(CreateImageViewReply<'a>),
+    DestroyImageView(DestroyImageViewReply),
+    CreateShaderModule(CreateShaderModuleReply<'a>),
+    DestroyShaderModule(DestroyShaderModuleReply),
+    CreatePipelineCache(CreatePipelineCacheReply<'a>),
+    DestroyPipelineCache(DestroyPipelineCacheReply),
+    GetPipelineCacheData(GetPipelineCacheDataReply<'a>),
+    MergePipelineCaches(MergePipelineCachesReply),
+    CreateComputePipelines(CreateComputePipelinesReply<'a>),
+    DestroyPipeline(DestroyPipelineReply),
+    CreatePipelineLayout(CreatePipelineLayoutReply<'a>),
+    DestroyPipelineLayout(DestroyPipelineLayoutReply),
+    CreateSampler(CreateSamplerReply<'a>),
+    DestroySampler(DestroySamplerReply),
+    CreateDescriptorSetLayout(CreateDescriptorSetLayoutReply<'a>),
+    DestroyDescriptorSetLayout(DestroyDescriptorSetLayoutReply),
+    CreateDescriptorPool(CreateDescriptorPoolReply<'a>),
+    DestroyDescriptorPool(DestroyDescriptorPoolReply),
+    ResetDescriptorPool(ResetDescriptorPoolReply),
+    AllocateDescriptorSets(AllocateDescriptorSetsReply<'a>),
+    FreeDescriptorSets(FreeDescriptorSetsReply),
+    UpdateDescriptorSets(UpdateDescriptorSetsReply),
+    CreateCommandPool(CreateCommandPoolReply<'a>),
+    DestroyCommandPool(DestroyCommandPoolReply),
+    ResetCommandPool(ResetCommandPoolReply),
+    AllocateCommandBuffers(AllocateCommandBuffersReply<'a>),
+    FreeCommandBuffers(FreeCommandBuffersReply),
+    BeginCommandBuffer(BeginCommandBufferReply),
+    EndCommandBuffer(EndCommandBufferReply),
+    ResetCommandBuffer(ResetCommandBufferReply),
+    CmdBindPipeline(CmdBindPipelineReply),
+    CmdBindDescriptorSets(CmdBindDescriptorSetsReply),
+    CmdDispatch(CmdDispatchReply),
+    CmdDispatchIndirect(CmdDispatchIndirectReply),
+    CmdCopyBuffer(CmdCopyBufferReply),
+    CmdCopyImage(CmdCopyImageReply),
+    CmdBlitImage(CmdBlitImageReply),
+    CmdCopyBufferToImage(CmdCopyBufferToImageReply),
+    CmdCopyImageToBuffer(CmdCopyImageToBufferReply),
+    CmdUpdateBuffer(CmdUpdateBufferReply),
+    CmdFillBuffer(CmdFillBufferReply),
+    CmdClearColorImage(CmdClearColorImageReply),
+    CmdClearDepthStencilImage(CmdClearDepthStencilImageReply),
+    CmdResolveImage(CmdResolveImageReply),
+    CmdSetEvent(CmdSetEventReply),
+    CmdResetEvent(CmdResetEventReply),
+    CmdWaitEvents(CmdWaitEventsReply),
+    CmdPipelineBarrier(CmdPipelineBarrierReply),
+    CmdBeginQuery(CmdBeginQueryReply),
+    CmdEndQuery(CmdEndQueryReply),
+    CmdResetQueryPool(CmdResetQueryPoolReply),
+    CmdWriteTimestamp(CmdWriteTimestampReply),
+    CmdCopyQueryPoolResults(CmdCopyQueryPoolResultsReply),
+    CmdPushConstants(CmdPushConstantsReply),
+    CmdExecuteCommands(CmdExecuteCommandsReply),
+    EnumerateInstanceVersion(EnumerateInstanceVersionReply<'a>),
+    BindBufferMemory2(BindBufferMemory2Reply),
+    BindImageMemory2(BindImageMemory2Reply),
+    GetDeviceGroupPeerMemoryFeatures(GetDeviceGroupPeerMemoryFeaturesReply<'a>),
+    CmdSetDeviceMask(CmdSetDeviceMaskReply),
+    CmdDispatchBase(CmdDispatchBaseReply),
+    EnumeratePhysicalDeviceGroups(EnumeratePhysicalDeviceGroupsReply<'a>),
+    GetImageMemoryRequirements2(GetImageMemoryRequirements2Reply<'a>),
+    GetBufferMemoryRequirements2(GetBufferMemoryRequirements2Reply<'a>),
+    GetImageSparseMemoryRequirements2(GetImageSparseMemoryRequirements2Reply<'a>),
+    GetPhysicalDeviceFeatures2(GetPhysicalDeviceFeatures2Reply<'a>),
+    GetPhysicalDeviceProperties2(GetPhysicalDeviceProperties2Reply<'a>),
+    GetPhysicalDeviceFormatProperties2(GetPhysicalDeviceFormatProperties2Reply<'a>),
+    GetPhysicalDeviceImageFormatProperties2(
+        GetPhysicalDeviceImageFormatProperties2Reply<'a>,
+    ),
+    GetPhysicalDeviceQueueFamilyProperties2(
+        GetPhysicalDeviceQueueFamilyProperties2Reply<'a>,
+    ),
+    GetPhysicalDeviceMemoryProperties2(GetPhysicalDeviceMemoryProperties2Reply<'a>),
+    GetPhysicalDeviceSparseImageFormatProperties2(
+        GetPhysicalDeviceSparseImageFormatProperties2Reply<'a>,
+    ),
+    TrimCommandPool(TrimCommandPoolReply),
+    GetDeviceQueue2(GetDeviceQueue2Reply<'a>),
+    CreateSamplerYcbcrConversion(CreateSamplerYcbcrConversionReply<'a>),
+    DestroySamplerYcbcrConversion(DestroySamplerYcbcrConversionReply),
+    GetPhysicalDeviceExternalBufferProperties(
+        GetPhysicalDeviceExternalBufferPropertiesReply<'a>,
+    ),
+    GetPhysicalDeviceExternalFenceProperties(
+        GetPhysicalDeviceExternalFencePropertiesReply<'a>,
+    ),
+    GetPhysicalDeviceExternalSemaphoreProperties(
+        GetPhysicalDeviceExternalSemaphorePropertiesReply<'a>,
+    ),
+    GetDescriptorSetLayoutSupport(GetDescriptorSetLayoutSupportReply<'a>),
+    ResetQueryPool(ResetQueryPoolReply),
+    GetSemaphoreCounterValue(GetSemaphoreCounterValueReply<'a>),
+    WaitSemaphores(WaitSemaphoresReply),
+    SignalSemaphore(SignalSemaphoreReply),
+    GetBufferDeviceAddress(GetBufferDeviceAddressReply),
+    GetBufferOpaqueCaptureAddress(GetBufferOpaqueCaptureAddressReply),
+    GetDeviceMemoryOpaqueCaptureAddress(GetDeviceMemoryOpaqueCaptureAddressReply),
+    SetReplyCommandStreamMESA(SetReplyCommandStreamMESAReply),
+    SeekReplyCommandStreamMESA(SeekReplyCommandStreamMESAReply),
+    ExecuteCommandStreamsMESA(ExecuteCommandStreamsMESAReply),
+    GetImageDrmFormatModifierPropertiesEXT(
+        GetImageDrmFormatModifierPropertiesEXTReply<'a>,
+    ),
+    CreateRingMESA(CreateRingMESAReply),
+    DestroyRingMESA(DestroyRingMESAReply),
+    NotifyRingMESA(NotifyRingMESAReply),
+    WriteRingExtraMESA(WriteRingExtraMESAReply),
+    GetMemoryResourcePropertiesMESA(GetMemoryResourcePropertiesMESAReply<'a>),
+    CmdSetEvent2(CmdSetEvent2Reply),
+    CmdResetEvent2(CmdResetEvent2Reply),
+    CmdWaitEvents2(CmdWaitEvents2Reply),
+    CmdPipelineBarrier2(CmdPipelineBarrier2Reply),
+    CmdWriteTimestamp2(CmdWriteTimestamp2Reply),
+    QueueSubmit2(QueueSubmit2Reply),
+    CmdCopyBuffer2(CmdCopyBuffer2Reply),
+    CmdCopyImage2(CmdCopyImage2Reply),
+    CmdCopyBufferToImage2(CmdCopyBufferToImage2Reply),
+    CmdCopyImageToBuffer2(CmdCopyImageToBuffer2Reply),
+    CmdBlitImage2(CmdBlitImage2Reply),
+    CmdResolveImage2(CmdResolveImage2Reply),
+    GetDeviceBufferMemoryRequirements(GetDeviceBufferMemoryRequirementsReply<'a>),
+    GetDeviceImageMemoryRequirements(GetDeviceImageMemoryRequirementsReply<'a>),
+    GetDeviceImageSparseMemoryRequirements(
+        GetDeviceImageSparseMemoryRequirementsReply<'a>,
+    ),
+    GetPhysicalDeviceCalibrateableTimeDomainsKHR(
+        GetPhysicalDeviceCalibrateableTimeDomainsKHRReply<'a>,
+    ),
+    GetCalibratedTimestampsKHR(GetCalibratedTimestampsKHRReply<'a>),
+    CmdBeginConditionalRenderingEXT(CmdBeginConditionalRenderingEXTReply),
+    CmdEndConditionalRenderingEXT(CmdEndConditionalRenderingEXTReply),
+    ResetFenceResourceMESA(ResetFenceResourceMESAReply),
+    WaitSemaphoreResourceMESA(WaitSemaphoreResourceMESAReply),
+    ImportSemaphoreResourceMESA(ImportSemaphoreResourceMESAReply),
+    CmdPushDescriptorSet(CmdPushDescriptorSetReply),
+    SubmitVirtqueueSeqnoMESA(SubmitVirtqueueSeqnoMESAReply),
+    WaitVirtqueueSeqnoMESA(WaitVirtqueueSeqnoMESAReply),
+    WaitRingSeqnoMESA(WaitRingSeqnoMESAReply),
+    GetDeviceImageSubresourceLayout(GetDeviceImageSubresourceLayoutReply<'a>),
+    GetImageSubresourceLayout2(GetImageSubresourceLayout2Reply<'a>),
+    GetPhysicalDeviceMultisamplePropertiesEXT(
+        GetPhysicalDeviceMultisamplePropertiesEXTReply<'a>,
+    ),
+    CmdBindDescriptorSets2(CmdBindDescriptorSets2Reply),
+    CmdPushConstants2(CmdPushConstants2Reply),
+    CmdPushDescriptorSet2(CmdPushDescriptorSet2Reply),
+    CopyImageToImage(CopyImageToImageReply),
+    TransitionImageLayout(TransitionImageLayoutReply),
+    CopyImageToMemoryMESA(CopyImageToMemoryMESAReply<'a>),
+    CopyMemoryToImageMESA(CopyMemoryToImageMESAReply),
+    GetPhysicalDeviceCooperativeMatrixPropertiesKHR(
+        GetPhysicalDeviceCooperativeMatrixPropertiesKHRReply<'a>,
+    ),
+}
+impl<'a> Reply<'a> {
+    /// Writes the reply.
+    pub fn encode(&self, writer: &mut Writer<'_>) {
+        match self {
+            Self::CreateInstance(reply) => reply.encode(writer),
+            Self::DestroyInstance(reply) => reply.encode(writer),
+            Self::EnumeratePhysicalDevices(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceFeatures(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceFormatProperties(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceImageFormatProperties(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceProperties(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceQueueFamilyProperties(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceMemoryProperties(reply) => reply.encode(writer),
+            Self::CreateDevice(reply) => reply.encode(writer),
+            Self::DestroyDevice(reply) => reply.encode(writer),
+            Self::EnumerateInstanceExtensionProperties(reply) => reply.encode(writer),
+            Self::EnumerateDeviceExtensionProperties(reply) => reply.encode(writer),
+            Self::EnumerateInstanceLayerProperties(reply) => reply.encode(writer),
+            Self::EnumerateDeviceLayerProperties(reply) => reply.encode(writer),
+            Self::QueueSubmit(reply) => reply.encode(writer),
+            Self::QueueWaitIdle(reply) => reply.encode(writer),
+            Self::DeviceWaitIdle(reply) => reply.encode(writer),
+            Self::AllocateMemory(reply) => reply.encode(writer),
+            Self::FreeMemory(reply) => reply.encode(writer),
+            Self::GetDeviceMemoryCommitment(reply) => reply.encode(writer),
+            Self::BindBufferMemory(reply) => reply.encode(writer),
+            Self::BindImageMemory(reply) => reply.encode(writer),
+            Self::GetBufferMemoryRequirements(reply) => reply.encode(writer),
+            Self::GetImageMemoryRequirements(reply) => reply.encode(writer),
+            Self::GetImageSparseMemoryRequirements(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceSparseImageFormatProperties(reply) => {
+                reply.encode(writer)
+            }
+            Self::CreateFence(reply) => reply.encode(writer),
+            Self::DestroyFence(reply) => reply.encode(writer),
+            Self::ResetFences(reply) => reply.encode(writer),
+            Self::GetFenceStatus(reply) => reply.encode(writer),
+            Self::WaitForFences(reply) => reply.encode(writer),
+            Self::CreateSemaphore(reply) => reply.encode(writer),
+            Self::DestroySemaphore(reply) => reply.encode(writer),
+            Self::CreateEvent(reply) => reply.encode(writer),
+            Self::DestroyEvent(reply) => reply.encode(writer),
+            Self::GetEventStatus(reply) => reply.encode(writer),
+            Self::SetEvent(reply) => reply.encode(writer),
+            Self::ResetEvent(reply) => reply.encode(writer),
+            Self::CreateQueryPool(reply) => reply.encode(writer),
+            Self::DestroyQueryPool(reply) => reply.encode(writer),
+            Self::GetQueryPoolResults(reply) => reply.encode(writer),
+            Self::CreateBuffer(reply) => reply.encode(writer),
+            Self::DestroyBuffer(reply) => reply.encode(writer),
+            Self::CreateBufferView(reply) => reply.encode(writer),
+            Self::DestroyBufferView(reply) => reply.encode(writer),
+            Self::CreateImage(reply) => reply.encode(writer),
+            Self::DestroyImage(reply) => reply.encode(writer),
+            Self::GetImageSubresourceLayout(reply) => reply.encode(writer),
+            Self::CreateImageView(reply) => reply.encode(writer),
+            Self::DestroyImageView(reply) => reply.encode(writer),
+            Self::CreateShaderModule(reply) => reply.encode(writer),
+            Self::DestroyShaderModule(reply) => reply.encode(writer),
+            Self::CreatePipelineCache(reply) => reply.encode(writer),
+            Self::DestroyPipelineCache(reply) => reply.encode(writer),
+            Self::GetPipelineCacheData(reply) => reply.encode(writer),
+            Self::MergePipelineCaches(reply) => reply.encode(writer),
+            Self::CreateComputePipelines(reply) => reply.encode(writer),
+            Self::DestroyPipeline(reply) => reply.encode(writer),
+            Self::CreatePipelineLayout(reply) => reply.encode(writer),
+            Self::DestroyPipelineLayout(reply) => reply.encode(writer),
+            Self::CreateSampler(reply) => reply.encode(writer),
+            Self::DestroySampler(reply) => reply.encode(writer),
+            Self::CreateDescriptorSetLayout(reply) => reply.encode(writer),
+            Self::DestroyDescriptorSetLayout(reply) => reply.encode(writer),
+            Self::CreateDescriptorPool(reply) => reply.encode(writer),
+            Self::DestroyDescriptorPool(reply) => reply.encode(writer),
+            Self::ResetDescriptorPool(reply) => reply.encode(writer),
+            Self::AllocateDescriptorSets(reply) => reply.encode(writer),
+            Self::FreeDescriptorSets(reply) => reply.encode(writer),
+            Self::UpdateDescriptorSets(reply) => reply.encode(writer),
+            Self::CreateCommandPool(reply) => reply.encode(writer),
+            Self::DestroyCommandPool(reply) => reply.encode(writer),
+            Self::ResetCommandPool(reply) => reply.encode(writer),
+            Self::AllocateCommandBuffers(reply) => reply.encode(writer),
+            Self::FreeCommandBuffers(reply) => reply.encode(writer),
+            Self::BeginCommandBuffer(reply) => reply.encode(writer),
+            Self::EndCommandBuffer(reply) => reply.encode(writer),
+            Self::ResetCommandBuffer(reply) => reply.encode(writer),
+            Self::CmdBindPipeline(reply) => reply.encode(writer),
+            Self::CmdBindDescriptorSets(reply) => reply.encode(writer),
+            Self::CmdDispatch(reply) => reply.encode(writer),
+            Self::CmdDispatchIndirect(reply) => reply.encode(writer),
+            Self::CmdCopyBuffer(reply) => reply.encode(writer),
+            Self::CmdCopyImage(reply) => reply.encode(writer),
+            Self::CmdBlitImage(reply) => reply.encode(writer),
+            Self::CmdCopyBufferToImage(reply) => reply.encode(writer),
+            Self::CmdCopyImageToBuffer(reply) => reply.encode(writer),
+            Self::CmdUpdateBuffer(reply) => reply.encode(writer),
+            Self::CmdFillBuffer(reply) => reply.encode(writer),
+            Self::CmdClearColorImage(reply) => reply.encode(writer),
+            Self::CmdClearDepthStencilImage(reply) => reply.encode(writer),
+            Self::CmdResolveImage(reply) => reply.encode(writer),
+            Self::CmdSetEvent(reply) => reply.encode(writer),
+            Self::CmdResetEvent(reply) => reply.encode(writer),
+            Self::CmdWaitEvents(reply) => reply.encode(writer),
+            Self::CmdPipelineBarrier(reply) => reply.encode(writer),
+            Self::CmdBeginQuery(reply) => reply.encode(writer),
+            Self::CmdEndQuery(reply) => reply.encode(writer),
+            Self::CmdResetQueryPool(reply) => reply.encode(writer),
+            Self::CmdWriteTimestamp(reply) => reply.encode(writer),
+            Self::CmdCopyQueryPoolResults(reply) => reply.encode(writer),
+            Self::CmdPushConstants(reply) => reply.encode(writer),
+            Self::CmdExecuteCommands(reply) => reply.encode(writer),
+            Self::EnumerateInstanceVersion(reply) => reply.encode(writer),
+            Self::BindBufferMemory2(reply) => reply.encode(writer),
+            Self::BindImageMemory2(reply) => reply.encode(writer),
+            Self::GetDeviceGroupPeerMemoryFeatures(reply) => reply.encode(writer),
+            Self::CmdSetDeviceMask(reply) => reply.encode(writer),
+            Self::CmdDispatchBase(reply) => reply.encode(writer),
+            Self::EnumeratePhysicalDeviceGroups(reply) => reply.encode(writer),
+            Self::GetImageMemoryRequirements2(reply) => reply.encode(writer),
+            Self::GetBufferMemoryRequirements2(reply) => reply.encode(writer),
+            Self::GetImageSparseMemoryRequirements2(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceFeatures2(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceProperties2(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceFormatProperties2(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceImageFormatProperties2(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceQueueFamilyProperties2(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceMemoryProperties2(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceSparseImageFormatProperties2(reply) => {
+                reply.encode(writer)
+            }
+            Self::TrimCommandPool(reply) => reply.encode(writer),
+            Self::GetDeviceQueue2(reply) => reply.encode(writer),
+            Self::CreateSamplerYcbcrConversion(reply) => reply.encode(writer),
+            Self::DestroySamplerYcbcrConversion(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceExternalBufferProperties(reply) => {
+                reply.encode(writer)
+            }
+            Self::GetPhysicalDeviceExternalFenceProperties(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceExternalSemaphoreProperties(reply) => {
+                reply.encode(writer)
+            }
+            Self::GetDescriptorSetLayoutSupport(reply) => reply.encode(writer),
+            Self::ResetQueryPool(reply) => reply.encode(writer),
+            Self::GetSemaphoreCounterValue(reply) => reply.encode(writer),
+            Self::WaitSemaphores(reply) => reply.encode(writer),
+            Self::SignalSemaphore(reply) => reply.encode(writer),
+            Self::GetBufferDeviceAddress(reply) => reply.encode(writer),
+            Self::GetBufferOpaqueCaptureAddress(reply) => reply.encode(writer),
+            Self::GetDeviceMemoryOpaqueCaptureAddress(reply) => reply.encode(writer),
+            Self::SetReplyCommandStreamMESA(reply) => reply.encode(writer),
+            Self::SeekReplyCommandStreamMESA(reply) => reply.encode(writer),
+            Self::ExecuteCommandStreamsMESA(reply) => reply.encode(writer),
+            Self::GetImageDrmFormatModifierPropertiesEXT(reply) => reply.encode(writer),
+            Self::CreateRingMESA(reply) => reply.encode(writer),
+            Self::DestroyRingMESA(reply) => reply.encode(writer),
+            Self::NotifyRingMESA(reply) => reply.encode(writer),
+            Self::WriteRingExtraMESA(reply) => reply.encode(writer),
+            Self::GetMemoryResourcePropertiesMESA(reply) => reply.encode(writer),
+            Self::CmdSetEvent2(reply) => reply.encode(writer),
+            Self::CmdResetEvent2(reply) => reply.encode(writer),
+            Self::CmdWaitEvents2(reply) => reply.encode(writer),
+            Self::CmdPipelineBarrier2(reply) => reply.encode(writer),
+            Self::CmdWriteTimestamp2(reply) => reply.encode(writer),
+            Self::QueueSubmit2(reply) => reply.encode(writer),
+            Self::CmdCopyBuffer2(reply) => reply.encode(writer),
+            Self::CmdCopyImage2(reply) => reply.encode(writer),
+            Self::CmdCopyBufferToImage2(reply) => reply.encode(writer),
+            Self::CmdCopyImageToBuffer2(reply) => reply.encode(writer),
+            Self::CmdBlitImage2(reply) => reply.encode(writer),
+            Self::CmdResolveImage2(reply) => reply.encode(writer),
+            Self::GetDeviceBufferMemoryRequirements(reply) => reply.encode(writer),
+            Self::GetDeviceImageMemoryRequirements(reply) => reply.encode(writer),
+            Self::GetDeviceImageSparseMemoryRequirements(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceCalibrateableTimeDomainsKHR(reply) => {
+                reply.encode(writer)
+            }
+            Self::GetCalibratedTimestampsKHR(reply) => reply.encode(writer),
+            Self::CmdBeginConditionalRenderingEXT(reply) => reply.encode(writer),
+            Self::CmdEndConditionalRenderingEXT(reply) => reply.encode(writer),
+            Self::ResetFenceResourceMESA(reply) => reply.encode(writer),
+            Self::WaitSemaphoreResourceMESA(reply) => reply.encode(writer),
+            Self::ImportSemaphoreResourceMESA(reply) => reply.encode(writer),
+            Self::CmdPushDescriptorSet(reply) => reply.encode(writer),
+            Self::SubmitVirtqueueSeqnoMESA(reply) => reply.encode(writer),
+            Self::WaitVirtqueueSeqnoMESA(reply) => reply.encode(writer),
+            Self::WaitRingSeqnoMESA(reply) => reply.encode(writer),
+            Self::GetDeviceImageSubresourceLayout(reply) => reply.encode(writer),
+            Self::GetImageSubresourceLayout2(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceMultisamplePropertiesEXT(reply) => {
+                reply.encode(writer)
+            }
+            Self::CmdBindDescriptorSets2(reply) => reply.encode(writer),
+            Self::CmdPushConstants2(reply) => reply.encode(writer),
+            Self::CmdPushDescriptorSet2(reply) => reply.encode(writer),
+            Self::CopyImageToImage(reply) => reply.encode(writer),
+            Self::TransitionImageLayout(reply) => reply.encode(writer),
+            Self::CopyImageToMemoryMESA(reply) => reply.encode(writer),
+            Self::CopyMemoryToImageMESA(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceCooperativeMatrixPropertiesKHR(reply) => {
+                reply.encode(writer)
+            }
+        }
+    }
+    /// Reads the reply to the command with this number, as the guest does.
+    #[cfg(feature = "driver")]
+    pub fn decode(number: i32, reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match number {
+            CreateInstance::NUMBER => {
+                CreateInstanceReply::decode(reader).map(Self::CreateInstance)
+            }
+            DestroyInstance::NUMBER => {
+                DestroyInstanceReply::decode(reader).map(Self::DestroyInstance)
+            }
+            EnumeratePhysicalDevices::NUMBER => {
+                EnumeratePhysicalDevicesReply::decode(reader)
+                    .map(Self::EnumeratePhysicalDevices)
+            }
+            GetPhysicalDeviceFeatures::NUMBER => {
+                GetPhysicalDeviceFeaturesReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceFeatures)
+            }
+            GetPhysicalDeviceFormatProperties::NUMBER => {
+                GetPhysicalDeviceFormatPropertiesReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceFormatProperties)
+            }
+            GetPhysicalDeviceImageFormatProperties::NUMBER => {
+                GetPhysicalDeviceImageFormatPropertiesReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceImageFormatProperties)
+            }
+            GetPhysicalDeviceProperties::NUMBER => {
+                GetPhysicalDevicePropertiesReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceProperties)
+            }
+            GetPhysicalDeviceQueueFamilyProperties::NUMBER => {
+                GetPhysicalDeviceQueueFamilyPropertiesReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceQueueFamilyProperties)
+            }
+            GetPhysicalDeviceMemoryProperties::NUMBER => {
+                GetPhysicalDeviceMemoryPropertiesReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceMemoryProperties)
+            }
+            CreateDevice::NUMBER => {
+                CreateDeviceReply::decode(reader).map(Self::CreateDevice)
+            }
+            DestroyDevice::NUMBER => {
+                DestroyDeviceReply::decode(reader).map(Self::DestroyDevice)
+            }
+            EnumerateInstanceExtensionProperties::NUMBER => {
+                EnumerateInstanceExtensionPropertiesReply::decode(reader)
+                    .map(Self::EnumerateInstanceExtensionProperties)
+            }
+            EnumerateDeviceExtensionProperties::NUMBER => {
+                EnumerateDeviceExtensionPropertiesReply::decode(reader)
+                    .map(Self::EnumerateDeviceExtensionProperties)
+            }
+            EnumerateInstanceLayerProperties::NUMBER => {
+                EnumerateInstanceLayerPropertiesReply::decode(reader)
+                    .map(Self::EnumerateInstanceLayerProperties)
+            }
+            EnumerateDeviceLayerProperties::NUMBER => {
+                EnumerateDeviceLayerPropertiesReply::decode(reader)
+                    .map(Self::EnumerateDeviceLayerProperties)
+            }
+            QueueSubmit::NUMBER => {
+                QueueSubmitReply::decode(reader).map(Self::QueueSubmit)
+            }
+            QueueWaitIdle::NUMBER => {
+                QueueWaitIdleReply::decode(reader).map(Self::QueueWaitIdle)
+            }
+            DeviceWaitIdle::NUMBER => {
+                DeviceWaitIdleReply::decode(reader).map(Self::DeviceWaitIdle)
+            }
+            AllocateMemory::NUMBER => {
+                AllocateMemoryReply::decode(reader).map(Self::AllocateMemory)
+            }
+            FreeMemory::NUMBER => FreeMemoryReply::decode(reader).map(Self::FreeMemory),
+            GetDeviceMemoryCommitment::NUMBER => {
+                GetDeviceMemoryCommitmentReply::decode(reader)
+                    .map(Self::GetDeviceMemoryCommitment)
+            }
+            BindBufferMemory::NUMBER => {
+                BindBufferMemoryReply::decode(reader).map(Self::BindBufferMemory)
+            }
+            BindImageMemory::NUMBER => {
+                BindImageMemoryReply::decode(reader).map(Self::BindImageMemory)
+            }
+            GetBufferMemoryRequirements::NUMBER => {
+                GetBufferMemoryRequirementsReply::decode(reader)
+                    .map(Self::GetBufferMemoryRequirements)
+            }
+            GetImageMemoryRequirements::NUMBER => {
+                GetImageMemoryRequirementsReply::decode(reader)
+                    .map(Self::GetImageMemoryRequirements)
+            }
+            GetImageSparseMemoryRequirements::NUMBER => {
+                GetImageSparseMemoryRequirementsReply::decode(reader)
+                    .map(Self::GetImageSparseMemoryRequirements)
+            }
+            GetPhysicalDeviceSparseImageFormatProperties::NUMBER => {
+                GetPhysicalDeviceSparseImageFormatPropertiesReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceSparseImageFormatProperties)
+            }
+            CreateFence::NUMBER => {
+                CreateFenceReply::decode(reader).map(Self::CreateFence)
+            }
+            DestroyFence::NUMBER => {
+                DestroyFenceReply::decode(reader).map(Self::DestroyFence)
+            }
+            ResetFences::NUMBER => {
+                ResetFencesReply::decode(reader).map(Self::ResetFences)
+            }
+            GetFenceStatus::NUMBER => {
+                GetFenceStatusReply::decode(reader).map(Self::GetFenceStatus)
+            }
+            WaitForFences::NUMBER => {
+                WaitForFencesReply::decode(reader).map(Self::WaitForFences)
+            }
+            CreateSemaphore::NUMBER => {
+                CreateSemaphoreReply::decode(reader).map(Self::CreateSemaphore)
+            }
+            DestroySemaphore::NUMBER => {
+                DestroySemaphoreReply::decode(reader).map(Self::DestroySemaphore)
+            }
+            CreateEvent::NUMBER => {
+                CreateEventReply::decode(reader).map(Self::CreateEvent)
+            }
+            DestroyEvent::NUMBER => {
+                DestroyEventReply::decode(reader).map(Self::DestroyEvent)
+            }
+            GetEventStatus::NUMBER => {
+                GetEventStatusReply::decode(reader).map(Self::GetEventStatus)
+            }
+            SetEvent::NUMBER => SetEventReply::decode(reader).map(Self::SetEvent),
+            ResetEvent::NUMBER => ResetEventReply::decode(reader).map(Self::ResetEvent),
+            CreateQueryPool::NUMBER => {
+                CreateQueryPoolReply::decode(reader).map(Self::CreateQueryPool)
+            }
+            DestroyQueryPool::NUMBER => {
+                DestroyQueryPoolReply::decode(reader).map(Self::DestroyQueryPool)
+            }
+            GetQueryPoolResults::NUMBER => {
+                GetQueryPoolResultsReply::decode(reader).map(Self::GetQueryPoolResults)
+            }
+            CreateBuffer::NUMBER => {
+                CreateBufferReply::decode(reader).map(Self::CreateBuffer)
+            }
+            DestroyBuffer::NUMBER => {
+                DestroyBufferReply::decode(reader).map(Self::DestroyBuffer)
+            }
+            CreateBufferView::NUMBER => {
+                CreateBufferViewReply::decode(reader).map(Self::CreateBufferView)
+            }
+            DestroyBufferView::NUMBER => {
+                DestroyBufferViewReply::decode(reader).map(Self::DestroyBufferView)
+            }
+            CreateImage::NUMBER => {
+                CreateImageReply::decode(reader).map(Self::CreateImage)
+            }
+            DestroyImage::NUMBER => {
+                DestroyImageReply::decode(reader).map(Self::DestroyImage)
+            }
+            GetImageSubresourceLayout::NUMBER => {
+                GetImageSubresourceLayoutReply::decode(reader)
+                    .map(Self::GetImageSubresourceLayout)
+            }
+            CreateImageView::NUMBER => {
+                CreateImageViewReply::decode(reader).map(Self::CreateImageView)
+            }
+            DestroyImageView::NUMBER => {
+                DestroyImageViewReply::decode(reader).map(Self::DestroyImageView)
+            }
+            CreateShaderModule::NUMBER => {
+                CreateShaderModuleReply::decode(reader).map(Self::CreateShaderModule)
+            }
+            DestroyShaderModule::NUMBER => {
+                DestroyShaderModuleReply::decode(reader).map(Self::DestroyShaderModule)
+            }
+            CreatePipelineCache::NUMBER => {
+                CreatePipelineCacheReply::decode(reader).map(Self::CreatePipelineCache)
+            }
+            DestroyPipelineCache::NUMBER => {
+                DestroyPipelineCacheReply::decode(reader).map(Self::DestroyPipelineCache)
+            }
+            GetPipelineCacheData::NUMBER => {
+                GetPipelineCacheDataReply::decode(reader).map(Self::GetPipelineCacheData)
+            }
+            MergePipelineCaches::NUMBER => {
+                MergePipelineCachesReply::decode(reader).map(Self::MergePipelineCaches)
+            }
+            CreateComputePipelines::NUMBER => {
+                CreateComputePipelinesReply::decode(reader)
+                    .map(Self::CreateComputePipelines)
+            }
+            DestroyPipeline::NUMBER => {
+                DestroyPipelineReply::decode(reader).map(Self::DestroyPipeline)
+            }
+            CreatePipelineLayout::NUMBER => {
+                CreatePipelineLayoutReply::decode(reader).map(Self::CreatePipelineLayout)
+            }
+            DestroyPipelineLayout::NUMBER => {
+                DestroyPipelineLayoutReply::decode(reader)
+                    .map(Self::DestroyPipelineLayout)
+            }
+            CreateSampler::NUMBER => {
+                CreateSamplerReply::decode(reader).map(Self::CreateSampler)
+            }
+            DestroySampler::NUMBER => {
+                DestroySamplerReply::decode(reader).map(Self::DestroySampler)
+            }
+            CreateDescriptorSetLayout::NUMBER => {
+                CreateDescriptorSetLayoutReply::decode(reader)
+                    .map(Self::CreateDescriptorSetLayout)
+            }
+            DestroyDescriptorSetLayout::NUMBER => {
+                DestroyDescriptorSetLayoutReply::decode(reader)
+                    .map(Self::DestroyDescriptorSetLayout)
+            }
+            CreateDescriptorPool::NUMBER => {
+                CreateDescriptorPoolReply::decode(reader).map(Self::CreateDescriptorPool)
+            }
+            DestroyDescriptorPool::NUMBER => {
+                DestroyDescriptorPoolReply::decode(reader)
+                    .map(Self::DestroyDescriptorPool)
+            }
+            ResetDescriptorPool::NUMBER => {
+                ResetDescriptorPoolReply::decode(reader).map(Self::ResetDescriptorPool)
+            }
+            AllocateDescriptorSets::NUMBER => {
+                AllocateDescriptorSetsReply::decode(reader)
+                    .map(Self::AllocateDescriptorSets)
+            }
+            FreeDescriptorSets::NUMBER => {
+                FreeDescriptorSetsReply::decode(reader).map(Self::FreeDescriptorSets)
+            }
+            UpdateDescriptorSets::NUMBER => {
+                UpdateDescriptorSetsReply::decode(reader).map(Self::UpdateDescriptorSets)
+            }
+            CreateCommandPool::NUMBER => {
+                CreateCommandPoolReply::decode(reader).map(Self::CreateCommandPool)
+            }
+            DestroyCommandPool::NUMBER => {
+                DestroyCommandPoolReply::decode(reader).map(Self::DestroyCommandPool)
+            }
+            ResetCommandPool::NUMBER => {
+                ResetCommandPoolReply::decode(reader).map(Self::ResetCommandPool)
+            }
+            AllocateCommandBuffers::NUMBER => {
+                AllocateCommandBuffersReply::decode(reader)
+                    .map(Self::AllocateCommandBuffers)
+            }
+            FreeCommandBuffers::NUMBER => {
+                FreeCommandBuffersReply::decode(reader).map(Self::FreeCommandBuffers)
+            }
+            BeginCommandBuffer::NUMBER => {
+                BeginCommandBufferReply::decode(reader).map(Self::BeginCommandBuffer)
+            }
+            EndCommandBuffer::NUMBER => {
+                EndCommandBufferReply::decode(reader).map(Self::EndCommandBuffer)
+            }
+            ResetCommandBuffer::NUMBER => {
+                ResetCommandBufferReply::decode(reader).map(Self::ResetCommandBuffer)
+            }
+            CmdBindPipeline::NUMBER => {
+                CmdBindPipelineReply::decode(reader).map(Self::CmdBindPipeline)
+            }
+            CmdBindDescriptorSets::NUMBER => {
+                CmdBindDescriptorSetsReply::decode(reader)
+                    .map(Self::CmdBindDescriptorSets)
+            }
+            CmdDispatch::NUMBER => {
+                CmdDispatchReply::decode(reader).map(Self::CmdDispatch)
+            }
+            CmdDispatchIndirect::NUMBER => {
+                CmdDispatchIndirectReply::decode(reader).map(Self::CmdDispatchIndirect)
+            }
+            CmdCopyBuffer::NUMBER => {
+                CmdCopyBufferReply::decode(reader).map(Self::CmdCopyBuffer)
+            }
+            CmdCopyImage::NUMBER => {
+                CmdCopyImageReply::decode(reader).map(Self::CmdCopyImage)
+            }
+            CmdBlitImage::NUMBER => {
+                CmdBlitImageReply::decode(reader).map(Self::CmdBlitImage)
+            }
+            CmdCopyBufferToImage::NUMBER => {
+                CmdCopyBufferToImageReply::decode(reader).map(Self::CmdCopyBufferToImage)
+            }
+            CmdCopyImageToBuffer::NUMBER => {
+                CmdCopyImageToBufferReply::decode(reader).map(Self::CmdCopyImageToBuffer)
+            }
+            CmdUpdateBuffer::NUMBER => {
+                CmdUpdateBufferReply::decode(reader).map(Self::CmdUpdateBuffer)
+            }
+            CmdFillBuffer::NUMBER => {
+                CmdFillBufferReply::decode(reader).map(Self::CmdFillBuffer)
+            }
+            CmdClearColorImage::NUMBER => {
+                CmdClearColorImageReply::decode(reader).map(Self::CmdClearColorImage)
+            }
+            CmdClearDepthStencilImage::NUMBER => {
+                CmdClearDepthStencilImageReply::decode(reader)
+                    .map(Self::CmdClearDepthStencilImage)
+            }
+            CmdResolveImage::NUMBER => {
+                CmdResolveImageReply::decode(reader).map(Self::CmdResolveImage)
+            }
+            CmdSetEvent::NUMBER => {
+                CmdSetEventReply::decode(reader).map(Self::CmdSetEvent)
+            }
+            CmdResetEvent::NUMBER => {
+                CmdResetEventReply::decode(reader).map(Self::CmdResetEvent)
+            }
+            CmdWaitEvents::NUMBER => {
+                CmdWaitEventsReply::decode(reader).map(Self::CmdWaitEvents)
+            }
+            CmdPipelineBarrier::NUMBER => {
+                CmdPipelineBarrierReply::decode(reader).map(Self::CmdPipelineBarrier)
+            }
+            CmdBeginQuery::NUMBER => {
+                CmdBeginQueryReply::decode(reader).map(Self::CmdBeginQuery)
+            }
+            CmdEndQuery::NUMBER => {
+                CmdEndQueryReply::decode(reader).map(Self::CmdEndQuery)
+            }
+            CmdResetQueryPool::NUMBER => {
+                CmdResetQueryPoolReply::decode(reader).map(Self::CmdResetQueryPool)
+            }
+            CmdWriteTimestamp::NUMBER => {
+                CmdWriteTimestampReply::decode(reader).map(Self::CmdWriteTimestamp)
+            }
+            CmdCopyQueryPoolResults::NUMBER => {
+                CmdCopyQueryPoolResultsReply::decode(reader)
+                    .map(Self::CmdCopyQueryPoolResults)
+            }
+            CmdPushConstants::NUMBER => {
+                CmdPushConstantsReply::decode(reader).map(Self::CmdPushConstants)
+            }
+            CmdExecuteCommands::NUMBER => {
+                CmdExecuteCommandsReply::decode(reader).map(Self::CmdExecuteCommands)
+            }
+            EnumerateInstanceVersion::NUMBER => {
+                EnumerateInstanceVersionReply::decode(reader)
+                    .map(Self::EnumerateInstanceVersion)
+            }
+            BindBufferMemory2::NUMBER => {
+                BindBufferMemory2Reply::decode(reader).map(Self::BindBufferMemory2)
+            }
+            BindImageMemory2::NUMBER => {
+                BindImageMemory2Reply::decode(reader).map(Self::BindImageMemory2)
+            }
+            GetDeviceGroupPeerMemoryFeatures::NUMBER => {
+                GetDeviceGroupPeerMemoryFeaturesReply::decode(reader)
+                    .map(Self::GetDeviceGroupPeerMemoryFeatures)
+            }
+            CmdSetDeviceMask::NUMBER => {
+                CmdSetDeviceMaskReply::decode(reader).map(Self::CmdSetDeviceMask)
+            }
+            CmdDispatchBase::NUMBER => {
+                CmdDispatchBaseReply::decode(reader).map(Self::CmdDispatchBase)
+            }
+            EnumeratePhysicalDeviceGroups::NUMBER => {
+                EnumeratePhysicalDeviceGroupsReply::decode(reader)
+                    .map(Self::EnumeratePhysicalDeviceGroups)
+            }
+            GetImageMemoryRequirements2::NUMBER => {
+                GetImageMemoryRequirements2Reply::decode(reader)
+                    .map(Self::GetImageMemoryRequirements2)
+            }
+            GetBufferMemoryRequirements2::NUMBER => {
+                GetBufferMemoryRequirements2Reply::decode(reader)
+                    .map(Self::GetBufferMemoryRequirements2)
+            }
+            GetImageSparseMemoryRequirements2::NUMBER => {
+                GetImageSparseMemoryRequirements2Reply::decode(reader)
+                    .map(Self::GetImageSparseMemoryRequirements2)
+            }
+            GetPhysicalDeviceFeatures2::NUMBER => {
+                GetPhysicalDeviceFeatures2Reply::decode(reader)
+                    .map(Self::GetPhysicalDeviceFeatures2)
+            }
+            GetPhysicalDeviceProperties2::NUMBER => {
+                GetPhysicalDeviceProperties2Reply::decode(reader)
+                    .map(Self::GetPhysicalDeviceProperties2)
+            }
+            GetPhysicalDeviceFormatProperties2::NUMBER => {
+                GetPhysicalDeviceFormatProperties2Reply::decode(reader)
+                    .map(Self::GetPhysicalDeviceFormatProperties2)
+            }
+            GetPhysicalDeviceImageFormatProperties2::NUMBER => {
+                GetPhysicalDeviceImageFormatProperties2Reply::decode(reader)
+                    .map(Self::GetPhysicalDeviceImageFormatProperties2)
+            }
+            GetPhysicalDeviceQueueFamilyProperties2::NUMBER => {
+                GetPhysicalDeviceQueueFamilyProperties2Reply::decode(reader)
+                    .map(Self::GetPhysicalDeviceQueueFamilyProperties2)
+            }
+            GetPhysicalDeviceMemoryProperties2::NUMBER => {
+                GetPhysicalDeviceMemoryProperties2Reply::decode(reader)
+                    .map(Self::GetPhysicalDeviceMemoryProperties2)
+            }
+            GetPhysicalDeviceSparseImageFormatProperties2::NUMBER => {
+                GetPhysicalDeviceSparseImageFormatProperties2Reply::decode(reader)
+                    .map(Self::GetPhysicalDeviceSparseImageFormatProperties2)
+            }
+            TrimCommandPool::NUMBER => {
+                TrimCommandPoolReply::decode(reader).map(Self::TrimCommandPool)
+            }
+            GetDeviceQueue2::NUMBER => {
+                GetDeviceQueue2Reply::decode(reader).map(Self::GetDeviceQueue2)
+            }
+            CreateSamplerYcbcrConversion::NUMBER => {
+                CreateSamplerYcbcrConversionReply::decode(reader)
+                    .map(Self::CreateSamplerYcbcrConversion)
+            }
+            DestroySamplerYcbcrConversion::NUMBER => {
+                DestroySamplerYcbcrConversionReply::decode(reader)
+                    .map(Self::DestroySamplerYcbcrConversion)
+            }
+            GetPhysicalDeviceExternalBufferProperties::NUMBER => {
+                GetPhysicalDeviceExternalBufferPropertiesReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceExternalBufferProperties)
+            }
+            GetPhysicalDeviceExternalFenceProperties::NUMBER => {
+                GetPhysicalDeviceExternalFencePropertiesReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceExternalFenceProperties)
+            }
+            GetPhysicalDeviceExternalSemaphoreProperties::NUMBER => {
+                GetPhysicalDeviceExternalSemaphorePropertiesReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceExternalSemaphoreProperties)
+            }
+            GetDescriptorSetLayoutSupport::NUMBER => {
+                GetDescriptorSetLayoutSupportReply::decode(reader)
+                    .map(Self::GetDescriptorSetLayoutSupport)
+            }
+            ResetQueryPool::NUMBER => {
+                ResetQueryPoolReply::decode(reader).map(Self::ResetQueryPool)
+            }
+            GetSemaphoreCounterValue::NUMBER => {
+                GetSemaphoreCounterValueReply::decode(reader)
+                    .map(Self::GetSemaphoreCounterValue)
+            }
+            WaitSemaphores::NUMBER => {
+                WaitSemaphoresReply::decode(reader).map(Self::WaitSemaphores)
+            }
+            SignalSemaphore::NUMBER => {
+                SignalSemaphoreReply::decode(reader).map(Self::SignalSemaphore)
+            }
+            GetBufferDeviceAddress::NUMBER => {
+                GetBufferDeviceAddressReply::decode(reader)
+                    .map(Self::GetBufferDeviceAddress)
+            }
+            GetBufferOpaqueCaptureAddress::NUMBER => {
+                GetBufferOpaqueCaptureAddressReply::decode(reader)
+                    .map(Self::GetBufferOpaqueCaptureAddress)
+            }
+            GetDeviceMemoryOpaqueCaptureAddress::NUMBER => {
+                GetDeviceMemoryOpaqueCaptureAddressReply::decode(reader)
+                    .map(Self::GetDeviceMemoryOpaqueCaptureAddress)
+            }
+            SetReplyCommandStreamMESA::NUMBER => {
+                SetReplyCommandStreamMESAReply::decode(reader)
+                    .map(Self::SetReplyCommandStreamMESA)
+            }
+            SeekReplyCommandStreamMESA::NUMBER => {
+                SeekReplyCommandStreamMESAReply::decode(reader)
+                    .map(Self::SeekReplyCommandStreamMESA)
+            }
+            ExecuteCommandStreamsMESA::NUMBER => {
+                ExecuteCommandStreamsMESAReply::decode(reader)
+                    .map(Self::ExecuteCommandStreamsMESA)
+            }
+            GetImageDrmFormatModifierPropertiesEXT::NUMBER => {
+                GetImageDrmFormatModifierPropertiesEXTReply::decode(reader)
+                    .map(Self::GetImageDrmFormatModifierPropertiesEXT)
+            }
+            CreateRingMESA::NUMBER => {
+                CreateRingMESAReply::decode(reader).map(Self::CreateRingMESA)
+            }
+            DestroyRingMESA::NUMBER => {
+                DestroyRingMESAReply::decode(reader).map(Self::DestroyRingMESA)
+            }
+            NotifyRingMESA::NUMBER => {
+                NotifyRingMESAReply::decode(reader).map(Self::NotifyRingMESA)
+            }
+            WriteRingExtraMESA::NUMBER => {
+                WriteRingExtraMESAReply::decode(reader).map(Self::WriteRingExtraMESA)
+            }
+            GetMemoryResourcePropertiesMESA::NUMBER => {
+                GetMemoryResourcePropertiesMESAReply::decode(reader)
+                    .map(Self::GetMemoryResourcePropertiesMESA)
+            }
+            CmdSetEvent2::NUMBER => {
+                CmdSetEvent2Reply::decode(reader).map(Self::CmdSetEvent2)
+            }
+            CmdResetEvent2::NUMBER => {
+                CmdResetEvent2Reply::decode(reader).map(Self::CmdResetEvent2)
+            }
+            CmdWaitEvents2::NUMBER => {
+                CmdWaitEvents2Reply::decode(reader).map(Self::CmdWaitEvents2)
+            }
+            CmdPipelineBarrier2::NUMBER => {
+                CmdPipelineBarrier2Reply::decode(reader).map(Self::CmdPipelineBarrier2)
+            }
+            CmdWriteTimestamp2::NUMBER => {
+                CmdWriteTimestamp2Reply::decode(reader).map(Self::CmdWriteTimestamp2)
+            }
+            QueueSubmit2::NUMBER => {
+                QueueSubmit2Reply::decode(reader).map(Self::QueueSubmit2)
+            }
+            CmdCopyBuffer2::NUMBER => {
+                CmdCopyBuffer2Reply::decode(reader).map(Self::CmdCopyBuffer2)
+            }
+            CmdCopyImage2::NUMBER => {
+                CmdCopyImage2Reply::decode(reader).map(Self::CmdCopyImage2)
+            }
+            CmdCopyBufferToImage2::NUMBER => {
+                CmdCopyBufferToImage2Reply::decode(reader)
+                    .map(Self::CmdCopyBufferToImage2)
+            }
+            CmdCopyImageToBuffer2::NUMBER => {
+                CmdCopyImageToBuffer2Reply::decode(reader)
+                    .map(Self::CmdCopyImageToBuffer2)
+            }
+            CmdBlitImage2::NUMBER => {
+                CmdBlitImage2Reply::decode(reader).map(Self::CmdBlitImage2)
+            }
+            CmdResolveImage2::NUMBER => {
+                CmdResolveImage2Reply::decode(reader).map(Self::CmdResolveImage2)
+            }
+            GetDeviceBufferMemoryRequirements::NUMBER => {
+                GetDeviceBufferMemoryRequirementsReply::decode(reader)
+                    .map(Self::GetDeviceBufferMemoryRequirements)
+            }
+            GetDeviceImageMemoryRequirements::NUMBER => {
+                GetDeviceImageMemoryRequirementsReply::decode(reader)
+                    .map(Self::GetDeviceImageMemoryRequirements)
+            }
+            GetDeviceImageSparseMemoryRequirements::NUMBER => {
+                GetDeviceImageSparseMemoryRequirementsReply::decode(reader)
+                    .map(Self::GetDeviceImageSparseMemoryRequirements)
+            }
+            GetPhysicalDeviceCalibrateableTimeDomainsKHR::NUMBER => {
+                GetPhysicalDeviceCalibrateableTimeDomainsKHRReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceCalibrateableTimeDomainsKHR)
+            }
+            GetCalibratedTimestampsKHR::NUMBER => {
+                GetCalibratedTimestampsKHRReply::decode(reader)
+                    .map(Self::GetCalibratedTimestampsKHR)
+            }
+            CmdBeginConditionalRenderingEXT::NUMBER => {
+                CmdBeginConditionalRenderingEXTReply::decode(reader)
+                    .map(Self::CmdBeginConditionalRenderingEXT)
+            }
+            CmdEndConditionalRenderingEXT::NUMBER => {
+                CmdEndConditionalRenderingEXTReply::decode(reader)
+                    .map(Self::CmdEndConditionalRenderingEXT)
+            }
+            ResetFenceResourceMESA::NUMBER => {
+                ResetFenceResourceMESAReply::decode(reader)
+                    .map(Self::ResetFenceResourceMESA)
+            }
+            WaitSemaphoreResourceMESA::NUMBER => {
+                WaitSemaphoreResourceMESAReply::decode(reader)
+                    .map(Self::WaitSemaphoreResourceMESA)
+            }
+            ImportSemaphoreResourceMESA::NUMBER => {
+                ImportSemaphoreResourceMESAReply::decode(reader)
+                    .map(Self::ImportSemaphoreResourceMESA)
+            }
+            CmdPushDescriptorSet::NUMBER => {
+                CmdPushDescriptorSetReply::decode(reader).map(Self::CmdPushDescriptorSet)
+            }
+            SubmitVirtqueueSeqnoMESA::NUMBER => {
+                SubmitVirtqueueSeqnoMESAReply::decode(reader)
+                    .map(Self::SubmitVirtqueueSeqnoMESA)
+            }
+            WaitVirtqueueSeqnoMESA::NUMBER => {
+                WaitVirtqueueSeqnoMESAReply::decode(reader)
+                    .map(Self::WaitVirtqueueSeqnoMESA)
+            }
+            WaitRingSeqnoMESA::NUMBER => {
+                WaitRingSeqnoMESAReply::decode(reader).map(Self::WaitRingSeqnoMESA)
+            }
+            GetDeviceImageSubresourceLayout::NUMBER => {
+                GetDeviceImageSubresourceLayoutReply::decode(reader)
+                    .map(Self::GetDeviceImageSubresourceLayout)
+            }
+            GetImageSubresourceLayout2::NUMBER => {
+                GetImageSubresourceLayout2Reply::decode(reader)
+                    .map(Self::GetImageSubresourceLayout2)
+            }
+            GetPhysicalDeviceMultisamplePropertiesEXT::NUMBER => {
+                GetPhysicalDeviceMultisamplePropertiesEXTReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceMultisamplePropertiesEXT)
+            }
+            CmdBindDescriptorSets2::NUMBER => {
+                CmdBindDescriptorSets2Reply::decode(reader)
+                    .map(Self::CmdBindDescriptorSets2)
+            }
+            CmdPushConstants2::NUMBER => {
+                CmdPushConstants2Reply::decode(reader).map(Self::CmdPushConstants2)
+            }
+            CmdPushDescriptorSet2::NUMBER => {
+                CmdPushDescriptorSet2Reply::decode(reader)
+                    .map(Self::CmdPushDescriptorSet2)
+            }
+            CopyImageToImage::NUMBER => {
+                CopyImageToImageReply::decode(reader).map(Self::CopyImageToImage)
+            }
+            TransitionImageLayout::NUMBER => {
+                TransitionImageLayoutReply::decode(reader)
+                    .map(Self::TransitionImageLayout)
+            }
+            CopyImageToMemoryMESA::NUMBER => {
+                CopyImageToMemoryMESAReply::decode(reader)
+                    .map(Self::CopyImageToMemoryMESA)
+            }
+            CopyMemoryToImageMESA::NUMBER => {
+                CopyMemoryToImageMESAReply::decode(reader)
+                    .map(Self::CopyMemoryToImageMESA)
+            }
+            GetPhysicalDeviceCooperativeMatrixPropertiesKHR::NUMBER => {
+                GetPhysicalDeviceCooperativeMatrixPropertiesKHRReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceCooperativeMatrixPropertiesKHR)
+            }
+            _ => Err(reader.error(DecodeErrorKind::Command(number)).within("Reply")),
+        }
+    }
+}
