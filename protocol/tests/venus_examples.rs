@@ -52,7 +52,8 @@ fn enumerate_instance_version() {
     let mut window = [0; 64];
     let mut writer = Writer::window(&mut window);
     let version = 0x40_4000;
-    EnumerateInstanceVersionReply { result: VkResult::SUCCESS, p_api_version: Some(&version) }.encode(&mut writer);
+    EnumerateInstanceVersionReply { result: VkResult::SUCCESS, p_api_version: Some(&version) }
+        .encode(&mut writer);
     assert_eq!(writer.finish(), Ok(20));
     assert_eq!(window[..20], bytes(&[W(137), W(0), Q(1), W(version)]));
 }
@@ -101,7 +102,20 @@ fn sequence_number_commands() {
 #[test]
 fn create_ring_with_a_monitor() {
     let head = [W(188), W(0), Q(9), Q(1), W(1_000_384_000), Q(1), W(1_000_384_006), Q(0), W(3_000_000)];
-    let members = [W(0), W(4), Q(0), Q(131_268), Q(1_000_000), Q(0), Q(64), Q(128), Q(192), Q(131_072), Q(131_264), Q(4)];
+    let members = [
+        W(0),
+        W(4),
+        Q(0),
+        Q(131_268),
+        Q(1_000_000),
+        Q(0),
+        Q(64),
+        Q(128),
+        Q(192),
+        Q(131_072),
+        Q(131_264),
+        Q(4),
+    ];
     let wire = [bytes(&head), bytes(&members)].concat();
     assert_eq!(wire.len(), 140);
     let monitor = RingMonitorInfoMESA { max_reporting_period_microseconds: 3_000_000, ..Default::default() };
@@ -126,12 +140,24 @@ fn create_ring_with_a_monitor() {
 #[test]
 fn chains_carry_all_stypes_before_any_member_and_members_in_reverse() {
     let wire = bytes(&[
-        W(21), W(0), Q(3), Q(1), // vkAllocateMemory, device 3, info present
-        W(5), Q(1), W(1_000_127_001), Q(1), W(1_000_384_002), Q(0), // dedicated, then import, end
+        W(21),
+        W(0),
+        Q(3),
+        Q(1), // vkAllocateMemory, device 3, info present
+        W(5),
+        Q(1),
+        W(1_000_127_001),
+        Q(1),
+        W(1_000_384_002),
+        Q(0),  // dedicated, then import, end
         W(77), // import: resourceId
-        Q(0), Q(12), // dedicated: image, buffer
-        Q(4096), W(2), // allocationSize, memoryTypeIndex
-        Q(0), Q(1), Q(13), // allocator, memory
+        Q(0),
+        Q(12), // dedicated: image, buffer
+        Q(4096),
+        W(2), // allocationSize, memoryTypeIndex
+        Q(0),
+        Q(1),
+        Q(13), // allocator, memory
     ]);
     let import = ImportMemoryResourceInfoMESA { resource_id: 77, ..Default::default() };
     let dedicated = MemoryDedicatedAllocateInfo { buffer: Buffer(12), ..Default::default() };
@@ -156,7 +182,8 @@ fn partial_properties_carry_what_sizes_the_reply() {
     let decoded = stream::next(&mut Reader::new(&wire, &arena)).expect("decodes");
     let Some((_, Command::GetPhysicalDeviceMemoryProperties(_))) = decoded else { panic!("{decoded:?}") };
     // VkPhysicalDeviceVulkan14Properties: counts of both layout arrays; VkPhysicalDeviceProperties: nothing.
-    let wire = bytes(&[W(148), W(1), Q(2), Q(1), W(1_000_059_001), Q(1), W(56), Q(0), W(64), Q(64), W(0), Q(0)]);
+    let wire =
+        bytes(&[W(148), W(1), Q(2), Q(1), W(1_000_059_001), Q(1), W(56), Q(0), W(64), Q(64), W(0), Q(0)]);
     let (_, command) = stream::next(&mut Reader::new(&wire, &arena)).expect("decodes").expect("is a command");
     let Command::GetPhysicalDeviceProperties2(command) = command else { panic!("{command:?}") };
     let chain = command.p_properties.expect("present").p_next;
@@ -167,7 +194,8 @@ fn partial_properties_carry_what_sizes_the_reply() {
 
 #[test]
 fn bytes_are_padded_and_text_is_counted_with_its_terminator() {
-    let wire = [bytes(&[W(132), W(0), Q(1), Q(2), W(0x20), W(8), W(6), Q(6)]), b"abcdef\0\0".to_vec()].concat();
+    let wire =
+        [bytes(&[W(132), W(0), Q(1), Q(2), W(0x20), W(8), W(6), Q(6)]), b"abcdef\0\0".to_vec()].concat();
     let command = CmdPushConstants {
         command_buffer: CommandBuffer(1),
         layout: PipelineLayout(2),
@@ -178,7 +206,8 @@ fn bytes_are_padded_and_text_is_counted_with_its_terminator() {
     };
     check(&wire, ASYNC, &Command::CmdPushConstants(command));
 
-    let wire = [bytes(&[W(14), W(1), Q(2), Q(5)]), b"name\0\0\0\0".to_vec(), bytes(&[Q(1), W(0), Q(0)])].concat();
+    let wire =
+        [bytes(&[W(14), W(1), Q(2), Q(5)]), b"name\0\0\0\0".to_vec(), bytes(&[Q(1), W(0), Q(0)])].concat();
     let command = EnumerateDeviceExtensionProperties {
         physical_device: PhysicalDevice(2),
         p_layer_name: Some(c"name"),
@@ -207,7 +236,22 @@ fn clear_colours_are_tagged() {
 #[test]
 fn shader_code_is_counted_in_words_and_must_divide() {
     let module = |size: u64, count: u64| {
-        bytes(&[W(59), W(0), Q(3), Q(1), W(16), Q(0), W(0), Q(size), Q(count), W(0x0723_0203), W(0), Q(0), Q(1), Q(4)])
+        bytes(&[
+            W(59),
+            W(0),
+            Q(3),
+            Q(1),
+            W(16),
+            Q(0),
+            W(0),
+            Q(size),
+            Q(count),
+            W(0x0723_0203),
+            W(0),
+            Q(0),
+            Q(1),
+            Q(4),
+        ])
     };
     let arena = Arena::new(1 << 20);
     let wire = module(8, 2);

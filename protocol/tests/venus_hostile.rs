@@ -29,10 +29,16 @@ fn unknown_commands_are_errors() {
 fn counts_must_match_their_length_member() {
     // vkCmdExecuteCommands: commandBufferCount 2, array of 3.
     let wire = [1, 0, 2, 3, 0, 1, 0, 2, 0, 3, 0];
-    assert_eq!(error(136, &wire), ("CmdExecuteCommands.pCommandBuffers", Kind::Count { found: 3, expected: 2 }));
+    assert_eq!(
+        error(136, &wire),
+        ("CmdExecuteCommands.pCommandBuffers", Kind::Count { found: 3, expected: 2 })
+    );
     // Null is no way out for a required array.
     let wire = [1, 0, 2, 0, 0];
-    assert_eq!(error(136, &wire), ("CmdExecuteCommands.pCommandBuffers", Kind::Count { found: 0, expected: 2 }));
+    assert_eq!(
+        error(136, &wire),
+        ("CmdExecuteCommands.pCommandBuffers", Kind::Count { found: 0, expected: 2 })
+    );
 }
 
 #[test]
