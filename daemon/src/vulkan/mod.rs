@@ -30,6 +30,8 @@ mod extensions;
 mod generated;
 mod host_copy;
 mod instance;
+#[cfg(test)]
+mod layout_tests;
 mod lower;
 mod memory;
 mod objects;
