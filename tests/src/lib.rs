@@ -9,10 +9,12 @@
 pub mod acceptance;
 pub mod bridge;
 pub mod completion;
+pub mod daemon;
 pub mod daemon_process;
 pub mod frontend;
 pub mod guest;
 pub mod model;
 pub mod packages;
 pub mod prerequisites;
+pub mod random;
 pub mod vm;

@@ -9,4 +9,4 @@ pub mod session;
 pub mod virtqueue;
 pub mod window;
 
-pub use session::{Options, Session};
+pub use session::{Closer, Options, Session, Vmm};

@@ -38,13 +38,23 @@ pub struct Options {
     pub control_size: u16,
     /// Feature bits the driver would accept; what is used is what both sides have.
     pub features: u64,
-    /// Announce each window mapping as a memory region before acknowledging it, as QEMU does.
-    pub announce_maps: bool,
+    /// Whose habits it has.
+    pub vmm: Vmm,
+}
+
+/// The two ways in which VMMs treat the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vmm {
+    /// A mapping becomes a memory region of every vhost-user device before it is acknowledged; a guest's reset drops all
+    /// of them, which the backend learns from the memory table at the next start.
+    Qemu,
+    /// Mappings are nobody else's business, and a reset leaves them alone: the backend has to take them back.
+    Crosvm,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { ram_size: 64 << 20, control_size: 1024, features: u64::MAX, announce_maps: false }
+        Self { ram_size: 64 << 20, control_size: 1024, features: u64::MAX, vmm: Vmm::Qemu }
     }
 }
 
@@ -62,6 +72,7 @@ pub struct Session {
     features: u64,
     protocol_features: ProtocolFeatures,
     config: [u8; CONFIG_LEN],
+    vmm: Vmm,
     closed: Arc<Closed>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -114,7 +125,7 @@ impl Session {
         let shmem = frontend.get_shmem_config().context("GET_SHMEM_CONFIG")?;
         let size = shmem.memory_sizes[usize::from(HOST_VISIBLE)];
         ensure!(shmem.nregions == 1 && size > 0, "{} regions, region 1 has {size} bytes", { shmem.nregions });
-        let window = Arc::new(Window::new(size, options.announce_maps.then(|| frontend.clone()))?);
+        let window = Arc::new(Window::new(size, (options.vmm == Vmm::Qemu).then(|| frontend.clone()))?);
         let mut channel = FrontendReqHandler::new(Arc::clone(&window))?;
         channel.set_reply_ack_flag(true);
         frontend.set_backend_request_fd(&channel.get_tx_raw_fd()).context("SET_BACKEND_REQ_FD")?;
@@ -139,11 +150,14 @@ impl Session {
             features,
             protocol_features,
             config: config.try_into().ok().context("GET_CONFIG returned another length")?,
+            vmm: options.vmm,
             closed,
             threads: Vec::new(),
         };
         session.spawn_threads(channel)?;
-        session.start_queues(0, 0)?;
+        session.frontend.set_features(features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
+        session.frontend.add_mem_region(&session.ram.region()?).context("ADD_MEM_REG")?;
+        session.start_rings(0, 0)?;
         Ok(session)
     }
 
@@ -180,20 +194,35 @@ impl Session {
     }
 
     /// What a VMM does when it pauses: the rings stop, everything else stays. Returns both ring positions.
-    pub fn stop_queues(&mut self) -> Result<(u16, u16)> {
+    pub fn stop(&mut self) -> Result<[u16; 2]> {
         let mut bases = [0; 2];
         for (index, base) in bases.iter_mut().enumerate() {
             self.frontend.set_vring_enable(index, false)?;
             *base = u16::try_from(self.frontend.get_vring_base(index)?)?;
         }
-        self.frontend.remove_mem_region(&self.ram.region()?)?;
-        Ok((bases[0], bases[1]))
+        Ok(bases)
     }
 
-    /// What a VMM does when it continues: the same messages as at the first start, with the positions kept.
-    pub fn start_queues(&mut self, control_base: u16, cursor_base: u16) -> Result<()> {
+    /// What a VMM does when it continues: the rings start where they stopped.
+    pub fn cont(&mut self, [control, cursor]: [u16; 2]) -> Result<()> {
         self.frontend.set_features(self.features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
-        self.frontend.add_mem_region(&self.ram.region()?).context("ADD_MEM_REG")?;
+        self.start_rings(control, cursor)
+    }
+
+    /// What a VMM does when the guest is reset. The backend is not told; what is left of the window depends on the VMM.
+    pub fn reset(&mut self) -> Result<()> {
+        self.stop()?;
+        let dropped = if self.vmm == Vmm::Qemu { self.window.drop_all() } else { Vec::new() };
+        self.control.reset()?;
+        self.cursor.reset()?;
+        self.frontend.set_features(self.features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
+        for region in dropped {
+            self.frontend.remove_mem_region(&region).context("REM_MEM_REG")?;
+        }
+        self.start_rings(0, 0)
+    }
+
+    fn start_rings(&mut self, control_base: u16, cursor_base: u16) -> Result<()> {
         for (index, queue, base) in [(0, &self.control, control_base), (1, &self.cursor, cursor_base)] {
             let ring = queue.addresses();
             self.frontend.set_vring_num(index, queue.size()).context("SET_VRING_NUM")?;
@@ -215,15 +244,6 @@ impl Session {
         // As QEMU does: requests that were made available while the rings stood still are not forgotten.
         self.control.kick.write(1)?;
         Ok(())
-    }
-
-    /// What QEMU does when the guest is reset: the rings stop, the window's mappings vanish, the rings start at 0.
-    pub fn reset(&mut self) -> Result<()> {
-        self.stop_queues()?;
-        self.window.drop_all();
-        self.control.reset()?;
-        self.cursor.reset()?;
-        self.start_queues(0, 0)
     }
 
     fn spawn_threads(&mut self, channel: FrontendReqHandler<Window>) -> Result<()> {

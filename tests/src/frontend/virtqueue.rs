@@ -390,3 +390,6 @@ impl Ring {
         taken
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,6 +47,8 @@ pub struct Window {
     size: u64,
     maps: Mutex<BTreeMap<u64, WindowMap>>,
     violations: Mutex<Vec<String>>,
+    /// What the last reset dropped: its descriptors are still named by the memory table.
+    dropped: Mutex<Vec<(u64, WindowMap)>>,
     /// A message to oneself duplicates a descriptor that is only lent as a number.
     duplicator: Mutex<(UnixStream, UnixStream)>,
     /// When present, every mapping is announced as a memory region before it is acknowledged, as QEMU does.
@@ -60,6 +62,7 @@ impl Window {
             size,
             maps: Mutex::default(),
             violations: Mutex::default(),
+            dropped: Mutex::default(),
             duplicator: Mutex::new(UnixStream::pair().context("a pair of sockets")?),
             announce,
         })
@@ -85,12 +88,13 @@ impl Window {
         self.violations.lock().clone()
     }
 
-    /// Drops every mapping without a word to the backend, as QEMU does when the guest is reset.
-    pub fn drop_all(&self) {
+    /// Drops every mapping, as QEMU does when the guest is reset; the memory regions they were, for the next start to
+    /// withdraw.
+    pub fn drop_all(&self) -> Vec<VhostUserMemoryRegionInfo> {
         let maps = std::mem::take(&mut *self.maps.lock());
-        for (offset, map) in maps {
-            self.withdraw(offset, &map);
-        }
+        let mut dropped = self.dropped.lock();
+        *dropped = maps.into_iter().collect();
+        dropped.iter().map(|(offset, map)| region(*offset, map)).collect()
     }
 
     fn check(&self, request: &VhostUserMMap) -> Result<()> {

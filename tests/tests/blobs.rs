@@ -1,0 +1,230 @@
+//! Host blobs in the window: made, mapped, shared between contexts, unmapped, refused.
+
+use anyhow::{Context, Result};
+use protocol::ids::{BlobId, ContextId, ResourceId};
+use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Response, ResponseType};
+use tests::daemon::{Daemon, Holdings};
+use tests::frontend::{Options, Vmm};
+use tests::guest::{Gpu, GpuError, is_refusal};
+use vm_memory::{Bytes, VolatileMemory};
+
+fn create(guest: &Gpu, context: ContextId, size: u64) -> Result<ResourceId, GpuError> {
+    let resource_id = guest.new_resource_id();
+    let (blob_mem, blob_flags, blob_id) = (BlobMem::Host3d, BlobFlags::MAPPABLE, BlobId(0));
+    let command =
+        Command::ResourceCreateBlob { resource_id, blob_mem, blob_flags, blob_id, size, entries: &[] };
+    guest.call(&command, Some(context)).map(|_| resource_id)
+}
+
+fn map(guest: &Gpu, resource_id: ResourceId, offset: u64) -> Result<Response, GpuError> {
+    guest.call(&Command::ResourceMapBlob { resource_id, offset }, None)
+}
+
+fn unmap(guest: &Gpu, resource_id: ResourceId) -> Result<Response, GpuError> {
+    guest.call(&Command::ResourceUnmapBlob { resource_id }, None)
+}
+
+fn unref(guest: &Gpu, resource_id: ResourceId) -> Result<Response, GpuError> {
+    guest.call(&Command::ResourceUnref { resource_id }, None)
+}
+
+#[test]
+fn shared_memory_is_zero_writable_and_of_fixed_size() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("shmem")?;
+    let blob = guest.create_shmem(context, 131_268)?;
+    assert_eq!(blob.size, 135_168);
+    let (_, mapping) = blob.mapping.as_ref().context("a mappable blob is mapped")?;
+    assert!(mapping.writable);
+    assert_eq!(mapping.fd_offset, 0);
+    assert_eq!(mapping.len, blob.size);
+    let memory = mapping.map()?;
+    let mut bytes = vec![1; blob.size as usize];
+    memory.as_volatile_slice().read_slice(&mut bytes, 0)?;
+    assert!(bytes.iter().all(|&byte| byte == 0));
+    memory.as_volatile_slice().write_slice(b"written", 4096)?;
+    // A guest that could shrink it would make the daemon's accesses fault.
+    assert!(mapping.file.set_len(4096).is_err());
+    assert!(mapping.file.set_len(1 << 20).is_err());
+    guest.destroy_blob(blob)?;
+    assert_eq!(guest.session.window.live(), 0);
+    Ok(())
+}
+
+#[test]
+fn mapping_is_announced_as_memory_region_before_it_is_acknowledged() -> Result<()> {
+    // QEMU sends the new memory table while the daemon waits for the reply to its map: a lock held there would deadlock.
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest_with(Options { vmm: Vmm::Qemu, ..Options::default() })?;
+    let context = guest.create_context("announced")?;
+    let blobs: Vec<_> = (0..50).map(|_| guest.create_shmem(context, 4096)).collect::<Result<_>>()?;
+    for blob in blobs {
+        guest.destroy_blob(blob)?;
+    }
+    assert_eq!(guest.session.window.violations(), Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn live_maps_are_capped_below_what_qemu_survives() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("many")?;
+    let mut mapped = Vec::new();
+    let mut refused = 0;
+    for _ in 0..1000 {
+        match guest.create_shmem(context, 4096) {
+            Ok(blob) => mapped.push(blob),
+            Err(e) => {
+                assert!(is_refusal(&e, ResponseType::ERR_OUT_OF_MEMORY), "{e:#}");
+                refused += 1;
+            }
+        }
+    }
+    assert!((300..=480).contains(&mapped.len()), "{} live maps", mapped.len());
+    assert_eq!(mapped.len() + refused, 1000);
+    assert_eq!(guest.session.window.live(), mapped.len());
+    guest.destroy_blob(mapped.remove(0))?;
+    mapped.push(guest.create_shmem(context, 4096)?);
+    for blob in mapped {
+        guest.destroy_blob(blob)?;
+    }
+    assert_eq!(guest.session.window.live(), 0);
+    assert_eq!(guest.session.window.violations(), Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn maps_a_frontend_would_punish_are_refused_by_the_daemon() -> Result<()> {
+    let daemon = Daemon::start_with(&["--window-size", "16MiB"])?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("wrong maps")?;
+    let (first, second) = (create(&guest, context, 8192)?, create(&guest, context, 8192)?);
+    map(&guest, first, 0x10000)?;
+    for offset in [0x10000, 0xf000, 0x11000, 1, 0x800, 0xff_f000, 1 << 24, u64::MAX - 4095, u64::MAX] {
+        assert!(map(&guest, second, offset).is_err(), "offset {offset:#x}");
+    }
+    assert!(map(&guest, first, 0x20000).is_err(), "mapped twice");
+    assert!(map(&guest, ResourceId(4711), 0x20000).is_err(), "no such resource");
+    assert!(unmap(&guest, second).is_err(), "not mapped");
+    map(&guest, second, 0xff_e000)?;
+    map(&guest, create(&guest, context, 4096)?, 0xf000)?;
+    assert_eq!(guest.session.window.violations(), Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn blob_sizes_are_checked() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("wrong sizes")?;
+    for size in [0, 1, 4095, 4097, 1 << 62, u64::MAX, u64::MAX - 4095] {
+        assert!(create(&guest, context, size).is_err(), "size {size:#x}");
+    }
+    let used = create(&guest, context, 4096)?;
+    let (blob_mem, blob_flags, blob_id) = (BlobMem::Host3d, BlobFlags::MAPPABLE, BlobId(0));
+    for (resource_id, blob_mem) in
+        [(used, blob_mem), (ResourceId(0), blob_mem), (ResourceId(900), BlobMem::Host3dGuest)]
+    {
+        let command = Command::ResourceCreateBlob {
+            resource_id,
+            blob_mem,
+            blob_flags,
+            blob_id,
+            size: 4096,
+            entries: &[],
+        };
+        assert!(guest.call(&command, Some(context)).is_err(), "{command:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn unref_unmaps_first() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("unref")?;
+    let resource_id = create(&guest, context, 4096)?;
+    map(&guest, resource_id, 0)?;
+    unref(&guest, resource_id)?;
+    // The range must be free for certain once UNREF was answered.
+    assert_eq!(guest.session.window.live(), 0);
+    map(&guest, create(&guest, context, 4096)?, 0)?;
+    assert!(unref(&guest, resource_id).is_err(), "released twice");
+    assert_eq!(guest.session.window.violations(), Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn blob_outlives_its_context_until_it_is_released() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("maker")?;
+    let blob = guest.create_shmem(context, 4096)?;
+    let memory = blob.mapping.as_ref().context("mapped")?.1.map()?;
+    memory.as_volatile_slice().write_obj(0x55aa_u32, 0)?;
+    guest.destroy_context(context)?;
+    daemon.wait_for_workers(0)?;
+    assert_eq!(guest.session.window.live(), 1);
+    assert_eq!(memory.as_volatile_slice().read_obj::<u32>(0)?, 0x55aa);
+    unmap(&guest, blob.resource_id)?;
+    unref(&guest, blob.resource_id)?;
+    assert_eq!(guest.session.window.live(), 0);
+    Ok(())
+}
+
+#[test]
+fn attaching_needs_a_context_and_a_resource() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    let (first, second) = (guest.create_context("first")?, guest.create_context("second")?);
+    let blob = guest.create_shmem(first, 4096)?;
+    let resource_id = blob.resource_id;
+    let attach =
+        |resource_id, context| guest.call(&Command::CtxAttachResource { resource_id }, Some(context));
+    attach(resource_id, second)?;
+    assert!(attach(ResourceId(999), second).is_err());
+    assert!(attach(resource_id, ContextId(999)).is_err());
+    guest.call(&Command::CtxDetachResource { resource_id }, Some(second))?;
+    guest.destroy_blob(blob)?;
+    Ok(())
+}
+
+#[test]
+fn memory_object_that_does_not_exist_makes_no_blob() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("no memory")?;
+    assert!(guest.create_blob(context, BlobId(0x1234), BlobFlags::MAPPABLE, 4096).is_err());
+    // The question was answered by the worker, which goes on.
+    guest.create_shmem(context, 4096)?;
+    daemon.wait_for_workers(1)?;
+    Ok(())
+}
+
+#[test]
+fn thousands_of_blobs_leave_no_descriptor_behind() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("churn")?;
+    let worker = daemon.wait_for_workers(1)?[0];
+    let churn = |count: usize| -> Result<()> {
+        for _ in 0..count {
+            let blobs: Vec<_> = (0..20).map(|_| guest.create_shmem(context, 8192)).collect::<Result<_>>()?;
+            blobs.into_iter().try_for_each(|blob| guest.destroy_blob(blob))?;
+        }
+        // The worker has seen everything before this.
+        guest.submit_fenced(context, protocol::ids::RingIdx(0), &[]).wait(tests::guest::PATIENCE)?;
+        Ok(())
+    };
+    churn(10)?;
+    let before = (Holdings::of(daemon.pid())?, Holdings::of(worker)?);
+    churn(100)?;
+    let after = (Holdings::of(daemon.pid())?, Holdings::of(worker)?);
+    assert_eq!(before.0.descriptors, after.0.descriptors);
+    assert_eq!(before.1.descriptors, after.1.descriptors);
+    assert!(after.0.mappings <= before.0.mappings + 2, "{before:?} became {after:?}");
+    assert!(after.1.mappings <= before.1.mappings + 2, "{before:?} became {after:?}");
+    Ok(())
+}

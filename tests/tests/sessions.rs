@@ -1,0 +1,206 @@
+//! One VM after another: sessions begin and end, and nothing of one is left for the next.
+
+use anyhow::Result;
+use rustix::process::{Signal, kill_process};
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::time::Duration;
+use tests::daemon::{self, Daemon, Holdings, eventually};
+use tests::frontend::{Options, Session};
+use tests::guest::Gpu;
+
+fn fill(guest: &Gpu) -> Result<()> {
+    for _ in 0..2 {
+        let context = guest.create_context("live")?;
+        for _ in 0..12 {
+            guest.create_shmem(context, 64 << 10)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn end_of_a_session_frees_everything_and_the_next_one_is_served() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let run = || -> Result<()> {
+        let guest = daemon.guest()?;
+        fill(&guest)?;
+        daemon.wait_for_workers(2)?;
+        drop(guest);
+        daemon.wait_for_workers(0)?;
+        Ok(())
+    };
+    (0..3).try_for_each(|_| run())?;
+    // A session that is just accepted: the state between two sessions is seen only by waiting.
+    let settled = || Holdings::of(daemon.pid()).map_or(usize::MAX, |holdings| holdings.descriptors);
+    let mut lowest = usize::MAX;
+    eventually(Duration::from_millis(500), || {
+        lowest = lowest.min(settled());
+        false
+    });
+    (0..10).try_for_each(|_| run())?;
+    assert!(
+        eventually(Duration::from_secs(5), || settled() <= lowest),
+        "{lowest} descriptors became {}",
+        settled()
+    );
+    Ok(())
+}
+
+#[test]
+fn frontend_that_dies_in_the_middle_of_negotiation_is_survived() -> Result<()> {
+    let mut daemon = Daemon::start()?;
+    for cut in 0..10 {
+        let stream = UnixStream::connect(daemon.socket())?;
+        // SET_OWNER, then a piece of the next header.
+        let bytes = [3u32, 1, 0, 1, 1].map(u32::to_le_bytes).concat();
+        std::io::Write::write_all(&mut &stream, &bytes[..2 * cut])?;
+        drop(stream);
+    }
+    assert!(daemon.is_running());
+    assert_eq!(daemon.guest()?.capset()?.len(), 160);
+    Ok(())
+}
+
+#[test]
+fn second_frontend_waits_for_the_first_to_go() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let first = daemon.guest()?;
+    let socket = daemon.socket();
+    let second = std::thread::spawn(move || Session::connect(&socket, Options::default()).map(Gpu::new));
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(first.capset()?.len(), 160, "the first session is not disturbed");
+    drop(first);
+    // Refused or served once the first is gone: both are fine, as long as the daemon serves whoever comes after.
+    let _ = second.join().expect("connecting does not panic");
+    assert_eq!(daemon.guest()?.capset()?.len(), 160);
+    Ok(())
+}
+
+#[test]
+fn exit_on_disconnect_ends_the_daemon() -> Result<()> {
+    let mut daemon = Daemon::start_with(&["--exit-on-disconnect"])?;
+    let guest = daemon.guest()?;
+    fill(&guest)?;
+    let workers = daemon.wait_for_workers(2)?;
+    drop(guest);
+    assert!(eventually(Duration::from_secs(10), || !daemon.is_running()), "{}", daemon.log());
+    assert!(eventually(Duration::from_secs(5), || workers
+        .iter()
+        .all(|&worker| Holdings::of(worker).is_err())));
+    assert!(!daemon.socket().exists());
+    Ok(())
+}
+
+#[test]
+fn sigterm_ends_everything_cleanly() -> Result<()> {
+    for with_guest in [false, true] {
+        let mut daemon = Daemon::start()?;
+        let guest = with_guest.then(|| daemon.guest()).transpose()?;
+        let workers = match &guest {
+            Some(guest) => {
+                fill(guest)?;
+                daemon.wait_for_workers(2)?
+            }
+            None => Vec::new(),
+        };
+        let status = daemon.terminate()?;
+        assert!(status.success(), "{status}: {}", daemon.log());
+        assert!(!daemon.socket().exists());
+        assert!(eventually(Duration::from_secs(5), || workers
+            .iter()
+            .all(|&worker| Holdings::of(worker).is_err())));
+        if let Some(guest) = guest {
+            assert!(guest.session.wait_until_over(Duration::from_secs(5)));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn workers_do_not_outlive_a_killed_daemon() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    fill(&guest)?;
+    let workers = daemon.wait_for_workers(2)?;
+    kill_process(daemon.pid(), Signal::KILL)?;
+    assert!(eventually(Duration::from_secs(5), || workers
+        .iter()
+        .all(|&worker| Holdings::of(worker).is_err())));
+    Ok(())
+}
+
+#[test]
+fn stale_socket_is_replaced_and_a_live_one_is_respected() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("gpu.sock");
+    drop(std::os::unix::net::UnixListener::bind(&path)?);
+    let start = || {
+        daemon::command()?
+            .arg("--socket-path")
+            .arg(&path)
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(anyhow::Error::from)
+    };
+    let mut first = start()?;
+    let connected = eventually(Duration::from_secs(30), || UnixStream::connect(&path).is_ok());
+    let second = start()?.wait_with_output()?;
+    let still_there = UnixStream::connect(&path).is_ok();
+    first.kill()?;
+    first.wait()?;
+    assert!(connected && still_there);
+    assert!(!second.status.success());
+    assert_eq!(String::from_utf8_lossy(&second.stderr).lines().count(), 1, "{:?}", second.stderr);
+    Ok(())
+}
+
+#[test]
+fn bad_options_are_one_clear_line_each() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("gpu.sock").to_string_lossy().into_owned();
+    for (options, word) in [
+        (vec!["--socket-path", &socket, "--gpu", "no such gpu"], "no such gpu"),
+        (vec!["--socket-path", "/nonexistent/folder/gpu.sock"], "/nonexistent/folder/gpu.sock"),
+        (vec!["--socket-path", &socket, "--window-size", "many"], "window-size"),
+        (vec!["--socket-path", &socket, "--window-size", "4097"], "window-size"),
+        (vec!["--socket-path", &socket, "--scanouts", "9"], "scanouts"),
+        (vec!["--fd", "1000"], "fd"),
+    ] {
+        let output = daemon::command()?.args(&options).output()?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{options:?}");
+        assert!(stderr.contains(word), "{options:?}: {stderr}");
+        assert!(stderr.lines().count() <= 4, "{options:?}: {stderr}");
+    }
+    Ok(())
+}
+
+#[test]
+fn session_on_an_inherited_descriptor_works() -> Result<()> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut command = daemon::command()?;
+    command.args(["--fd", "0"]).stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
+    let mut child = command.spawn()?;
+    drop(command);
+    let guest = Gpu::new(Session::start(ours, Options::default())?);
+    let context = guest.create_context("on a pair")?;
+    guest.create_shmem(context, 4096)?;
+    drop(guest);
+    // There is nobody else to serve on a pair of sockets.
+    assert!(eventually(Duration::from_secs(10), || matches!(child.try_wait(), Ok(Some(_)))));
+    Ok(())
+}
+
+#[test]
+fn questions_without_a_socket_are_answered() -> Result<()> {
+    let ask = |option: &str| -> Result<String> {
+        let output = daemon::command()?.arg(option).output()?;
+        anyhow::ensure!(output.status.success(), "{option}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    assert!(ask("--version")?.starts_with("vhost-user-vulkan "));
+    assert!(ask("--print-capabilities")?.contains("\"type\": \"gpu\""));
+    assert!(!ask("--list-gpus")?.trim().is_empty());
+    Ok(())
+}
