@@ -154,6 +154,16 @@ impl Holdings {
     }
 }
 
+/// Processor time a process has used so far, in the kernel's resolution of 10 ms.
+pub fn cpu_time(pid: Pid) -> Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    // utime and stime are fields 14 and 15 of the file; the first two are cut off here.
+    let ticks = |field: usize| fields.get(field).and_then(|ticks| ticks.parse::<u64>().ok());
+    let used = ticks(11).zip(ticks(12)).context("processor time")?;
+    Ok(Duration::from_millis((used.0 + used.1) * 1000 / rustix::param::clock_ticks_per_second()))
+}
+
 /// Polls until the condition holds; for what has no event to wait for.
 pub fn eventually(timeout: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + timeout;

@@ -5,6 +5,7 @@
 
 mod blob;
 mod gpu;
+pub mod ring;
 
 pub use blob::{Blob, is_refusal};
 pub use gpu::{Answer, Gpu, GpuError, PATIENCE};

@@ -1,0 +1,210 @@
+//! A hostile Venus driver: random and mutated submissions, ring contents, heads and tails. A broken context ends alone, its
+//! fences arrive, and the next one works.
+
+use anyhow::{Context, Result, ensure};
+use protocol::ids::{ContextId, RingIdx};
+use protocol::venus::generated::{
+    Command, CommandStreamDescriptionMESA, CreateRingMESA, DestroyRingMESA, EnumerateInstanceVersion,
+    ExecuteCommandStreamsMESA, NotifyRingMESA, RingCreateInfoMESA, SetReplyCommandStreamMESA,
+    SubmitVirtqueueSeqnoMESA, WaitRingSeqnoMESA, WaitVirtqueueSeqnoMESA,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tests::daemon::{Daemon, Holdings};
+use tests::guest::ring::{ASYNC, REPLY, Ring, RingOptions, encode};
+use tests::guest::{Gpu, PATIENCE};
+use tests::random::{Random, repetitions};
+use vm_memory::{Bytes, VolatileMemory};
+
+/// Seconds after which a test has shown enough, however slow the machine is; the counts are printed.
+const TIME_LIMIT: Duration = Duration::from_secs(90);
+
+fn known_numbers() -> Vec<i32> {
+    (0..400).filter(|&number| Command::name(number).is_some()).collect()
+}
+
+/// A command with a real number and arguments that are sometimes plausible.
+fn random_command(random: &mut Random, numbers: &[i32]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let number = if random.once_in(50) { random.nasty() as i32 } else { random.pick(numbers) };
+    let flags = u32::from(random.once_in(3));
+    bytes.extend(number.to_le_bytes());
+    bytes.extend(flags.to_le_bytes());
+    for _ in 0..random.below(24) {
+        match random.below(6) {
+            // Presence of a pointer, a small count, an object id, a structure type.
+            0 | 1 => bytes.extend(random.below(2).to_le_bytes()),
+            2 => bytes.extend(random.below(40).to_le_bytes()),
+            3 => bytes.extend((random.below(56) as u32).to_le_bytes()),
+            4 => bytes.extend(random.nasty().to_le_bytes()),
+            _ => bytes.extend((random.nasty() as u32).to_le_bytes()),
+        }
+    }
+    bytes
+}
+
+/// Transport commands about rings and resources that exist, or nearly.
+fn transport_command(random: &mut Random, ring: u64, resource_id: u32) -> Vec<u8> {
+    let ring = if random.once_in(4) { random.nasty() } else { ring };
+    let seqno = random.nasty();
+    let stream = CommandStreamDescriptionMESA {
+        resource_id: if random.once_in(4) { random.nasty() as u32 } else { resource_id },
+        offset: if random.once_in(2) { random.nasty() } else { random.below(64) * 4 },
+        size: if random.once_in(2) { random.nasty() } else { random.below(64) * 4 },
+    };
+    let mut part = || if random.once_in(3) { random.nasty() } else { random.below(64) * 64 };
+    let info = RingCreateInfoMESA {
+        resource_id: stream.resource_id,
+        offset: part(),
+        size: part(),
+        idle_timeout: part(),
+        head_offset: part(),
+        tail_offset: part(),
+        status_offset: part(),
+        buffer_offset: part(),
+        buffer_size: part(),
+        extra_offset: part(),
+        extra_size: part(),
+        ..RingCreateInfoMESA::default()
+    };
+    let streams = [stream; 3];
+    let stream_count = random.below(4) as u32;
+    let p_streams = Some(&streams[..stream_count as usize]);
+    let choice = random.below(9);
+    encode(|w| match choice {
+        0 => SetReplyCommandStreamMESA { p_stream: Some(&stream) }.encode(ASYNC, w),
+        1 => ExecuteCommandStreamsMESA { stream_count, p_streams, ..Default::default() }.encode(ASYNC, w),
+        2 => CreateRingMESA { ring, p_create_info: Some(&info) }.encode(ASYNC, w),
+        3 => DestroyRingMESA { ring }.encode(ASYNC, w),
+        4 => NotifyRingMESA { ring, seqno: seqno as u32, ..Default::default() }.encode(ASYNC, w),
+        5 => SubmitVirtqueueSeqnoMESA { ring, seqno }.encode(ASYNC, w),
+        6 => WaitRingSeqnoMESA { ring, seqno: seqno % 64 }.encode(ASYNC, w),
+        7 => WaitVirtqueueSeqnoMESA { seqno: seqno % 64 }.encode(ASYNC, w),
+        _ => EnumerateInstanceVersion { p_api_version: Some(&0) }.encode(REPLY, w),
+    })
+}
+
+fn assert_next_context_works(guest: &Arc<Gpu>) -> Result<()> {
+    let context = guest.create_context("next")?;
+    let mut ring = Ring::create(guest, context, RingOptions::default())?;
+    let seqno = ring.command(|w| EnumerateInstanceVersion { p_api_version: Some(&0) }.encode(ASYNC, w))?;
+    ring.wait(seqno, PATIENCE)?;
+    Ok(guest.destroy_context(context)?)
+}
+
+/// Runs `attack` against fresh contexts until it has made `full` attempts or the time is over.
+fn besiege(
+    what: &str,
+    seed: u64,
+    full: u64,
+    attack: impl Fn(&Arc<Gpu>, ContextId, &mut Random) -> Result<u64>,
+) -> Result<()> {
+    let mut daemon = Daemon::start()?;
+    let guest = Arc::new(daemon.guest()?);
+    let mut random = Random::new(seed);
+    let (started, full) = (Instant::now(), repetitions(full));
+    let (mut attempts, mut contexts) = (0, 0_u64);
+    while attempts < full && started.elapsed() < TIME_LIMIT {
+        let context = guest.create_context(what)?;
+        contexts += 1;
+        attempts += attack(&guest, context, &mut random).with_context(|| format!("context {contexts}"))?;
+        // Whatever state it is in: its fences arrive, and it can be destroyed.
+        for ring_idx in [0, 1] {
+            let arrived = guest.submit_fenced(context, RingIdx(ring_idx), &[]).arrives_within(PATIENCE);
+            ensure!(
+                arrived || contexts == 0,
+                "a fence on ring_idx {ring_idx} of context {contexts} did not arrive"
+            );
+        }
+        guest.destroy_context(context)?;
+        ensure!(daemon.is_running(), "the device process ended: {}", daemon.log());
+        if contexts % 64 == 0 {
+            assert_next_context_works(&guest)?;
+        }
+    }
+    println!("{what}: {attempts} attempts, {contexts} contexts, {:?}", started.elapsed());
+    assert_next_context_works(&guest)?;
+    daemon.wait_for_workers(0)?;
+    assert_eq!(guest.session.window.violations(), Vec::<String>::new());
+    let holdings = Holdings::of(daemon.pid())?;
+    ensure!(holdings.descriptors < 64, "{holdings:?}");
+    Ok(())
+}
+
+#[test]
+fn random_submissions_end_their_context_alone() -> Result<()> {
+    let numbers = known_numbers();
+    besiege("random submissions", 11, 100_000, |guest, context, random| {
+        let count = 1 + random.below(512);
+        for i in 0..count {
+            let payload = match random.below(4) {
+                0 => random.bytes(4 * (1 + i as usize % 32)),
+                _ => random_command(random, &numbers),
+            };
+            drop(guest.submit(context, &payload));
+        }
+        Ok(count)
+    })
+}
+
+#[test]
+fn transport_commands_with_wild_arguments_end_their_context_alone() -> Result<()> {
+    besiege("transport commands", 12, 100_000, |guest, context, random| {
+        let ring = Ring::create(guest, context, RingOptions { buffer_size: 4096, ..RingOptions::default() })?;
+        let count = 1 + random.below(512);
+        for _ in 0..count {
+            let mut payload = transport_command(random, ring.id(), ring.resource().resource_id.0);
+            if random.once_in(20) {
+                random.mutate(&mut payload, ..);
+            }
+            drop(guest.submit(context, &payload));
+        }
+        Ok(count)
+    })
+}
+
+#[test]
+fn random_ring_contents_and_positions_end_their_context_alone() -> Result<()> {
+    let numbers = known_numbers();
+    besiege("ring contents", 13, 50_000, |guest, context, random| {
+        let mut ring =
+            Ring::create(guest, context, RingOptions { buffer_size: 4096, ..RingOptions::default() })?;
+        let question = encode(|w| EnumerateInstanceVersion { p_api_version: Some(&0) }.encode(ASYNC, w));
+        let rounds = 1 + random.below(64);
+        for _ in 0..rounds {
+            // Good commands first, so that the ring is somewhere in its middle and awake.
+            if (0..random.below(8)).any(|_| ring.send(&question).is_err()) {
+                break;
+            }
+            match random.below(6) {
+                0 => ring.lie_about_tail(ring.tail().wrapping_add(random.below(8192) as u32)),
+                1 => ring.lie_about_tail(random.nasty() as u32),
+                2 => {
+                    let at = random.below(1020) as usize * 4;
+                    ring.scribble(at, &random.bytes(16))?;
+                }
+                // The control words: head, status and what lies between.
+                3 => ring.memory.as_volatile_slice().write_slice(&random.bytes(192), 0)?,
+                4 => drop(ring.send(&random_command(random, &numbers))),
+                _ => drop(ring.send(&transport_command(random, ring.id(), ring.resource().resource_id.0))),
+            }
+        }
+        Ok(rounds)
+    })
+}
+
+#[test]
+fn ring_that_is_rewritten_while_it_is_read_never_hurts_the_device() -> Result<()> {
+    besiege("concurrent rewriting", 14, 20_000, |guest, context, random| {
+        let mut ring =
+            Ring::create(guest, context, RingOptions { buffer_size: 4096, ..RingOptions::default() })?;
+        let question = encode(|w| EnumerateInstanceVersion { p_api_version: Some(&0) }.encode(ASYNC, w));
+        let mut attempts = 0;
+        while attempts < 500 && ring.send(&question).is_ok() {
+            let at = random.below(1023) as usize * 4;
+            ring.scribble(at, &(random.nasty() as u32).to_le_bytes())?;
+            attempts += 1;
+        }
+        Ok(attempts)
+    })
+}
