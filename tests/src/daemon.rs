@@ -1,61 +1,34 @@
-//! A running daemon: started, watched and ended as an operator would, without a look inside.
+//! The daemon as behaviour tests see it: guests connect to it, and `/proc` tells what it holds.
 //!
-//! Knows the command line and `/proc`, nothing else. Without further settings the daemon runs on the software driver of the
-//! package cache. `VHOST_USER_VULKAN` names another executable; `VHOST_USER_VULKAN_GPU` makes it use the machine's own
-//! drivers, and is its `--gpu` selection unless empty.
+//! Knows nothing of its inside. It runs on the software driver of the package cache unless `VHOST_USER_VULKAN_GPU` is set:
+//! then on the machine's own drivers, with that `--gpu` selection unless it is empty.
 
+use crate::daemon_process::{self, DaemonProcess, daemon_executable};
 use crate::frontend::{Options, Session};
 use crate::guest::Gpu;
 use crate::packages::HostVulkan;
-use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process};
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
+use anyhow::{Context, Result, ensure};
+use rustix::process::Pid;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
-/// A daemon that listens on a socket of its own. Dropping it kills it; what it logged is printed if the test failed.
-pub struct Daemon {
-    child: Child,
-    folder: TempDir,
-}
+/// A daemon that listens.
+pub struct Daemon(DaemonProcess);
 
 impl Daemon {
-    /// Starts it and waits until its socket is there.
+    /// Starts it.
     pub fn start() -> Result<Self> {
         Self::start_with(&[])
     }
 
-    /// The same with further options.
+    /// Starts it with further options.
     pub fn start_with(options: &[&str]) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let mut command = command()?;
-        command.arg("--socket-path").arg(folder.path().join("vhost.sock")).args(options);
-        let log = File::create(folder.path().join("log"))?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let child = command.spawn().with_context(|| format!("starting {command:?}"))?;
-        let mut daemon = Self { child, folder };
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !daemon.socket().exists() {
-            if let Some(status) = daemon.child.try_wait()? {
-                bail!("the daemon ended with {status}: {}", daemon.log());
-            }
-            ensure!(Instant::now() < deadline, "the daemon does not listen: {}", daemon.log());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(daemon)
-    }
-
-    /// Where it listens.
-    pub fn socket(&self) -> PathBuf {
-        self.folder.path().join("vhost.sock")
-    }
-
-    /// A folder that vanishes with the daemon, for sockets beside its own.
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+        let selection = gpu_selection();
+        let selection = selection.iter().flat_map(|gpu| ["--gpu", gpu.as_str()]);
+        let arguments: Vec<&str> = selection.chain(options.iter().copied()).collect();
+        DaemonProcess::start(&vulkan()?, &arguments).map(Self)
     }
 
     /// A guest with default options.
@@ -70,12 +43,17 @@ impl Daemon {
 
     /// The device process.
     pub fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
+        Pid::from_raw(self.0.id() as i32).expect("a process that was started has a number")
     }
 
     /// The live processes it started: its workers.
     pub fn workers(&self) -> Vec<Pid> {
-        children(self.pid())
+        let children = daemon_process::children(self.0.id()).unwrap_or_default();
+        children
+            .into_iter()
+            .filter_map(|child| Pid::from_raw(child as i32))
+            .filter(|&child| is_alive(child))
+            .collect()
     }
 
     /// Waits until it has exactly this many workers.
@@ -85,41 +63,26 @@ impl Daemon {
             workers = self.workers();
             workers.len() == count
         });
-        ensure!(reached, "{} workers instead of {count}", workers.len());
+        ensure!(reached, "{} workers instead of {count}\n{}", workers.len(), self.log());
         Ok(workers)
     }
 
-    /// What it printed so far.
-    pub fn log(&self) -> String {
-        let bytes = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-
     /// Whether the device process runs.
-    pub fn is_running(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+    pub fn is_running(&self) -> bool {
+        is_alive(self.pid())
     }
 
-    /// Sends SIGTERM and waits for the end; kills it after 10 s, which is an error.
-    pub fn terminate(&mut self) -> Result<ExitStatus> {
-        kill_process(self.pid(), Signal::TERM)?;
-        let mut status = None;
-        let ended = eventually(Duration::from_secs(10), || {
-            status = self.child.try_wait().ok().flatten();
-            status.is_some()
-        });
-        ensure!(ended, "the daemon ignores SIGTERM: {}", self.log());
-        status.context("the daemon's exit status")
+    /// The process itself, to end it.
+    pub fn into_process(self) -> DaemonProcess {
+        self.0
     }
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("--- the daemon's log\n{}---", self.log());
-        }
+impl Deref for Daemon {
+    type Target = DaemonProcess;
+
+    fn deref(&self) -> &DaemonProcess {
+        &self.0
     }
 }
 
@@ -178,55 +141,28 @@ pub fn eventually(timeout: Duration, mut condition: impl FnMut() -> bool) -> boo
     }
 }
 
+/// Whether a process exists and has not ended.
+pub fn is_alive(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    // Behind the name in parentheses: the state.
+    let state = stat.rsplit(')').next().unwrap_or_default().split_whitespace().next();
+    !matches!(state, Some("Z" | "X") | None)
+}
+
 /// The daemon's command, without options but the GPU's.
 pub fn command() -> Result<Command> {
-    let executable = executable()?;
-    match std::env::var("VHOST_USER_VULKAN_GPU") {
-        Ok(gpu) => {
-            let mut command = HostVulkan::System.command(executable)?;
-            if !gpu.is_empty() {
-                command.args(["--gpu", &gpu]);
-            }
-            Ok(command)
-        }
-        Err(_) => HostVulkan::lavapipe()?.command(executable),
+    let mut command = vulkan()?.command(&daemon_executable()?)?;
+    command.args(gpu_selection().iter().flat_map(|gpu| ["--gpu", gpu.as_str()]));
+    Ok(command)
+}
+
+fn vulkan() -> Result<HostVulkan> {
+    match std::env::var_os("VHOST_USER_VULKAN_GPU") {
+        Some(_) => Ok(HostVulkan::System),
+        None => HostVulkan::lavapipe(),
     }
 }
 
-/// The executable under test, built on first use beside the running test.
-fn executable() -> Result<&'static Path> {
-    static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
-    if let Some(path) = std::env::var_os("VHOST_USER_VULKAN") {
-        return Ok(EXECUTABLE.get_or_init(|| path.into()));
-    }
-    if let Some(path) = EXECUTABLE.get() {
-        return Ok(path);
-    }
-    let test = std::env::current_exe()?;
-    // <target>/<profile>/deps/<test> or <target>/<profile>/<binary>.
-    let deps = test.parent().filter(|folder| folder.ends_with("deps"));
-    let profile = deps.or(Some(&test)).and_then(Path::parent).context("the test's build folder")?;
-    let target = profile.parent().context("the test's target folder")?;
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--quiet", "--package", "daemon", "--target-dir"]).arg(target);
-    build.current_dir(env!("CARGO_MANIFEST_DIR"));
-    if profile.ends_with("release") {
-        build.arg("--release");
-    }
-    ensure!(build.status().context("running cargo")?.success(), "the daemon does not build");
-    Ok(EXECUTABLE.get_or_init(|| profile.join("vhost-user-vulkan")))
-}
-
-/// Processes whose parent is `pid` and that have not ended.
-fn children(pid: Pid) -> Vec<Pid> {
-    let parent = pid.as_raw_nonzero().to_string();
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let is_child = |number: &i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-        // Behind the name in parentheses: state and parent.
-        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        !matches!(fields.next(), Some("Z" | "X") | None) && fields.next() == Some(parent.as_str())
-    };
-    numbers.filter(is_child).filter_map(Pid::from_raw).collect()
+fn gpu_selection() -> Option<String> {
+    std::env::var("VHOST_USER_VULKAN_GPU").ok().filter(|gpu| !gpu.is_empty())
 }

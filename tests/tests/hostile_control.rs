@@ -135,7 +135,7 @@ fn request(random: &mut Random) -> Vec<u8> {
     if bytes.is_empty() { vec![0] } else { bytes }
 }
 
-fn assert_unharmed(daemon: &mut Daemon, guest: &Gpu) -> Result<()> {
+fn assert_unharmed(daemon: &Daemon, guest: &Gpu) -> Result<()> {
     ensure!(daemon.is_running(), "the device process ended: {}", daemon.log());
     assert_eq!(guest.session.window.violations(), Vec::<String>::new());
     assert_eq!(guest.capset()?.len(), 160);
@@ -149,7 +149,7 @@ fn assert_unharmed(daemon: &mut Daemon, guest: &Gpu) -> Result<()> {
 
 #[test]
 fn random_commands_are_answered_and_the_device_goes_on() -> Result<()> {
-    let mut daemon = Daemon::start()?;
+    let daemon = Daemon::start()?;
     let guest = daemon.guest()?;
     let answers = Arc::new(Answers::default());
     let mut random = Random::new(1);
@@ -166,7 +166,7 @@ fn random_commands_are_answered_and_the_device_goes_on() -> Result<()> {
     drop(guest);
     daemon.wait_for_workers(0)?;
     let guest = daemon.guest()?;
-    assert_unharmed(&mut daemon, &guest)
+    assert_unharmed(&daemon, &guest)
 }
 
 fn descriptor(random: &mut Random, length: u64) -> Descriptor {
@@ -183,7 +183,7 @@ fn descriptor(random: &mut Random, length: u64) -> Descriptor {
 
 #[test]
 fn malformed_chains_come_back_and_the_device_goes_on() -> Result<()> {
-    let mut daemon = Daemon::start()?;
+    let daemon = Daemon::start()?;
     let guest = daemon.guest()?;
     let answers = Arc::new(Answers::default());
     let mut random = Random::new(2);
@@ -207,12 +207,12 @@ fn malformed_chains_come_back_and_the_device_goes_on() -> Result<()> {
         guest.session.control.submit_raw(&chain, !random.once_in(3), answers.expect())?;
     }
     answers.wait()?;
-    assert_unharmed(&mut daemon, &guest)
+    assert_unharmed(&daemon, &guest)
 }
 
 #[test]
 fn queue_whose_indices_lie_harms_nobody_but_itself() -> Result<()> {
-    let mut daemon = Daemon::start()?;
+    let daemon = Daemon::start()?;
     let mut random = Random::new(3);
     for _ in 0..repetitions(20) {
         let guest = daemon.guest()?;
@@ -232,5 +232,5 @@ fn queue_whose_indices_lie_harms_nobody_but_itself() -> Result<()> {
     }
     daemon.wait_for_workers(0)?;
     let guest = daemon.guest()?;
-    assert_unharmed(&mut daemon, &guest)
+    assert_unharmed(&daemon, &guest)
 }

@@ -99,7 +99,7 @@ fn besiege(
     full: u64,
     attack: impl Fn(&Arc<Gpu>, ContextId, &mut Random) -> Result<u64>,
 ) -> Result<()> {
-    let mut daemon = Daemon::start()?;
+    let daemon = Daemon::start()?;
     let guest = Arc::new(daemon.guest()?);
     let mut random = Random::new(seed);
     let (started, full) = (Instant::now(), repetitions(full));

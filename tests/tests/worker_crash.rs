@@ -71,7 +71,7 @@ fn lost_context_is_answered_until_it_is_destroyed() -> Result<()> {
 
 #[test]
 fn worker_killed_while_contexts_come_and_go_never_hurts_the_device() -> Result<()> {
-    let mut daemon = Daemon::start()?;
+    let daemon = Daemon::start()?;
     let guest = daemon.guest()?;
     for _ in 0..30 {
         let context = guest.create_context("short-lived")?;
