@@ -16,7 +16,11 @@
 //! | `worker` | the worker process | ipc, shm, vulkan, sandbox, config, protocol |
 
 pub mod config;
+pub mod device;
 pub mod ipc;
+pub mod sandbox;
+pub mod serve;
 pub mod shm;
+pub mod transport;
 pub mod vulkan;
 pub mod worker;

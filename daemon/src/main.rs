@@ -1,2 +1,116 @@
-//! Daemon.
-fn main() {}
+//! `vhost-user-vulkan`: reads the command line, starts logging, and becomes the device process, a worker or a probe.
+
+mod cli;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use cli::{Child, Cli, Role, Serve};
+use daemon::config::{ContextLimits, DeviceLimits};
+use daemon::ipc::{Channel, ProbeReport};
+use daemon::sandbox::{Exe, inherited};
+use daemon::serve::{self, List, Listen};
+use log::LevelFilter;
+use protocol::venus::capset::Capset;
+use std::process::ExitCode;
+
+/// Answer to `--print-capabilities` (QEMU's schema `vhost-user.json`).
+const CAPABILITIES: &str = r#"{ "type": "gpu", "features": [] }"#;
+
+fn main() -> ExitCode {
+    // Whatever else is on the command line, QEMU's conventions say.
+    if std::env::args_os().any(|argument| argument == "--print-capabilities") {
+        println!("{CAPABILITIES}");
+        return ExitCode::SUCCESS;
+    }
+    let result = match Cli::try_parse() {
+        Ok(Cli { role: None, serve }) => become_device(serve).map(|()| ExitCode::SUCCESS),
+        Ok(Cli { role: Some(Role::Worker { child }), .. }) => become_worker(child),
+        Ok(Cli { role: Some(Role::Probe { child }), .. }) => become_probe(child),
+        Err(error) if error.use_stderr() => Err(anyhow::anyhow!(first_line(&error.to_string()))),
+        Err(help) => {
+            print!("{help}");
+            Ok(ExitCode::SUCCESS)
+        }
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("vhost-user-vulkan: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn become_device(options: Serve) -> anyhow::Result<()> {
+    start_logging(options.log_level.into());
+    // A panic that ended only a thread would leave the guest waiting for ever.
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        std::process::abort();
+    }));
+    let level = LevelFilter::from(options.log_level).as_str().to_ascii_lowercase();
+    let exe = Exe::new(options.exe, vec!["--log-level".into(), level]);
+    if options.list_gpus {
+        let list = List::from(serve::probe(&exe)?).to_string();
+        println!("{}", list.trim_start_matches('\n'));
+        return Ok(());
+    }
+    // An inherited descriptor is taken before anything else is opened; a socket file appears when all is ready.
+    let inherited = options.fd.map(Listen::inherited).transpose()?;
+    raise_descriptor_limit()?;
+    let gpu = serve::select(serve::probe(&exe)?, options.gpu.as_deref())?;
+    let listen = match (inherited, &options.socket_path) {
+        (Some(listen), _) => listen,
+        (None, Some(path)) => Listen::at(path)?,
+        (None, None) => bail!("one of --socket-path and --fd is needed"),
+    };
+    log::info!(gpu = gpu.name.as_str(), driver = gpu.driver.as_str(); "ready for a frontend");
+    serve::serve(serve::Options {
+        listen,
+        window_size: options.window_size,
+        num_scanouts: options.scanouts,
+        exit_on_disconnect: options.exit_on_disconnect,
+        gpu: gpu.choice,
+        capset: Capset::default().to_bytes().to_vec(),
+        exe,
+        limits: DeviceLimits::default(),
+        context_limits: ContextLimits::default(),
+    })
+    .context("the device process cannot go on")
+}
+
+fn become_worker(child: Child) -> anyhow::Result<ExitCode> {
+    Ok(daemon::worker::run(start_child(child)?))
+}
+
+fn become_probe(child: Child) -> anyhow::Result<ExitCode> {
+    let channel = start_child(child)?;
+    let report: ProbeReport = daemon::vulkan::probe();
+    channel.send(&report, None)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn start_child(child: Child) -> anyhow::Result<Channel> {
+    start_logging(child.log_level.into());
+    let channel = inherited(child.channel_fd).context("no channel to the device process")?;
+    Ok(Channel::from_socket(channel))
+}
+
+fn start_logging(level: LevelFilter) {
+    let mut logger = env_logger::Builder::new();
+    // These log what a guest can cause, without limit.
+    let noisy = ["virtio_queue", "vhost", "vm_memory"];
+    noisy.into_iter().for_each(|library| _ = logger.filter_module(library, LevelFilter::Off));
+    logger.filter_level(level).init();
+}
+
+/// Every blob takes a descriptor or two, and the usual limit is 1024.
+fn raise_descriptor_limit() -> anyhow::Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).context("cannot raise the limit of open files")
+}
+
+fn first_line(message: &str) -> String {
+    let lines: Vec<_> = message.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    lines.join(" ").trim_start_matches("error: ").to_owned()
+}

@@ -1,0 +1,153 @@
+//! The command line. What is wrong with it is said in one line.
+
+use clap::{Parser, Subcommand, ValueEnum};
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+/// A virtio-gpu device for virtual machines over vhost-user, whose 3D capability is Vulkan (Venus).
+#[derive(Debug, Parser)]
+#[command(name = "vhost-user-vulkan", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub serve: Serve,
+    #[command(subcommand)]
+    pub role: Option<Role>,
+}
+
+/// Options of the device process.
+#[derive(Debug, clap::Args)]
+pub struct Serve {
+    /// Listen on this Unix socket
+    #[arg(long, value_name = "PATH", conflicts_with = "fd")]
+    pub socket_path: Option<PathBuf>,
+    /// Serve this inherited socket, listening or connected
+    #[arg(long, value_name = "FDNUM")]
+    pub fd: Option<RawFd>,
+    /// GPU to use: its UUID, its PCI address or a part of its name that no other has
+    #[arg(long, value_name = "GPU")]
+    pub gpu: Option<String>,
+    /// Size of the region that GPU memory is mapped into; with KiB, MiB or GiB
+    #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = window_size)]
+    pub window_size: u64,
+    /// Scanouts, always disconnected; guest kernels before 6.4 need one
+    #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
+    pub scanouts: u32,
+    /// What to log
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log_level: LogLevel,
+    /// End when the frontend disconnects
+    #[arg(long)]
+    pub exit_on_disconnect: bool,
+    /// List the GPUs and exit
+    #[arg(long)]
+    pub list_gpus: bool,
+    /// Print what this program is, as JSON, and exit
+    #[arg(long)]
+    pub print_capabilities: bool,
+    /// The program to start workers from
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub exe: Option<PathBuf>,
+}
+
+/// What this process is, if not the device process; for its own use.
+#[derive(Debug, Subcommand)]
+pub enum Role {
+    /// Serves one context.
+    #[command(hide = true)]
+    Worker {
+        #[command(flatten)]
+        child: Child,
+    },
+    /// Looks for GPUs.
+    #[command(hide = true)]
+    Probe {
+        #[command(flatten)]
+        child: Child,
+    },
+}
+
+/// Options of every child.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Child {
+    #[arg(long)]
+    pub channel_fd: RawFd,
+    #[arg(long, default_value = "warn")]
+    pub log_level: LogLevel,
+}
+
+/// Log levels, most important first.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl From<LogLevel> for log::LevelFilter {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Off => Self::Off,
+            LogLevel::Error => Self::Error,
+            LogLevel::Warn => Self::Warn,
+            LogLevel::Info => Self::Info,
+            LogLevel::Debug => Self::Debug,
+            LogLevel::Trace => Self::Trace,
+        }
+    }
+}
+
+/// Smallest and largest region: guests place it as a PCI BAR, and firmware places none above 256 GiB.
+const WINDOW_SIZES: std::ops::RangeInclusive<u64> = 1 << 20..=256 << 30;
+
+fn window_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err(format!("unknown unit \"{unit}\" (use KiB, MiB or GiB)")),
+    };
+    let number: u64 = number.parse().map_err(|_| "not a size".to_owned())?;
+    let size = number.checked_mul(1 << shift).ok_or("too large")?;
+    if !WINDOW_SIZES.contains(&size) || !size.is_power_of_two() {
+        return Err("not a power of two from 1MiB to 256GiB".into());
+    }
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_units_and_bounds() {
+        assert_eq!(window_size("8GiB"), Ok(8 << 30));
+        assert_eq!(window_size("512m"), Ok(512 << 20));
+        assert_eq!(window_size("1048576"), Ok(1 << 20));
+        for wrong in [
+            "",
+            "GiB",
+            "-1",
+            "1.5GiB",
+            "3GiB",
+            "512KiB",
+            "512GiB",
+            "8GB",
+            "99999999999999999999",
+            "18446744073709551615g",
+        ] {
+            assert!(window_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

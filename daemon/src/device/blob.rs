@@ -1,0 +1,276 @@
+//! Host blobs: shared memory made here (`blob_id` 0) and memory objects exported by a worker (VIRTIO 1.3, 5.7.6.10).
+//!
+//! An export is asked for and answered later. Until then, commands that name the resource wait for it, in their order.
+
+use super::command::Outcome;
+use super::resource::{Kind, Resource};
+use super::{Device, Effects, GuestError};
+use protocol::ids::{BlobId, ContextId, ResourceId};
+use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Header, MapCache, Response};
+
+/// Host memory of a resource.
+#[derive(Debug)]
+pub struct HostBlob<T> {
+    state: State<T>,
+    mappable: bool,
+    /// Offset in the host-visible region, if mapped.
+    mapped: Option<u64>,
+}
+
+#[derive(Debug)]
+enum State<T> {
+    /// The worker of `creator` has not answered yet.
+    Pending { creator: ContextId, create: Option<(Header, T)>, waiting: Vec<(Header, Command<'static>, T)> },
+    /// Shared memory.
+    Shmem,
+    /// Exported by a worker.
+    Exported(MapCache),
+}
+
+impl<T> HostBlob<T> {
+    /// Its memory is there.
+    pub fn is_ready(&self) -> bool {
+        !matches!(self.state, State::Pending { .. })
+    }
+
+    /// It counts as shared memory of the VM.
+    pub fn is_shmem(&self) -> bool {
+        matches!(self.state, State::Shmem)
+    }
+}
+
+/// What RESOURCE_CREATE_BLOB asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct BlobRequest {
+    pub resource_id: ResourceId,
+    pub blob_mem: BlobMem,
+    pub blob_flags: BlobFlags,
+    pub blob_id: BlobId,
+    pub size: u64,
+}
+
+impl<T> Device<T> {
+    pub(super) fn resource_create_blob<E: Effects<Ticket = T>>(
+        &mut self,
+        header: &Header,
+        request: BlobRequest,
+        effects: &mut E,
+    ) -> Result<Outcome, GuestError> {
+        self.check_new_resource(request.resource_id)?;
+        match (request.blob_mem, request.blob_id) {
+            (BlobMem::Host3dGuest, _) => Err(GuestError::Invalid("blob_mem")),
+            (BlobMem::Guest, _) => {
+                let resource = Resource::new(request.size, Kind::Guest);
+                self.resources.insert(request.resource_id, resource);
+                Ok(Outcome::Answer(Response::OkNodata))
+            }
+            (BlobMem::Host3d, BlobId(0)) => self.create_shmem(header, request, effects),
+            (BlobMem::Host3d, _) => self.create_export(header, request, effects),
+        }
+    }
+
+    fn create_shmem<E: Effects<Ticket = T>>(
+        &mut self,
+        header: &Header,
+        request: BlobRequest,
+        effects: &mut E,
+    ) -> Result<Outcome, GuestError> {
+        let ctx_id = self.venus_context(header)?;
+        let BlobRequest { resource_id, size, .. } = request;
+        if size > self.options.limits.shmem_blob_bytes {
+            return Err(GuestError::Limit("shmem_blob_bytes"));
+        }
+        if size > self.options.limits.shmem_total_bytes - self.shmem_bytes {
+            return Err(GuestError::Limit("shmem_total_bytes"));
+        }
+        effects.create_shmem(resource_id, size)?;
+        self.shmem_bytes += size;
+        self.insert_blob(request, State::Shmem);
+        // The creating context sees it at once: its worker may need it before CTX_ATTACH_RESOURCE.
+        if let Some(context) = self.contexts.get_mut(&ctx_id) {
+            context.attach(resource_id);
+            effects.attach(ctx_id, resource_id, size);
+        }
+        Ok(Outcome::Answer(Response::OkNodata))
+    }
+
+    fn create_export<E: Effects<Ticket = T>>(
+        &mut self,
+        header: &Header,
+        request: BlobRequest,
+        effects: &mut E,
+    ) -> Result<Outcome, GuestError> {
+        let creator = self.venus_context(header)?;
+        let BlobRequest { resource_id, blob_id, size, blob_flags, .. } = request;
+        effects.export_blob(creator, resource_id, blob_id, size, blob_flags.contains(BlobFlags::MAPPABLE))?;
+        self.insert_blob(request, State::Pending { creator, create: None, waiting: Vec::new() });
+        if let Some(context) = self.contexts.get_mut(&creator) {
+            context.export_begins(resource_id);
+        }
+        Ok(Outcome::AwaitExport { resource_id })
+    }
+
+    fn insert_blob(&mut self, request: BlobRequest, state: State<T>) {
+        let mappable = request.blob_flags.contains(BlobFlags::MAPPABLE);
+        let blob = HostBlob { state, mappable, mapped: None };
+        self.resources.insert(request.resource_id, Resource::new(request.size, Kind::HostBlob(blob)));
+    }
+
+    /// Keeps the ticket of the RESOURCE_CREATE_BLOB whose export is pending.
+    pub(super) fn await_export(&mut self, resource_id: ResourceId, header: &Header, ticket: T) {
+        if let Some(State::Pending { create, .. }) = self.blob_mut(resource_id).map(|blob| &mut blob.state) {
+            *create = Some((*header, ticket));
+        }
+    }
+
+    /// Keeps a command that names a resource whose export is pending; gives the ticket back if none is.
+    pub(super) fn defer(&mut self, header: &Header, command: &Command<'_>, ticket: T) -> Option<T> {
+        let (resource_id, command) = match *command {
+            Command::ResourceUnref { resource_id } => (resource_id, Command::ResourceUnref { resource_id }),
+            Command::ResourceMapBlob { resource_id, offset } => {
+                (resource_id, Command::ResourceMapBlob { resource_id, offset })
+            }
+            Command::ResourceUnmapBlob { resource_id } => {
+                (resource_id, Command::ResourceUnmapBlob { resource_id })
+            }
+            Command::CtxAttachResource { resource_id } => {
+                (resource_id, Command::CtxAttachResource { resource_id })
+            }
+            Command::CtxDetachResource { resource_id } => {
+                (resource_id, Command::CtxDetachResource { resource_id })
+            }
+            _ => return Some(ticket),
+        };
+        match self.blob_mut(resource_id).map(|blob| &mut blob.state) {
+            Some(State::Pending { waiting, .. }) => {
+                waiting.push((*header, command, ticket));
+                None
+            }
+            _ => Some(ticket),
+        }
+    }
+
+    /// Bytes and mappability of the blob that this context's worker was asked to export, if it has not answered yet.
+    pub fn pending_export(&self, ctx_id: ContextId, resource_id: ResourceId) -> Option<(u64, bool)> {
+        let resource = self.resources.get(&resource_id)?;
+        match &resource.kind {
+            Kind::HostBlob(HostBlob { state: State::Pending { creator, .. }, mappable, .. })
+                if *creator == ctx_id =>
+            {
+                Some((resource.size, *mappable))
+            }
+            _ => None,
+        }
+    }
+
+    /// A worker exported the blob of a [`Self::pending_export`]; its memory is kept under `resource_id`.
+    pub fn blob_exported<E: Effects<Ticket = T>>(
+        &mut self,
+        resource_id: ResourceId,
+        cache: MapCache,
+        effects: &mut E,
+    ) {
+        let Some(blob) = self.blob_mut(resource_id) else { return };
+        let State::Pending { creator, create, waiting } =
+            std::mem::replace(&mut blob.state, State::Exported(cache))
+        else {
+            return;
+        };
+        if let Some(context) = self.contexts.get_mut(&creator) {
+            context.export_ends(resource_id);
+            context.attach(resource_id);
+        }
+        if let Some((_, ticket)) = create {
+            effects.respond(ticket, Response::OkNodata);
+        }
+        for (header, command, ticket) in waiting {
+            self.handle(&header, &command, ticket, effects);
+        }
+    }
+
+    /// A worker could not export the blob of a [`Self::pending_export`], or what it sent was refused.
+    pub fn blob_refused<E: Effects<Ticket = T>>(&mut self, resource_id: ResourceId, effects: &mut E) {
+        if self.blob_mut(resource_id).is_none_or(|blob| blob.is_ready()) {
+            return;
+        }
+        let Some(Resource { kind: Kind::HostBlob(blob), .. }) = self.resources.remove(&resource_id) else {
+            return;
+        };
+        self.scanouts.forget(resource_id);
+        let State::Pending { creator, create, waiting } = blob.state else { return };
+        if let Some(context) = self.contexts.get_mut(&creator) {
+            context.export_ends(resource_id);
+        }
+        if let Some((header, ticket)) = create {
+            self.refuse(&header, &GuestError::Host, ticket, effects);
+        }
+        for (header, command, ticket) in waiting {
+            self.handle(&header, &command, ticket, effects);
+        }
+    }
+
+    pub(super) fn resource_map_blob<E: Effects<Ticket = T>>(
+        &mut self,
+        resource_id: ResourceId,
+        offset: u64,
+        effects: &mut E,
+    ) -> Result<Response, GuestError> {
+        let live_maps = self.options.limits.live_maps;
+        let resource =
+            self.resources.get_mut(&resource_id).ok_or(GuestError::UnknownResource(resource_id))?;
+        let size = resource.size;
+        let Kind::HostBlob(blob) = &mut resource.kind else {
+            return Err(GuestError::Invalid("mapping of a resource without host memory"));
+        };
+        let cache = match &blob.state {
+            State::Pending { .. } => return Err(GuestError::UnknownResource(resource_id)),
+            State::Shmem => MapCache::Cached,
+            State::Exported(cache) => *cache,
+        };
+        if !blob.mappable {
+            return Err(GuestError::Invalid("mapping of a blob that is not mappable"));
+        }
+        if blob.mapped.is_some() {
+            return Err(GuestError::Invalid("second mapping of a blob"));
+        }
+        self.window.check(offset, size, live_maps)?;
+        effects.map_blob(resource_id, offset, size)?;
+        blob.mapped = Some(offset);
+        self.window.insert(offset, size, resource_id);
+        Ok(Response::OkMapInfo(cache))
+    }
+
+    pub(super) fn resource_unmap_blob<E: Effects<Ticket = T>>(
+        &mut self,
+        resource_id: ResourceId,
+        effects: &mut E,
+    ) -> Result<Response, GuestError> {
+        self.check_resource(resource_id)?;
+        if !self.unmap(resource_id, effects)? {
+            return Err(GuestError::Invalid("unmapping of what is not mapped"));
+        }
+        Ok(Response::OkNodata)
+    }
+
+    /// Unmaps a resource if it is mapped; true if it was.
+    pub(super) fn unmap<E: Effects<Ticket = T>>(
+        &mut self,
+        resource_id: ResourceId,
+        effects: &mut E,
+    ) -> Result<bool, GuestError> {
+        let Some(resource) = self.resources.get_mut(&resource_id) else { return Ok(false) };
+        let size = resource.size;
+        let Kind::HostBlob(blob) = &mut resource.kind else { return Ok(false) };
+        let Some(offset) = blob.mapped.take() else { return Ok(false) };
+        self.window.remove(offset);
+        effects.unmap_blob(resource_id, offset, size)?;
+        Ok(true)
+    }
+
+    fn blob_mut(&mut self, resource_id: ResourceId) -> Option<&mut HostBlob<T>> {
+        match &mut self.resources.get_mut(&resource_id)?.kind {
+            Kind::HostBlob(blob) => Some(blob),
+            Kind::Guest => None,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What the device asks of the world.
+
+use super::GuestError;
+use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
+use protocol::virtio_gpu::{Header, Response};
+
+/// An effect could not take place; whoever performs effects has logged why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EffectFailed;
+
+/// Performs what the device decides. Calls take effect in their order; none may wait for a worker.
+pub trait Effects {
+    /// Identifies a command whose answer is due.
+    type Ticket;
+
+    /// Answers a command.
+    fn respond(&mut self, ticket: Self::Ticket, response: Response);
+
+    /// A command is about to be answered with an error: note it for the operator.
+    fn refused(&mut self, header: &Header, error: &GuestError);
+
+    /// Starts the worker of a new context. `debug_name` is the guest's and can be anything.
+    fn start_worker(&mut self, ctx_id: ContextId, debug_name: &[u8]) -> Result<(), EffectFailed>;
+
+    /// Ends a context's worker; nothing more comes from it.
+    fn end_worker(&mut self, ctx_id: ContextId);
+
+    /// Executes a stream in the context's worker. The fence is reported by [`super::Device::fence_signalled`].
+    fn submit(
+        &mut self,
+        ctx_id: ContextId,
+        data: &[u8],
+        fence: Option<(RingIdx, FenceId)>,
+    ) -> Result<(), EffectFailed>;
+
+    /// Makes zeroed shared memory and keeps it under `resource_id`.
+    fn create_shmem(&mut self, resource_id: ResourceId, size: u64) -> Result<(), EffectFailed>;
+
+    /// Asks the context's worker to export a memory object; answered by [`super::Device::blob_exported`] or
+    /// [`super::Device::blob_refused`].
+    fn export_blob(
+        &mut self,
+        ctx_id: ContextId,
+        resource_id: ResourceId,
+        blob_id: BlobId,
+        size: u64,
+        mappable: bool,
+    ) -> Result<(), EffectFailed>;
+
+    /// Lets go of the memory kept under `resource_id`.
+    fn drop_blob(&mut self, resource_id: ResourceId);
+
+    /// Shows the memory kept under `resource_id` to a context's worker.
+    fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64);
+
+    /// Hides it again.
+    fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId);
+
+    /// Maps the memory kept under `resource_id` into the host-visible region; done when this returns.
+    fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed>;
+
+    /// Unmaps it; done when this returns.
+    fn unmap_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed>;
+
+    /// Sixteen random bytes.
+    fn random(&mut self) -> Result<[u8; 16], EffectFailed>;
+}

@@ -1,0 +1,83 @@
+//! What a guest did wrong, or asked for in vain, and how it is answered.
+
+use super::EffectFailed;
+use protocol::ids::{ContextId, ResourceId, ScanoutId};
+use protocol::virtio_gpu::{CommandError, ResponseType};
+
+/// Why a command is answered with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GuestError {
+    /// The bytes are no command.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// No such context, or none was named.
+    #[error("unknown context")]
+    UnknownContext,
+    /// The context cannot do this: it has no worker.
+    #[error("context {0} has no capability set")]
+    ShellContext(ContextId),
+    /// The context exists already.
+    #[error("context {0} exists")]
+    ContextExists(ContextId),
+    /// The context is lost: its worker ended or gave up.
+    #[error("context {0} is lost")]
+    ContextLost(ContextId),
+    /// No such resource.
+    #[error("unknown resource {0}")]
+    UnknownResource(ResourceId),
+    /// The resource exists already.
+    #[error("resource {0} exists")]
+    ResourceExists(ResourceId),
+    /// No such scanout.
+    #[error("unknown scanout {0}")]
+    UnknownScanout(ScanoutId),
+    /// A value that makes no sense here.
+    #[error("invalid {0}")]
+    Invalid(&'static str),
+    /// A limit of the device, by its name in `config::DeviceLimits`.
+    #[error("limit {0} reached")]
+    Limit(&'static str),
+    /// The host could not do it.
+    #[error("the host could not do it")]
+    Host,
+}
+
+impl From<EffectFailed> for GuestError {
+    fn from(_: EffectFailed) -> Self {
+        Self::Host
+    }
+}
+
+impl GuestError {
+    /// The answer on the wire.
+    pub fn response(&self) -> ResponseType {
+        match self {
+            Self::Command(error) => error.response(),
+            Self::UnknownContext | Self::ShellContext(_) | Self::ContextExists(_) => {
+                ResponseType::ERR_INVALID_CONTEXT_ID
+            }
+            Self::UnknownResource(_) | Self::ResourceExists(_) => ResponseType::ERR_INVALID_RESOURCE_ID,
+            Self::UnknownScanout(_) => ResponseType::ERR_INVALID_SCANOUT_ID,
+            Self::Invalid(_) => ResponseType::ERR_INVALID_PARAMETER,
+            Self::Limit(_) => ResponseType::ERR_OUT_OF_MEMORY,
+            Self::ContextLost(_) | Self::Host => ResponseType::ERR_UNSPEC,
+        }
+    }
+
+    /// A name for rate-limiting: the kind of error without its details.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Command(CommandError::OverLimit(name)) | Self::Limit(name) => name,
+            Self::Command(_) => "command",
+            Self::UnknownContext => "unknown context",
+            Self::ShellContext(_) => "context without capability set",
+            Self::ContextExists(_) => "context exists",
+            Self::ContextLost(_) => "context lost",
+            Self::UnknownResource(_) => "unknown resource",
+            Self::ResourceExists(_) => "resource exists",
+            Self::UnknownScanout(_) => "unknown scanout",
+            Self::Invalid(name) => name,
+            Self::Host => "host",
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The virtio-gpu device as a state machine (VIRTIO 1.3, 5.7): commands and worker events in, effects out.
+//!
+//! Knows no socket, process, thread, clock or Vulkan. What happens outside is asked for through [`Effects`] and reported back
+//! by [`Device::blob_exported`] and its neighbours. A command's answer is due through the command's ticket: a value the
+//! device only keeps and hands back with the answer, exactly once.
+
+mod blob;
+mod command;
+mod context;
+mod effects;
+mod error;
+mod resource;
+mod scanout;
+#[cfg(test)]
+mod tests;
+mod window;
+
+pub use effects::{EffectFailed, Effects};
+pub use error::GuestError;
+
+use crate::config::DeviceLimits;
+use context::Context;
+use protocol::ids::{ContextId, ResourceId};
+use resource::Resource;
+use rustc_hash::FxHashMap;
+use scanout::Scanouts;
+use window::Window;
+
+/// What a device offers; fixed for its life.
+#[derive(Clone, Debug)]
+pub struct DeviceOptions {
+    /// Scanouts, 0 to 16; all of them disconnected.
+    pub num_scanouts: u32,
+    /// Bytes of the host-visible region.
+    pub window_size: u64,
+    /// The Venus capability set.
+    pub capset: Vec<u8>,
+    /// Bounds on what the guest may hold.
+    pub limits: DeviceLimits,
+}
+
+/// What happens to live mappings when the driver resets the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapsAtReset {
+    /// The frontend dropped them, or is gone.
+    Forget,
+    /// The frontend keeps them: each has to be unmapped.
+    Unmap,
+}
+
+/// The device. `T` is the ticket of a command.
+#[derive(Debug)]
+pub struct Device<T> {
+    options: DeviceOptions,
+    contexts: FxHashMap<ContextId, Context<T>>,
+    resources: FxHashMap<ResourceId, Resource<T>>,
+    window: Window,
+    scanouts: Scanouts,
+    /// Bytes of all shared-memory blobs.
+    shmem_bytes: u64,
+}
+
+impl<T> Device<T> {
+    /// A device as it is after power-on.
+    pub fn new(options: DeviceOptions) -> Self {
+        Self {
+            contexts: FxHashMap::default(),
+            resources: FxHashMap::default(),
+            window: Window::new(options.window_size),
+            scanouts: Scanouts::new(options.num_scanouts),
+            shmem_bytes: 0,
+            options,
+        }
+    }
+
+    /// Returns to the state after power-on. Tickets of commands that were not answered yet are dropped.
+    pub fn reset<E: Effects<Ticket = T>>(&mut self, maps: MapsAtReset, effects: &mut E) {
+        for (offset, size, resource_id) in self.window.take_all() {
+            if maps == MapsAtReset::Unmap && effects.unmap_blob(resource_id, offset, size).is_err() {
+                log::error!(resource_id = resource_id.0, offset; "cannot unmap a blob at reset");
+            }
+        }
+        for (ctx_id, context) in self.contexts.drain() {
+            if context.has_worker() {
+                effects.end_worker(ctx_id);
+            }
+        }
+        for (resource_id, resource) in self.resources.drain() {
+            if resource.holds_blob() {
+                effects.drop_blob(resource_id);
+            }
+        }
+        self.scanouts = Scanouts::new(self.options.num_scanouts);
+        self.shmem_bytes = 0;
+    }
+
+    /// Contexts alive, lost ones included.
+    pub fn contexts(&self) -> usize {
+        self.contexts.len()
+    }
+
+    /// Resources alive.
+    pub fn resources(&self) -> usize {
+        self.resources.len()
+    }
+
+    /// Blobs mapped.
+    pub fn live_maps(&self) -> usize {
+        self.window.len()
+    }
+}

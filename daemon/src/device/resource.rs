@@ -1,0 +1,118 @@
+//! Resources (VIRTIO 1.3, 5.7.6.8): their table and what holds for all kinds of them.
+//!
+//! Resources with guest memory, 2D or blob, are bookkeeping: no scanout is ever connected, so nobody looks at their contents.
+
+use super::blob::HostBlob;
+use super::{Device, Effects, GuestError};
+use protocol::ids::ResourceId;
+use protocol::virtio_gpu::Response;
+
+/// A resource.
+#[derive(Debug)]
+pub struct Resource<T> {
+    /// Bytes, for a blob; 0 for a 2D resource.
+    pub size: u64,
+    pub kind: Kind<T>,
+    /// Assigned by RESOURCE_ASSIGN_UUID.
+    uuid: Option<[u8; 16]>,
+}
+
+/// Where a resource's memory is.
+#[derive(Debug)]
+pub enum Kind<T> {
+    /// In the guest.
+    Guest,
+    /// In the host.
+    HostBlob(HostBlob<T>),
+}
+
+impl<T> Resource<T> {
+    /// A new resource.
+    pub fn new(size: u64, kind: Kind<T>) -> Self {
+        Self { size, kind, uuid: None }
+    }
+
+    /// The host keeps memory for it.
+    pub fn holds_blob(&self) -> bool {
+        matches!(&self.kind, Kind::HostBlob(blob) if blob.is_ready())
+    }
+}
+
+impl<T> Device<T> {
+    /// Checks that a resource may be created under this id.
+    pub(super) fn check_new_resource(&self, resource_id: ResourceId) -> Result<(), GuestError> {
+        if self.resources.contains_key(&resource_id) {
+            return Err(GuestError::ResourceExists(resource_id));
+        }
+        if self.resources.len() >= self.options.limits.resources {
+            return Err(GuestError::Limit("resources"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_resource(&self, resource_id: ResourceId) -> Result<Response, GuestError> {
+        if !self.resources.contains_key(&resource_id) {
+            return Err(GuestError::UnknownResource(resource_id));
+        }
+        Ok(Response::OkNodata)
+    }
+
+    pub(super) fn resource_create_2d(&mut self, resource_id: ResourceId) -> Result<Response, GuestError> {
+        self.check_new_resource(resource_id)?;
+        self.resources.insert(resource_id, Resource::new(0, Kind::Guest));
+        Ok(Response::OkNodata)
+    }
+
+    pub(super) fn resource_unref<E: Effects<Ticket = T>>(
+        &mut self,
+        resource_id: ResourceId,
+        effects: &mut E,
+    ) -> Result<Response, GuestError> {
+        self.check_resource(resource_id)?;
+        // The guest reuses the range once this is answered.
+        let unmapped = self.unmap(resource_id, effects);
+        self.forget_resource(resource_id, effects);
+        unmapped.map(|_| Response::OkNodata)
+    }
+
+    /// Removes an unmapped resource from every table.
+    pub(super) fn forget_resource<E: Effects<Ticket = T>>(
+        &mut self,
+        resource_id: ResourceId,
+        effects: &mut E,
+    ) {
+        let Some(resource) = self.resources.remove(&resource_id) else { return };
+        self.scanouts.forget(resource_id);
+        if resource.holds_blob() {
+            self.detach_everywhere(resource_id, effects);
+            effects.drop_blob(resource_id);
+        } else {
+            for context in self.contexts.values_mut() {
+                context.detach(resource_id);
+            }
+        }
+        if let Kind::HostBlob(blob) = &resource.kind
+            && blob.is_shmem()
+        {
+            self.shmem_bytes -= resource.size;
+        }
+    }
+
+    pub(super) fn resource_assign_uuid<E: Effects<Ticket = T>>(
+        &mut self,
+        resource_id: ResourceId,
+        effects: &mut E,
+    ) -> Result<Response, GuestError> {
+        let resource =
+            self.resources.get_mut(&resource_id).ok_or(GuestError::UnknownResource(resource_id))?;
+        if let Some(uuid) = resource.uuid {
+            return Ok(Response::OkResourceUuid(uuid));
+        }
+        let mut uuid = effects.random()?;
+        // RFC 9562, 5.4: version 4, variant 10.
+        uuid[6] = uuid[6] & 0x0f | 0x40;
+        uuid[8] = uuid[8] & 0x3f | 0x80;
+        resource.uuid = Some(uuid);
+        Ok(Response::OkResourceUuid(uuid))
+    }
+}

@@ -1,0 +1,79 @@
+//! The host-visible region: which ranges of it are mapped.
+
+use super::GuestError;
+use protocol::ids::ResourceId;
+use std::collections::BTreeMap;
+
+/// Ranges are disjoint, page-aligned and inside the region.
+#[derive(Debug)]
+pub struct Window {
+    size: u64,
+    /// By offset: bytes and resource.
+    ranges: BTreeMap<u64, (u64, ResourceId)>,
+}
+
+impl Window {
+    /// An empty region of `size` bytes.
+    pub fn new(size: u64) -> Self {
+        Self { size, ranges: BTreeMap::new() }
+    }
+
+    /// Ranges in use.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Checks that a blob of `size` bytes may be mapped at `offset` while no more than `live_maps` are.
+    pub fn check(&self, offset: u64, size: u64, live_maps: usize) -> Result<(), GuestError> {
+        if !offset.is_multiple_of(4096) {
+            return Err(GuestError::Invalid("alignment of a mapping"));
+        }
+        let end = offset.checked_add(size).filter(|&end| end <= self.size);
+        let end = end.ok_or(GuestError::Invalid("range of a mapping"))?;
+        let before = self.ranges.range(..end).next_back();
+        if before.is_some_and(|(&start, &(size, _))| start + size > offset) {
+            return Err(GuestError::Invalid("overlap of mappings"));
+        }
+        if self.ranges.len() >= live_maps {
+            return Err(GuestError::Limit("live_maps"));
+        }
+        Ok(())
+    }
+
+    /// Notes a range that [`Self::check`] allowed.
+    pub fn insert(&mut self, offset: u64, size: u64, resource_id: ResourceId) {
+        self.ranges.insert(offset, (size, resource_id));
+    }
+
+    /// Forgets a range.
+    pub fn remove(&mut self, offset: u64) {
+        self.ranges.remove(&offset);
+    }
+
+    /// Forgets all ranges and returns them as offset, bytes and resource.
+    pub fn take_all(&mut self) -> Vec<(u64, u64, ResourceId)> {
+        let ranges = std::mem::take(&mut self.ranges);
+        ranges.into_iter().map(|(offset, (size, resource_id))| (offset, size, resource_id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_aligned_free_ranges_inside_the_region_are_allowed() {
+        let mut window = Window::new(0x10000);
+        window.insert(0x2000, 0x2000, ResourceId(1));
+        let check = |offset, size| window.check(offset, size, 8);
+        assert_eq!(check(0, 0x2000), Ok(()));
+        assert_eq!(check(0x4000, 0xc000), Ok(()));
+        assert_eq!(check(0x4001, 0x1000), Err(GuestError::Invalid("alignment of a mapping")));
+        assert_eq!(check(0x4000, 0xd000), Err(GuestError::Invalid("range of a mapping")));
+        assert_eq!(check(u64::MAX - 0xfff, 0x1000), Err(GuestError::Invalid("range of a mapping")));
+        for (offset, size) in [(0, 0x3000), (0x1000, 0x4000), (0x3000, 0x1000), (0x2000, 0x2000)] {
+            assert_eq!(check(offset, size), Err(GuestError::Invalid("overlap of mappings")));
+        }
+        assert_eq!(window.check(0, 0x1000, 1), Err(GuestError::Limit("live_maps")));
+    }
+}

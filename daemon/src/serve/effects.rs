@@ -1,0 +1,164 @@
+//! Performs the device's effects.
+
+use super::blobs::Blobs;
+use super::limiter::LogLimiter;
+use super::workers::Workers;
+use crate::device::{EffectFailed, Effects, GuestError};
+use crate::ipc::{Fence, INLINE_SUBMIT_MAX, ToWorker};
+use crate::shm;
+use crate::transport::{CONTROLQ, PendingResponse, QUEUES, Session};
+use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
+use protocol::virtio_gpu::{Header, Response};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+/// Everything the device acts upon.
+pub struct World {
+    /// The frontend, while there is one.
+    pub session: Option<Session>,
+    pub workers: Workers,
+    pub blobs: Blobs,
+    pub limiter: LogLimiter,
+    /// Offset and bytes of mappings the frontend made after it had stopped the queues: if that was for a reset, it has
+    /// dropped all others and kept these.
+    pub late_maps: Vec<(u64, u64)>,
+}
+
+impl World {
+    /// Tells the driver about all answers given so far.
+    pub fn signal(&self) {
+        if let Some(session) = &self.session {
+            (0..QUEUES).for_each(|index| session.vring(index).signal());
+        }
+    }
+
+    /// Logs what the guest or a worker caused, within limits.
+    pub fn warn(&mut self, kind: &'static str, message: fmt::Arguments<'_>) {
+        if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {
+            log::warn!(suppressed; "{message}");
+        }
+    }
+
+    fn failed(&mut self, what: &'static str, error: &dyn fmt::Display) -> EffectFailed {
+        self.warn(what, format_args!("{what}: {error}"));
+        EffectFailed
+    }
+}
+
+impl Effects for World {
+    type Ticket = PendingResponse;
+
+    fn respond(&mut self, ticket: PendingResponse, response: Response) {
+        log::trace!("-> {response:?}");
+        ticket.respond(&response);
+    }
+
+    fn refused(&mut self, header: &Header, error: &GuestError) {
+        let (cmd, ctx_id) = (header.command.0, header.ctx_id);
+        self.warn(error.name(), format_args!("command {cmd:#x} of context {ctx_id} refused: {error}"));
+    }
+
+    fn start_worker(&mut self, ctx_id: ContextId, debug_name: &[u8]) -> Result<(), EffectFailed> {
+        let printable = String::from_utf8_lossy(debug_name);
+        let printable = printable.chars().filter(|c| !c.is_control()).collect();
+        self.workers.start(ctx_id, printable).map_err(|e| self.failed("cannot start a worker", &e))
+    }
+
+    fn end_worker(&mut self, ctx_id: ContextId) {
+        self.workers.end(ctx_id);
+    }
+
+    fn submit(
+        &mut self,
+        ctx_id: ContextId,
+        data: &[u8],
+        fence: Option<(RingIdx, FenceId)>,
+    ) -> Result<(), EffectFailed> {
+        let fence = fence.map(|(ring_idx, fence_id)| Fence { ring_idx, fence_id });
+        // The limit submit_bytes keeps it below.
+        let size = u32::try_from(data.len()).map_err(|_| EffectFailed)?;
+        if data.len() <= INLINE_SUBMIT_MAX {
+            let inline = data.to_vec();
+            self.workers.send(ctx_id, ToWorker::Submit { size, inline, fence }, None);
+        } else {
+            let file = memory_file(data).map_err(|e| self.failed("cannot pass a stream", &e))?;
+            let message = ToWorker::Submit { size, inline: Vec::new(), fence };
+            self.workers.send(ctx_id, message, Some(file.as_fd()));
+        }
+        Ok(())
+    }
+
+    fn create_shmem(&mut self, resource_id: ResourceId, size: u64) -> Result<(), EffectFailed> {
+        let created = self.blobs.create(resource_id, size);
+        created.map_err(|e| self.failed("cannot make shared memory", &e))
+    }
+
+    fn export_blob(
+        &mut self,
+        ctx_id: ContextId,
+        resource_id: ResourceId,
+        blob_id: BlobId,
+        size: u64,
+        mappable: bool,
+    ) -> Result<(), EffectFailed> {
+        self.workers.send(ctx_id, ToWorker::ExportBlob { resource_id, blob_id, size, mappable }, None);
+        Ok(())
+    }
+
+    fn drop_blob(&mut self, resource_id: ResourceId) {
+        self.blobs.remove(resource_id);
+    }
+
+    fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64) {
+        if let Some(file) = self.blobs.get(resource_id) {
+            self.workers.send(ctx_id, ToWorker::AttachResource { resource_id, size }, Some(file));
+        }
+    }
+
+    fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId) {
+        self.workers.send(ctx_id, ToWorker::DetachResource { resource_id }, None);
+    }
+
+    fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
+        // The frontend takes its time; what is answered already should not wait.
+        self.signal();
+        let (Some(file), Some(session)) = (self.blobs.get(resource_id), &self.session) else {
+            return Err(EffectFailed);
+        };
+        let mapped = session.map_blob(&file, offset, size);
+        if mapped.is_ok() && !session.vring(CONTROLQ).is_started() {
+            self.late_maps.push((offset, size));
+        }
+        mapped.map_err(|e| self.failed("cannot map a blob", &e))
+    }
+
+    fn unmap_blob(&mut self, _resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
+        self.signal();
+        self.late_maps.retain(|map| *map != (offset, size));
+        let Some(session) = &self.session else { return Err(EffectFailed) };
+        let unmapped = session.unmap_blob(offset, size);
+        unmapped.map_err(|e| self.failed("cannot unmap a blob", &e))
+    }
+
+    fn random(&mut self) -> Result<[u8; 16], EffectFailed> {
+        let mut bytes = [0; 16];
+        let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        match filled {
+            Ok(16) => Ok(bytes),
+            Ok(_) => Err(EffectFailed),
+            Err(error) => Err(self.failed("no random numbers", &error)),
+        }
+    }
+}
+
+/// A memory file with these bytes.
+fn memory_file(data: &[u8]) -> io::Result<OwnedFd> {
+    let file = shm::create("virtio-gpu stream", data.len() as u64)?;
+    let mut written = 0;
+    while written < data.len() {
+        written += rustix::io::pwrite(&file, &data[written..], written as u64)?;
+    }
+    Ok(file)
+}

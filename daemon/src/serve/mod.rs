@@ -1,0 +1,17 @@
+//! The device process: one virtual machine's virtio-gpu device, and the workers behind it.
+//!
+//! Wires the session, the device and the workers: takes requests, performs the device's effects, supervises the workers.
+//! Everything runs on one thread around one epoll instance, the *device thread*; only the frontend's messages have a thread
+//! of their own. It never waits for a worker. It loads no GPU driver and must not end while a guest uses it.
+
+mod blobs;
+mod effects;
+mod gpu;
+mod limiter;
+mod run;
+mod socket;
+mod workers;
+
+pub use gpu::{List, NoGpu, probe, select};
+pub use run::{Options, serve};
+pub use socket::{Listen, SocketError};

@@ -1,0 +1,408 @@
+//! The device thread's loop.
+
+use super::blobs::Blobs;
+use super::effects::World;
+use super::limiter::LogLimiter;
+use super::socket::Listen;
+use super::workers::{CHANNEL_TOKEN, FromWorker, PROCESS_TOKEN, Workers};
+use crate::config::{ContextLimits, DeviceLimits, GpuChoice};
+use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
+use crate::ipc::{self, ToDevice};
+use crate::sandbox::Exe;
+use crate::transport::{
+    CONTROLQ, DeviceConfig, PendingResponse, Popped, QUEUES, Session, SessionError, Tokens, Vring,
+};
+use protocol::ids::{ContextId, ResourceId};
+use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
+use rustix::event::{Timespec, epoll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
+
+/// How to serve.
+#[derive(Debug)]
+pub struct Options {
+    /// Where frontends come from.
+    pub listen: Listen,
+    /// Bytes of the host-visible region, a multiple of 4096.
+    pub window_size: u64,
+    /// Scanouts, all disconnected.
+    pub num_scanouts: u32,
+    /// End with the first frontend instead of waiting for the next.
+    pub exit_on_disconnect: bool,
+    /// The GPU of all workers.
+    pub gpu: GpuChoice,
+    /// The Venus capability set.
+    pub capset: Vec<u8>,
+    /// The program workers are started from.
+    pub exe: Exe,
+    /// Bounds per VM.
+    pub limits: DeviceLimits,
+    /// Bounds per worker.
+    pub context_limits: ContextLimits,
+}
+
+const TOKEN_KICK: u64 = 0;
+const TOKEN_DOORBELL: u64 = 1;
+const TOKEN_LISTENER: u64 = 2;
+const TOKEN_SIGNAL: u64 = 3;
+
+/// Requests taken from a queue before everything else gets its turn.
+const REQUESTS_PER_TURN: usize = 256;
+/// Time for an orderly end after a signal.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serves frontends until a signal ends the process, or the only frontend has gone.
+pub fn serve(options: Options) -> io::Result<()> {
+    let (signals, _handlers) = watch_signals()?;
+    let mut server = Server::new(options, &signals)?;
+    let result = server.run();
+    server.end_session();
+    server.world.workers.end_all();
+    result
+}
+
+struct Server {
+    epoll: Arc<OwnedFd>,
+    listen: Listen,
+    config: DeviceConfig,
+    command_limits: CommandLimits,
+    exit_on_disconnect: bool,
+    device: Device<PendingResponse>,
+    world: World,
+    /// Generations of the queues, as last heard.
+    generations: [u32; QUEUES],
+    /// Bytes of the request at hand.
+    request: Vec<u8>,
+    done: bool,
+}
+
+impl Server {
+    fn new(options: Options, signals: &UnixStream) -> io::Result<Self> {
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        watch(&epoll, signals, TOKEN_SIGNAL)?;
+        let limits = options.limits;
+        let backlog = limits.worker_backlog;
+        let workers =
+            Workers::new(options.exe, options.gpu, options.context_limits, backlog, Arc::clone(&epoll));
+        let device = Device::new(DeviceOptions {
+            num_scanouts: options.num_scanouts,
+            window_size: options.window_size,
+            capset: options.capset,
+            limits,
+        });
+        Ok(Self {
+            epoll,
+            listen: options.listen,
+            config: DeviceConfig {
+                space: Config::new(options.num_scanouts, 1).as_bytes().to_vec(),
+                window_size: options.window_size,
+            },
+            command_limits: CommandLimits {
+                backing_entries: limits.backing_entries,
+                submit_bytes: limits.submit_bytes,
+            },
+            exit_on_disconnect: options.exit_on_disconnect,
+            device,
+            world: World {
+                session: None,
+                workers,
+                blobs: Blobs::default(),
+                limiter: LogLimiter::default(),
+                late_maps: Vec::new(),
+            },
+            generations: [0; QUEUES],
+            request: Vec::new(),
+            done: false,
+        })
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        self.await_frontend()?;
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
+        while !self.done {
+            let count = match epoll::wait(&*self.epoll, events.as_mut_slice(), self.timeout().as_ref()) {
+                Ok(count) => count,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            for event in &events[..count] {
+                self.dispatch(event.data.u64(), event.flags)?;
+            }
+            self.world.workers.kill_late(Instant::now());
+            self.world.signal();
+        }
+        Ok(())
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        let deadline = self.world.workers.next_deadline()?;
+        Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok()
+    }
+
+    fn dispatch(&mut self, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
+        match token {
+            TOKEN_KICK => self.run_queues(),
+            TOKEN_DOORBELL => return self.doorbell(),
+            TOKEN_LISTENER => return self.accept(),
+            TOKEN_SIGNAL => {
+                log::info!("ending at the user's request");
+                self.done = true;
+            }
+            worker => {
+                let serial = worker as u32;
+                if worker & PROCESS_TOKEN != 0 {
+                    self.worker_ended(serial);
+                } else if worker & CHANNEL_TOKEN != 0
+                    && let Some(ctx_id) = self.world.workers.context(serial)
+                {
+                    if flags.contains(epoll::EventFlags::OUT) {
+                        self.world.workers.flush(ctx_id);
+                    }
+                    self.receive_from(ctx_id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a frontend: the next one, or the one that is there already.
+    fn await_frontend(&mut self) -> io::Result<()> {
+        match &mut self.listen {
+            Listen::Socket { listener, .. } => watch(&self.epoll, &*listener, TOKEN_LISTENER),
+            Listen::Connected(frontend) => match frontend.take() {
+                Some(connection) => self.start_session(connection),
+                None => {
+                    self.done = true;
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        let Listen::Socket { listener, .. } = &self.listen else { return Ok(()) };
+        match listener.accept() {
+            Ok((connection, _)) => {
+                // One VM at a time: the next frontend waits until this one is gone.
+                epoll::delete(&*self.epoll, listener)?;
+                self.start_session(connection)
+            }
+            Err(error) => {
+                log::warn!(error:%; "a frontend could not be accepted");
+                Ok(())
+            }
+        }
+    }
+
+    fn start_session(&mut self, connection: UnixStream) -> io::Result<()> {
+        connection.set_nonblocking(false)?;
+        let tokens = Tokens { kick: TOKEN_KICK, doorbell: TOKEN_DOORBELL };
+        let session = Session::start(connection, self.config.clone(), Arc::clone(&self.epoll), tokens);
+        self.world.session = Some(session.map_err(io::Error::other)?);
+        self.generations = [0; QUEUES];
+        log::info!("a frontend has connected");
+        Ok(())
+    }
+
+    /// A queue was started or stopped, or the session has ended.
+    fn doorbell(&mut self) -> io::Result<()> {
+        let Some(session) = &self.world.session else { return Ok(()) };
+        session.answer_doorbell();
+        if let Some(end) = session.take_end() {
+            return self.session_ended(&end);
+        }
+        for index in 0..QUEUES {
+            session.vring(index).release_held();
+        }
+        self.run_queues();
+        Ok(())
+    }
+
+    fn session_ended(&mut self, end: &SessionError) -> io::Result<()> {
+        let served = self.world.session.as_ref().is_some_and(Session::was_used);
+        match end {
+            end if end.is_disconnection() => log::info!("the frontend has disconnected"),
+            error => log::error!(error:%; "the session with the frontend has failed"),
+        }
+        self.end_session();
+        if self.exit_on_disconnect && served {
+            self.done = true;
+            return Ok(());
+        }
+        self.await_frontend()
+    }
+
+    /// Frees everything that belongs to the frontend's VM.
+    fn end_session(&mut self) {
+        // First the connection, so that nothing is sent to the frontend any more.
+        self.world.session = None;
+        self.world.late_maps.clear();
+        self.device.reset(MapsAtReset::Forget, &mut self.world);
+    }
+
+    fn run_queues(&mut self) {
+        for index in 0..QUEUES {
+            if let Some(session) = &self.world.session {
+                let vring = Arc::clone(session.vring(index));
+                self.run_queue(index, &vring);
+                vring.signal();
+            }
+        }
+    }
+
+    fn run_queue(&mut self, index: usize, vring: &Arc<Vring>) {
+        let limit = HEADER_BYTES + 8 + self.command_limits.submit_bytes as usize;
+        let mut request = std::mem::take(&mut self.request);
+        for _ in 0..REQUESTS_PER_TURN {
+            match vring.pop(self.generations[index], limit, &mut request) {
+                Popped::Empty => {
+                    if !vring.arm() {
+                        self.request = request;
+                        return;
+                    }
+                }
+                Popped::Broken => {
+                    self.world.warn("broken queue", format_args!("the driver broke queue {index}"));
+                    self.request = request;
+                    return;
+                }
+                Popped::Reset(generation) => self.reset(index, generation),
+                Popped::Request(pending) => self.handle(&request, pending),
+            }
+        }
+        self.request = request;
+        if let Some(session) = &self.world.session {
+            session.ring_doorbell();
+        }
+    }
+
+    fn handle(&mut self, request: &[u8], pending: PendingResponse) {
+        let Some(header) = pending.header() else {
+            self.world.warn("request without header", format_args!("a request is shorter than its header"));
+            return pending.respond(&Response::Err(ResponseType::ERR_UNSPEC));
+        };
+        match Command::decode(&header, request, &self.command_limits) {
+            Ok(command) => {
+                log::trace!(ctx_id = header.ctx_id; "{command:?}");
+                self.device.handle(&header, &command, pending, &mut self.world);
+            }
+            Err(error) => {
+                self.device.refuse(&header, &GuestError::Command(error), pending, &mut self.world);
+            }
+        }
+    }
+
+    /// The driver has reset the device: everything begins anew, except for mappings that the frontend did not drop.
+    fn reset(&mut self, index: usize, generation: u32) {
+        self.generations[index] = generation;
+        if index != CONTROLQ {
+            return;
+        }
+        let dropped = self.world.session.as_ref().is_none_or(|s| s.drops_maps_at_reset() || s.has_ended());
+        let maps = if dropped { MapsAtReset::Forget } else { MapsAtReset::Unmap };
+        let late = std::mem::take(&mut self.world.late_maps);
+        self.device.reset(maps, &mut self.world);
+        if dropped {
+            for (offset, size) in late {
+                // The frontend may have dropped it nevertheless.
+                let _ = self.world.unmap_blob(ResourceId(0), offset, size);
+            }
+        }
+    }
+
+    fn receive_from(&mut self, ctx_id: ContextId) {
+        for received in self.world.workers.receive(ctx_id) {
+            match received {
+                FromWorker::Message(message, fd) => self.worker_says(ctx_id, message, fd),
+                FromWorker::Gone(reason) => self.lose(ctx_id, &reason.to_string()),
+            }
+        }
+    }
+
+    fn worker_says(&mut self, ctx_id: ContextId, message: ToDevice, fd: Option<OwnedFd>) {
+        match message {
+            ToDevice::Ready => log::debug!(ctx_id = ctx_id.0; "worker is ready"),
+            ToDevice::FenceSignalled(ipc::Fence { ring_idx, fence_id }) => {
+                self.device.fence_signalled(ctx_id, ring_idx, fence_id, &mut self.world);
+            }
+            ToDevice::BlobExported { resource_id, map_info } => {
+                let cache = match map_info {
+                    ipc::MapInfo::Cached => MapCache::Cached,
+                    ipc::MapInfo::WriteCombined => MapCache::WriteCombined,
+                };
+                self.blob_exported(ctx_id, resource_id, cache, fd);
+            }
+            ToDevice::BlobRefused { resource_id, reason } => {
+                self.refuse_blob(ctx_id, resource_id, &reason);
+            }
+            ToDevice::Lost { reason } => self.lose(ctx_id, &reason),
+        }
+    }
+
+    fn blob_exported(
+        &mut self,
+        ctx_id: ContextId,
+        resource_id: ResourceId,
+        cache: MapCache,
+        fd: Option<OwnedFd>,
+    ) {
+        // A resource may be gone before its worker has answered.
+        let Some((size, mappable)) = self.device.pending_export(ctx_id, resource_id) else { return };
+        match self.world.blobs.accept(resource_id, fd, size, mappable) {
+            Ok(()) => self.device.blob_exported(resource_id, cache, &mut self.world),
+            Err(error) => self.refuse_blob(ctx_id, resource_id, &error.to_string()),
+        }
+    }
+
+    fn refuse_blob(&mut self, ctx_id: ContextId, resource_id: ResourceId, reason: &str) {
+        if self.device.pending_export(ctx_id, resource_id).is_some() {
+            let message = format_args!("resource {resource_id} of context {ctx_id} not exported: {reason:?}");
+            self.world.warn("export refused", message);
+            self.device.blob_refused(resource_id, &mut self.world);
+        }
+    }
+
+    fn worker_ended(&mut self, serial: u32) {
+        let status = self.world.workers.reap(serial);
+        if let Some(ctx_id) = self.world.workers.context(serial) {
+            self.receive_from(ctx_id);
+            let status = status.map_or("unknown status".into(), |status| status.to_string());
+            self.lose(ctx_id, &format!("its worker ended ({status})"));
+        }
+    }
+
+    /// A context cannot go on.
+    fn lose(&mut self, ctx_id: ContextId, reason: &str) {
+        if self.world.workers.is_running(ctx_id) {
+            self.world.warn("context lost", format_args!("context {ctx_id} is lost: {reason:?}"));
+            self.world.workers.end(ctx_id);
+            self.device.context_lost(ctx_id, &mut self.world);
+        }
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: impl std::os::fd::AsFd, token: u64) -> io::Result<()> {
+    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+}
+
+/// Makes SIGTERM and SIGINT readable at the returned socket. If the process has not ended some seconds after the signal,
+/// because its frontend does not answer, it is ended hard; the workers go with it.
+fn watch_signals() -> io::Result<(UnixStream, std::thread::JoinHandle<()>)> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
+    let (ours, theirs) = UnixStream::pair()?;
+    let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
+        if signals.forever().next().is_some() {
+            drop(theirs);
+            std::thread::sleep(END_PATIENCE);
+            log::error!("the frontend does not answer: ending without it");
+            std::process::exit(1);
+        }
+    })?;
+    Ok((ours, thread))
+}

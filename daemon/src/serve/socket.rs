@@ -1,0 +1,122 @@
+//! Where the frontend comes from: a socket file of ours, or a descriptor given by whoever started us.
+
+use crate::sandbox;
+use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
+use rustix::net::{AddressFamily, SocketType};
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// Why there is no socket to serve.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another process accepts connections there.
+    #[error("{0}: another process serves this socket")]
+    InUse(PathBuf),
+    /// Something else lies there.
+    #[error("{0}: exists and is no socket")]
+    NotASocket(PathBuf),
+    /// It cannot be made.
+    #[error("{0}: {1}")]
+    Path(PathBuf, io::Error),
+    /// The descriptor is not what it should be.
+    #[error("descriptor {0}: {1}")]
+    Descriptor(RawFd, io::Error),
+}
+
+/// A source of frontends.
+#[derive(Debug)]
+pub enum Listen {
+    /// Frontends connect, one after another.
+    Socket {
+        /// Where.
+        listener: UnixListener,
+        /// The socket file to remove in the end; none if somebody else made it.
+        path: Option<PathBuf>,
+    },
+    /// The only frontend there will be.
+    Connected(Option<UnixStream>),
+}
+
+impl Listen {
+    /// Listens at `path`. A socket file that nobody serves any more is replaced.
+    pub fn at(path: &Path) -> Result<Self, SocketError> {
+        let failed = |e| SocketError::Path(path.to_owned(), e);
+        match path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+            Ok(metadata) if !metadata.file_type().is_socket() => {
+                return Err(SocketError::NotASocket(path.to_owned()));
+            }
+            Ok(_) => match UnixStream::connect(path) {
+                Ok(_) => return Err(SocketError::InUse(path.to_owned())),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    std::fs::remove_file(path).map_err(failed)?;
+                }
+                Err(error) => return Err(failed(error)),
+            },
+        }
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        Ok(Self::Socket { listener, path: Some(path.to_owned()) })
+    }
+
+    /// Serves an inherited descriptor: a listening socket (as from systemd) or a connected one (as from libvirt).
+    pub fn inherited(fd: RawFd) -> Result<Self, SocketError> {
+        let failed = |e| SocketError::Descriptor(fd, e);
+        let socket = sandbox::inherited(fd).map_err(failed)?;
+        let listening = is_listening(&socket).map_err(failed)?;
+        if !listening {
+            return Ok(Self::Connected(Some(UnixStream::from(socket))));
+        }
+        let listener = UnixListener::from(socket);
+        listener.set_nonblocking(true).map_err(failed)?;
+        Ok(Self::Socket { listener, path: None })
+    }
+}
+
+impl Drop for Listen {
+    fn drop(&mut self) {
+        if let Self::Socket { path: Some(path), .. } = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn is_listening(socket: &OwnedFd) -> io::Result<bool> {
+    if socket_domain(socket)? != AddressFamily::UNIX || socket_type(socket)? != SocketType::STREAM {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a Unix stream socket"));
+    }
+    Ok(socket_acceptconn(socket)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+
+        let live = Listen::at(&path).unwrap();
+        assert!(matches!(Listen::at(&path), Err(SocketError::InUse(_))));
+        UnixStream::connect(&path).unwrap();
+        drop(live);
+        assert!(!path.exists());
+
+        std::fs::write(&path, "precious").unwrap();
+        assert!(matches!(Listen::at(&path), Err(SocketError::NotASocket(_))));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn descriptors_that_are_no_socket_are_refused() {
+        assert!(matches!(Listen::inherited(1), Err(SocketError::Descriptor(1, _))));
+        assert!(matches!(Listen::inherited(1_000_000), Err(SocketError::Descriptor(_, _))));
+    }
+}

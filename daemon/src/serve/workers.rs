@@ -1,0 +1,271 @@
+//! Worker processes: started, fed, and ended. A worker that does not end in time, or does not read what it is sent, is killed.
+
+use crate::config::{ContextLimits, GpuChoice};
+use crate::ipc::{Channel, ReceiveError, SendError, ToDevice, ToWorker, WorkerSetup};
+use crate::sandbox::{self, Exe};
+use protocol::ids::ContextId;
+use rustc_hash::FxHashMap;
+use rustix::event::epoll;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time a worker has to end by itself.
+const GRACE: Duration = Duration::from_secs(2);
+/// Workers that may be ending at once; more are killed without grace, oldest first.
+const ENDING_MAX: usize = 64;
+/// Messages taken from one worker before others get their turn.
+const MESSAGES_PER_TURN: usize = 64;
+
+/// High bits of the epoll values that belong to workers; the low 32 are a worker's serial number.
+pub const CHANNEL_TOKEN: u64 = 1 << 32;
+/// As [`CHANNEL_TOKEN`], for the process itself.
+pub const PROCESS_TOKEN: u64 = 2 << 32;
+
+/// All workers of the VM.
+#[derive(Debug)]
+pub struct Workers {
+    exe: Exe,
+    gpu: GpuChoice,
+    limits: ContextLimits,
+    backlog_max: usize,
+    epoll: Arc<OwnedFd>,
+    next_serial: u32,
+    running: FxHashMap<ContextId, Worker>,
+    contexts: FxHashMap<u32, ContextId>,
+    ending: VecDeque<Ending>,
+}
+
+#[derive(Debug)]
+struct Worker {
+    serial: u32,
+    channel: Channel,
+    process: Process,
+    /// Messages the socket had no room for, in order.
+    backlog: VecDeque<(ToWorker, Option<OwnedFd>)>,
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    pidfd: OwnedFd,
+}
+
+#[derive(Debug)]
+struct Ending {
+    serial: u32,
+    process: Process,
+    kill_at: Instant,
+}
+
+/// What came from a worker.
+#[derive(Debug)]
+pub enum FromWorker {
+    /// A message, perhaps with a descriptor.
+    Message(ToDevice, Option<OwnedFd>),
+    /// Nothing more will come.
+    Gone(ReceiveError),
+}
+
+impl Workers {
+    /// No workers yet.
+    pub fn new(
+        exe: Exe,
+        gpu: GpuChoice,
+        limits: ContextLimits,
+        backlog_max: usize,
+        epoll: Arc<OwnedFd>,
+    ) -> Self {
+        Self {
+            exe,
+            gpu,
+            limits,
+            backlog_max,
+            epoll,
+            next_serial: 0,
+            running: FxHashMap::default(),
+            contexts: FxHashMap::default(),
+            ending: VecDeque::new(),
+        }
+    }
+
+    /// Starts the worker of a context.
+    pub fn start(&mut self, ctx_id: ContextId, debug_name: String) -> io::Result<()> {
+        let (channel, theirs) = Channel::pair()?;
+        let theirs = theirs.into_socket();
+        let process = Process::new(sandbox::spawn(&self.exe, "worker", &theirs)?)?;
+        drop(theirs);
+        let pid = process.child.id();
+        let serial = self.next_serial;
+        self.next_serial = serial.wrapping_add(1);
+        let watched = self
+            .watch(channel.as_fd(), CHANNEL_TOKEN | u64::from(serial))
+            .and_then(|()| self.watch(process.pidfd.as_fd(), PROCESS_TOKEN | u64::from(serial)));
+        let worker = Worker { serial, channel, process, backlog: VecDeque::new() };
+        if let Err(error) = watched {
+            let Worker { process, .. } = worker;
+            process.kill();
+            self.ending.push_back(Ending { serial, process, kill_at: Instant::now() });
+            return Err(error);
+        }
+        self.contexts.insert(serial, ctx_id);
+        self.running.insert(ctx_id, worker);
+        log::debug!(ctx_id = ctx_id.0, pid; "worker started");
+        let setup = WorkerSetup { ctx_id, debug_name, gpu: self.gpu, limits: self.limits };
+        self.send(ctx_id, ToWorker::Setup(setup), None);
+        Ok(())
+    }
+
+    /// Whether the context has a worker that was not told to end.
+    pub fn is_running(&self, ctx_id: ContextId) -> bool {
+        self.running.contains_key(&ctx_id)
+    }
+
+    /// The context of a running worker.
+    pub fn context(&self, serial: u32) -> Option<ContextId> {
+        self.contexts.get(&serial).copied()
+    }
+
+    /// Sends a message, now or as soon as the worker reads. A worker that fails here is heard of as gone.
+    pub fn send(&mut self, ctx_id: ContextId, message: ToWorker, fd: Option<BorrowedFd<'_>>) {
+        let Some(worker) = self.running.get_mut(&ctx_id) else { return };
+        if worker.backlog.is_empty() {
+            match worker.channel.try_send(&message, fd) {
+                Ok(()) => return,
+                Err(SendError::Full) => {}
+                Err(error) => {
+                    log::debug!(ctx_id = ctx_id.0, error:%; "cannot send to a worker");
+                    return;
+                }
+            }
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT;
+            watch_again(&self.epoll, worker, flags);
+        }
+        let fd = fd.map(|fd| fd.try_clone_to_owned()).transpose();
+        match fd {
+            Ok(fd) if worker.backlog.len() < self.backlog_max => worker.backlog.push_back((message, fd)),
+            _ => {
+                log::error!(ctx_id = ctx_id.0; "limit worker_backlog reached: killing the worker");
+                worker.process.kill();
+            }
+        }
+    }
+
+    /// The worker's socket has room again: sends what waited.
+    pub fn flush(&mut self, ctx_id: ContextId) {
+        let Some(worker) = self.running.get_mut(&ctx_id) else { return };
+        while let Some((message, fd)) = worker.backlog.front() {
+            match worker.channel.try_send(message, fd.as_ref().map(AsFd::as_fd)) {
+                Err(SendError::Full) => return,
+                Ok(()) | Err(_) => worker.backlog.pop_front(),
+            };
+        }
+        watch_again(&self.epoll, worker, epoll::EventFlags::IN);
+    }
+
+    /// Takes what a worker sent; a bounded number of messages, the rest is reported again.
+    pub fn receive(&self, ctx_id: ContextId) -> Vec<FromWorker> {
+        let Some(worker) = self.running.get(&ctx_id) else { return Vec::new() };
+        let mut received = Vec::new();
+        while received.len() < MESSAGES_PER_TURN {
+            match worker.channel.try_receive() {
+                Ok(Some((message, fd))) => received.push(FromWorker::Message(message, fd)),
+                Ok(None) => break,
+                Err(error) => {
+                    received.push(FromWorker::Gone(error));
+                    break;
+                }
+            }
+        }
+        received
+    }
+
+    /// Ends a context's worker: closes its channel, and kills it if it has not ended after the grace period.
+    pub fn end(&mut self, ctx_id: ContextId) {
+        let Some(worker) = self.running.remove(&ctx_id) else { return };
+        self.contexts.remove(&worker.serial);
+        let _ = epoll::delete(&self.epoll, &worker.channel);
+        let Worker { serial, process, .. } = worker;
+        self.ending.push_back(Ending { serial, process, kill_at: Instant::now() + GRACE });
+        if self.ending.len() > ENDING_MAX
+            && let Some(oldest) = self.ending.front_mut()
+        {
+            oldest.process.kill();
+        }
+    }
+
+    /// A worker process has ended. If its context was not told to end, what it sent last can still be received.
+    pub fn reap(&mut self, serial: u32) -> Option<ExitStatus> {
+        if let Some(at) = self.ending.iter().position(|ending| ending.serial == serial) {
+            let mut ending = self.ending.remove(at)?;
+            let _ = epoll::delete(&self.epoll, &ending.process.pidfd);
+            return ending.process.child.wait().ok();
+        }
+        let ctx_id = self.context(serial)?;
+        self.running.get_mut(&ctx_id)?.process.child.try_wait().ok()?
+    }
+
+    /// When [`Self::kill_late`] has something to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.ending.front().map(|ending| ending.kill_at)
+    }
+
+    /// Kills the workers whose grace period is over.
+    pub fn kill_late(&mut self, now: Instant) {
+        for ending in self.ending.iter_mut().take_while(|ending| ending.kill_at <= now) {
+            ending.process.kill();
+            // Killed processes end soon, but not before the kernel has freed what they held.
+            ending.kill_at = now + GRACE;
+        }
+        self.ending.make_contiguous().sort_by_key(|ending| ending.kill_at);
+    }
+
+    /// Waits until every worker has ended; those that do not are killed.
+    pub fn end_all(&mut self) {
+        let running: Vec<_> = self.running.keys().copied().collect();
+        running.into_iter().for_each(|ctx_id| self.end(ctx_id));
+        let patience = Instant::now() + GRACE;
+        while !self.ending.is_empty() && Instant::now() < patience {
+            self.ending.retain_mut(|ending| matches!(ending.process.child.try_wait(), Ok(None)));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        for mut ending in self.ending.drain(..) {
+            ending.process.kill();
+            let _ = ending.process.child.wait();
+        }
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+    }
+}
+
+impl Process {
+    fn new(mut child: Child) -> io::Result<Self> {
+        match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Self { child, pidfd }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error.into())
+            }
+        }
+    }
+
+    fn kill(&self) {
+        // A process that has ended already cannot be killed again.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+fn watch_again(epoll: &OwnedFd, worker: &Worker, flags: epoll::EventFlags) {
+    let data = epoll::EventData::new_u64(CHANNEL_TOKEN | u64::from(worker.serial));
+    if let Err(error) = epoll::modify(epoll, &worker.channel, data, flags) {
+        log::error!(error:%; "cannot watch a worker: killing it");
+        worker.process.kill();
+    }
+}

@@ -1,0 +1,121 @@
+//! Descriptor chains: the readable part is copied once, the writable part is remembered, and the answer is given exactly once.
+
+use super::vring::Vring;
+use protocol::virtio_gpu::{HEADER_BYTES, Header, RESPONSE_BYTES_MAX, Response, ResponseType};
+use std::ops::Deref;
+use std::sync::Arc;
+use virtio_queue::DescriptorChain;
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+/// A writable piece of guest memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    addr: GuestAddress,
+    len: u32,
+}
+
+/// A request whose answer is due. Dropped without one, it answers `VIRTIO_GPU_RESP_ERR_UNSPEC` and is counted as a bug, unless
+/// its queue was reset in the meantime.
+#[derive(Debug)]
+pub struct PendingResponse {
+    vring: Arc<Vring>,
+    generation: u32,
+    head: u16,
+    /// `None` if the request was too short to have one.
+    header: Option<Header>,
+    segments: Vec<Segment>,
+    answered: bool,
+}
+
+impl PendingResponse {
+    /// The header of the request, if it was long enough to have one.
+    pub fn header(&self) -> Option<Header> {
+        self.header
+    }
+
+    /// Answers the request. Chains without room for an answer (the cursor queue's) are just returned.
+    pub fn respond(mut self, response: &Response) {
+        self.finish(response);
+    }
+
+    fn finish(&mut self, response: &Response) {
+        self.answered = true;
+        let mut answer = Vec::new();
+        if let Some(header) = &self.header
+            && !self.segments.is_empty()
+        {
+            response.encode(header, &mut answer);
+        }
+        self.vring.complete(self.generation, self.head, std::mem::take(&mut self.segments), answer);
+    }
+}
+
+impl Drop for PendingResponse {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.vring.count_unanswered(self.generation);
+            self.finish(&Response::Err(ResponseType::ERR_UNSPEC));
+        }
+    }
+}
+
+/// Copies the readable bytes of a chain, at most `limit`, and remembers where its answer goes. What cannot be read ends the
+/// request there; it then is too short for its command.
+pub(super) fn read<M>(
+    vring: &Arc<Vring>,
+    memory: &GuestMemoryMmap,
+    chain: DescriptorChain<M>,
+    generation: u32,
+    limit: usize,
+    request: &mut Vec<u8>,
+) -> PendingResponse
+where
+    M: Deref<Target = GuestMemoryMmap>,
+{
+    request.clear();
+    let head = chain.head_index();
+    let mut segments = Vec::new();
+    let mut room = 0;
+    let mut readable = true;
+    for descriptor in chain {
+        if descriptor.is_write_only() {
+            // More than the longest answer is never written, so no more segments are kept than that takes.
+            if room < RESPONSE_BYTES_MAX && descriptor.len() > 0 {
+                room = room.saturating_add(descriptor.len() as usize);
+                segments.push(Segment { addr: descriptor.addr(), len: descriptor.len() });
+            }
+        } else if readable {
+            readable =
+                append(memory, &Segment { addr: descriptor.addr(), len: descriptor.len() }, limit, request);
+        }
+    }
+    let header = if request.len() < HEADER_BYTES { None } else { Header::decode(request) };
+    PendingResponse { vring: Arc::clone(vring), generation, head, header, segments, answered: false }
+}
+
+/// Appends a segment's bytes; false if the limit is reached or the memory is not there.
+fn append(memory: &GuestMemoryMmap, segment: &Segment, limit: usize, request: &mut Vec<u8>) -> bool {
+    let start = request.len();
+    let len = (segment.len as usize).min(limit - start);
+    request.resize(start + len, 0);
+    let read = memory.read_slice(&mut request[start..], segment.addr).is_ok();
+    if !read {
+        request.truncate(start);
+    }
+    read && len == segment.len as usize
+}
+
+/// Writes an answer into the segments, as much of it as fits, and returns the bytes written.
+pub(super) fn write(memory: &GuestMemoryMmap, segments: &[Segment], answer: &[u8]) -> u32 {
+    let mut rest = answer;
+    let mut written = 0;
+    for segment in segments {
+        let (part, after) = rest.split_at(rest.len().min(segment.len as usize));
+        if memory.write_slice(part, segment.addr).is_err() {
+            break;
+        }
+        written += part.len() as u32;
+        rest = after;
+    }
+    written
+}

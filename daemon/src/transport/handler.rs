@@ -1,0 +1,313 @@
+//! The frontend's messages (vhost-user specification, "Front-end message types").
+//!
+//! Runs on the message thread. Reset is not announced by any message in use: it shows in SET_VRING_BASE, see
+//! [`Vring::set_base`](super::Vring).
+
+use super::memory::MemoryTable;
+use super::session::Shared;
+use super::vring::{QUEUE_SIZE_MAX, Vring};
+use super::{CONTROLQ, QUEUES};
+use protocol::virtio_gpu::{Features, HOST_VISIBLE_SHMID};
+use rustix::event::epoll;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vhost::VhostUserMemoryRegionBase;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
+    VhostUserSingleMemoryRegion, VhostUserVirtioFeatures, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+
+/// Slots of the memory table: as many as the kernel's vhost offers.
+const MEMORY_SLOTS_MAX: u64 = 509;
+
+/// State of the message thread.
+pub struct Handler {
+    shared: Arc<Shared>,
+    table: MemoryTable,
+    kicks: [Option<File>; QUEUES],
+    features: u64,
+    protocol_features: VhostUserProtocolFeatures,
+    /// Regions of the memory table when the control queue was stopped.
+    regions_at_stop: usize,
+}
+
+impl Handler {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            table: MemoryTable::new(shared.memory.clone()),
+            shared,
+            kicks: [const { None }; QUEUES],
+            features: 0,
+            protocol_features: VhostUserProtocolFeatures::empty(),
+            regions_at_stop: 0,
+        }
+    }
+
+    fn vring(&self, index: u32) -> Result<(usize, &Arc<Vring>)> {
+        let index = index as usize;
+        self.shared.vrings.get(index).map(|vring| (index, vring)).ok_or(Error::InvalidParam)
+    }
+
+    fn set_kick(&mut self, index: usize, kick: Option<File>) -> Result<()> {
+        if let Some(old) = self.kicks[index].take() {
+            // The frontend holds the same eventfd: closing ours would not unregister it.
+            let _ = epoll::delete(&self.shared.epoll, &old);
+        }
+        if let Some(kick) = kick {
+            // Edge-triggered: every kick is an event, and the counter never has to be read.
+            let data = epoll::EventData::new_u64(self.shared.tokens.kick);
+            epoll::add(&self.shared.epoll, &kick, data, epoll::EventFlags::IN | epoll::EventFlags::ET)
+                .map_err(|e| Error::ReqHandlerError(e.into()))?;
+            self.kicks[index] = Some(kick);
+        }
+        Ok(())
+    }
+
+    /// While the queue runs a change of the memory table is the frontend announcing a mapping: it tracks them.
+    fn note_table_change(&self) {
+        if self.shared.vrings[CONTROLQ].is_started() {
+            self.shared.announces_maps.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        for index in 0..QUEUES {
+            let _ = self.set_kick(index, None);
+        }
+    }
+}
+
+impl VhostUserBackendReqHandlerMut for Handler {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.reset_device()
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        for index in 0..QUEUES {
+            self.set_kick(index, None)?;
+            self.shared.vrings[index].abandon();
+        }
+        self.shared.ring_doorbell();
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        let gpu =
+            Features::VIRGL | Features::RESOURCE_UUID | Features::RESOURCE_BLOB | Features::CONTEXT_INIT;
+        Ok(gpu.bits()
+            | 1 << VIRTIO_RING_F_INDIRECT_DESC
+            | 1 << VIRTIO_RING_F_EVENT_IDX
+            | 1 << VIRTIO_F_VERSION_1
+            | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits())
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        if features & !self.get_features()? != 0 {
+            return Err(Error::InvalidParam);
+        }
+        self.features = features;
+        let protocol_features = features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() != 0;
+        for vring in &self.shared.vrings {
+            vring.set_event_idx(features & (1 << VIRTIO_RING_F_EVENT_IDX) != 0);
+            if !protocol_features {
+                vring.set_enabled(true);
+            }
+        }
+        Ok(())
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
+        self.note_table_change();
+        self.table.set(regions, files)?;
+        Ok(None)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let (_, vring) = self.vring(index)?;
+        if !vring.set_size(num) {
+            log::error!(queue = index, num; "the frontend asks for a queue size other than a power of two up to {QUEUE_SIZE_MAX}");
+            return Err(Error::InvalidParam);
+        }
+        Ok(())
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        let (_, vring) = self.vring(index)?;
+        let [descriptor, available, used] =
+            [descriptor, available, used].map(|addr| self.table.translate(addr));
+        if !vring.set_addresses(descriptor?, available?, used?) {
+            return Err(Error::InvalidParam);
+        }
+        Ok(())
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        let (index, vring) = self.vring(index)?;
+        // A queue paused exactly when its index wrapped to 0 looks like one that was reset. A frontend that announces its
+        // mappings has dropped them from the table at a reset.
+        let reset_at_zero =
+            !self.shared.announces_maps.load(Ordering::Relaxed) || self.table.len() < self.regions_at_stop;
+        let base = u16::try_from(base).map_err(|_| Error::InvalidParam)?;
+        if vring.set_base(base, reset_at_zero) && index == CONTROLQ {
+            log::info!("the driver has reset the device");
+        }
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let (at, vring) = self.vring(index)?;
+        let base = vring.stop();
+        if at == CONTROLQ {
+            self.regions_at_stop = self.table.len();
+        }
+        self.set_kick(at, None)?;
+        Ok(VhostUserVringState::new(index, u32::from(base)))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, kick: Option<File>) -> Result<()> {
+        let (index, _) = self.vring(u32::from(index))?;
+        self.set_kick(index, kick)?;
+        self.shared.vrings[index].start();
+        self.shared.ring_doorbell();
+        Ok(())
+    }
+
+    fn set_vring_call(&mut self, index: u8, call: Option<File>) -> Result<()> {
+        self.vring(u32::from(index))?.1.set_call(call);
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, index: u8, _err: Option<File>) -> Result<()> {
+        self.vring(u32::from(index)).map(|_| ())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::BACKEND_REQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::BACKEND_SEND_FD
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+            | VhostUserProtocolFeatures::SHMEM)
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        self.protocol_features = VhostUserProtocolFeatures::from_bits_truncate(features);
+        let announces = self.protocol_features.contains(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS);
+        self.shared.announces_maps.store(announces, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(QUEUES as u64)
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        self.vring(index)?.1.set_enabled(enable);
+        self.shared.ring_doorbell();
+        Ok(())
+    }
+
+    fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        let (offset, size) = (offset as usize, size as usize);
+        let bytes = offset.checked_add(size).and_then(|end| self.shared.config.space.get(offset..end));
+        bytes.map(<[u8]>::to_vec).ok_or(Error::InvalidParam)
+    }
+
+    fn set_config(&mut self, _offset: u32, _buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+        // Only `events_clear` can be written, and there never is an event.
+        Ok(())
+    }
+
+    fn set_backend_req_fd(&mut self, backend: Backend) {
+        backend.set_reply_ack_flag(self.protocol_features.contains(VhostUserProtocolFeatures::REPLY_ACK));
+        backend.set_shmem_flag(self.protocol_features.contains(VhostUserProtocolFeatures::SHMEM));
+        *self.shared.backend.lock() = Some(backend);
+    }
+
+    fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
+        log::error!(
+            "this is a front end for displays (vhost-user-gpu-pci): use the generic vhost-user device"
+        );
+        Err(Error::InvalidOperation("no display protocol"))
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        Err(Error::InvalidOperation("no shared objects"))
+    }
+
+    fn get_inflight_fd(&mut self, _inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Err(Error::InvalidOperation("no in-flight tracking"))
+    }
+
+    fn set_inflight_fd(&mut self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
+        Err(Error::InvalidOperation("no in-flight tracking"))
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(MEMORY_SLOTS_MAX)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        self.note_table_change();
+        self.table.add(region, file)?;
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        self.note_table_change();
+        self.table.remove(region)
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _file: File,
+    ) -> Result<Option<File>> {
+        Err(Error::InvalidOperation("no migration"))
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(Error::InvalidOperation("no migration"))
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        let mut sizes = [0; 2];
+        sizes[usize::from(HOST_VISIBLE_SHMID)] = self.shared.config.window_size;
+        Ok(VhostUserShMemConfig::new(1, &sizes))
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        Err(Error::InvalidOperation("no migration"))
+    }
+}

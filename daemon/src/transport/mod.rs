@@ -1,0 +1,30 @@
+//! The vhost-user session and its virtqueues (VIRTIO 1.3, 2.7; QEMU's vhost-user specification).
+//!
+//! The only user of `vhost`, `virtio-queue` and `vm-memory`. Knows no command beyond the header every answer echoes.
+//!
+//! Two threads meet here. The *message thread* answers the frontend on its socket; the *device thread* takes requests from
+//! the virtqueues and answers them. While the device thread waits for the frontend to map a blob, the frontend may send
+//! messages of its own and wait for them, so a lock that a message handler takes is never held across
+//! [`Session::map_blob`] and [`Session::unmap_blob`].
+//!
+//! `vhost-user-backend` is not used: its daemon accepts no connected socket (`--fd`), and it hides SET_VRING_BASE and the
+//! acknowledged protocol features, which tell a reset from a pause.
+
+mod chain;
+mod handler;
+mod memory;
+mod session;
+#[cfg(test)]
+mod tests;
+mod vring;
+
+pub use chain::PendingResponse;
+pub use session::{DeviceConfig, Session, SessionError, Tokens};
+pub use vring::{Popped, Vring};
+
+/// Index of the control queue.
+pub const CONTROLQ: usize = 0;
+/// Index of the cursor queue.
+pub const CURSORQ: usize = 1;
+/// Queues of the device.
+pub const QUEUES: usize = 2;

@@ -1,0 +1,223 @@
+//! One frontend, from its connection to its disconnection.
+
+use super::handler::Handler;
+use super::memory::Memory;
+use super::vring::Vring;
+use super::{CONTROLQ, QUEUES};
+use parking_lot::Mutex;
+use protocol::virtio_gpu::HOST_VISIBLE_SHMID;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use vhost::vhost_user::message::{VhostUserMMap, VhostUserMMapFlags};
+use vhost::vhost_user::{Backend, BackendReqHandler, Error, VhostUserFrontendReqHandler};
+use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
+
+/// What the frontend is told about the device.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// The configuration space.
+    pub space: Vec<u8>,
+    /// Bytes of the host-visible region.
+    pub window_size: u64,
+}
+
+/// Values that the device thread's epoll instance reports for this session.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens {
+    /// A queue was kicked.
+    pub kick: u64,
+    /// A queue was started or stopped, or the session has ended.
+    pub doorbell: u64,
+}
+
+/// Why a session cannot go on or could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The frontend broke the protocol, or the connection broke.
+    #[error("vhost-user: {0}")]
+    Protocol(#[from] Error),
+    /// The system refused something.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The frontend offers no way to map memory into the guest.
+    #[error("the frontend has no shared-memory channel (BACKEND_REQ and SHMEM)")]
+    NoWindow,
+}
+
+impl SessionError {
+    /// The frontend has just gone away.
+    pub fn is_disconnection(&self) -> bool {
+        matches!(self, Self::Protocol(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)))
+    }
+}
+
+/// What the two threads share.
+pub struct Shared {
+    pub memory: Memory,
+    pub vrings: [Arc<Vring>; QUEUES],
+    pub epoll: Arc<OwnedFd>,
+    pub tokens: Tokens,
+    pub config: DeviceConfig,
+    /// The channel for requests to the frontend, once it has sent it.
+    pub backend: Mutex<Option<Backend>>,
+    /// The frontend keeps mappings in its memory table, and drops them at a reset as the specification says.
+    pub announces_maps: AtomicBool,
+    doorbell: OwnedFd,
+    /// The frontend has sent a message.
+    used: AtomicBool,
+    ended: Mutex<Option<SessionError>>,
+}
+
+impl Shared {
+    /// Wakes the device thread.
+    pub fn ring_doorbell(&self) {
+        // The counter never gets full: it is reset with every event.
+        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+    }
+}
+
+/// A session, owned by the device thread. Dropping it closes the connection.
+pub struct Session {
+    shared: Arc<Shared>,
+    connection: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Serves the frontend at the other end of `connection`. Events go to `epoll` under `tokens`.
+    pub fn start(
+        connection: UnixStream,
+        config: DeviceConfig,
+        epoll: Arc<OwnedFd>,
+        tokens: Tokens,
+    ) -> Result<Self, SessionError> {
+        let doorbell =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
+        let data = epoll::EventData::new_u64(tokens.doorbell);
+        epoll::add(&epoll, &doorbell, data, epoll::EventFlags::IN).map_err(std::io::Error::from)?;
+        let memory: Memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
+        let shared = Arc::new(Shared {
+            vrings: std::array::from_fn(|_| Arc::new(Vring::new(memory.clone()))),
+            memory,
+            epoll,
+            tokens,
+            config,
+            backend: Mutex::new(None),
+            announces_maps: AtomicBool::new(false),
+            doorbell,
+            used: AtomicBool::new(false),
+            ended: Mutex::new(None),
+        });
+        let handler = Handler::new(Arc::clone(&shared));
+        let requests =
+            BackendReqHandler::from_stream(connection.try_clone()?, Arc::new(std::sync::Mutex::new(handler)));
+        let thread_shared = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("frontend".into())
+            .spawn(move || handle_messages(requests, &thread_shared))?;
+        Ok(Self { shared, connection, thread: Some(thread) })
+    }
+
+    /// A queue.
+    pub fn vring(&self, index: usize) -> &Arc<Vring> {
+        &self.shared.vrings[index]
+    }
+
+    /// Resets the doorbell; to be called for each of its events.
+    pub fn answer_doorbell(&self) {
+        let _ = rustix::io::read(&self.shared.doorbell, &mut [0; 8]);
+    }
+
+    /// Why the session has ended, if it has. Asking again gets no answer.
+    pub fn take_end(&self) -> Option<SessionError> {
+        self.shared.ended.lock().take()
+    }
+
+    /// Whether the session has ended.
+    pub fn has_ended(&self) -> bool {
+        self.shared.ended.lock().is_some()
+    }
+
+    /// Whether the frontend has said anything at all; a mere look at the socket is no VM.
+    pub fn was_used(&self) -> bool {
+        self.shared.used.load(Ordering::Relaxed)
+    }
+
+    /// Has the device thread come back to the queues.
+    pub fn ring_doorbell(&self) {
+        self.shared.ring_doorbell();
+    }
+
+    /// Whether the frontend drops mappings by itself when the driver resets the device.
+    pub fn drops_maps_at_reset(&self) -> bool {
+        self.shared.announces_maps.load(Ordering::Relaxed)
+    }
+
+    /// Whether the control queue is stopped: what is mapped now survives a reset that is under way.
+    pub fn is_stopped(&self) -> bool {
+        !self.shared.vrings[CONTROLQ].is_started()
+    }
+
+    /// Maps the first `size` bytes of `fd` at `offset` of the host-visible region, readable and writable. Waits for the
+    /// frontend.
+    pub fn map_blob(&self, fd: &impl AsRawFd, offset: u64, size: u64) -> Result<(), SessionError> {
+        let request = request(offset, size, VhostUserMMapFlags::WRITABLE);
+        self.backend()?.shmem_map(&request, fd)?;
+        Ok(())
+    }
+
+    /// Unmaps exactly what [`Self::map_blob`] mapped. Waits for the frontend.
+    pub fn unmap_blob(&self, offset: u64, size: u64) -> Result<(), SessionError> {
+        self.backend()?.shmem_unmap(&request(offset, size, VhostUserMMapFlags::empty()))?;
+        Ok(())
+    }
+
+    /// The channel to the frontend; the lock is not held while it is used.
+    fn backend(&self) -> Result<Backend, SessionError> {
+        self.shared.backend.lock().clone().ok_or(SessionError::NoWindow)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.connection.shutdown(Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            // A panic has ended the process already.
+            let _ = thread.join();
+        }
+        let _ = epoll::delete(&self.shared.epoll, &self.shared.doorbell);
+    }
+}
+
+fn request(offset: u64, size: u64, flags: VhostUserMMapFlags) -> VhostUserMMap {
+    VhostUserMMap {
+        shmid: HOST_VISIBLE_SHMID,
+        padding: [0; 7],
+        fd_offset: 0,
+        shm_offset: offset,
+        len: size,
+        flags: flags.bits(),
+    }
+}
+
+/// The message thread.
+fn handle_messages(mut requests: BackendReqHandler<std::sync::Mutex<Handler>>, shared: &Shared) {
+    let error = loop {
+        if let Err(error) = requests.handle_request() {
+            break error;
+        }
+        shared.used.store(true, Ordering::Relaxed);
+    };
+    // Unregisters the kicks before the device thread hears of the end.
+    drop(requests);
+    *shared.ended.lock() = Some(error.into());
+    for vring in &shared.vrings {
+        vring.abandon();
+    }
+    shared.ring_doorbell();
+}

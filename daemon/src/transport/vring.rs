@@ -1,0 +1,272 @@
+//! One virtqueue (VIRTIO 1.3, 2.7) and its life under vhost-user.
+//!
+//! The message thread starts, stops and configures it; the device thread takes requests and answers them. Stopping is either
+//! a pause, after which everything goes on, or a reset, after which nothing that was taken before may be answered: each
+//! reset starts a new *generation*. Answers that come due during a pause are held back until the queue runs again.
+
+use super::chain::{self, PendingResponse, Segment};
+use super::memory::Memory;
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io::Write;
+use std::num::Wrapping;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use vm_memory::{GuestAddressSpace, GuestMemoryMmap};
+
+/// Largest queue; crosvm insists on it.
+pub const QUEUE_SIZE_MAX: u16 = 32_768;
+
+/// A virtqueue, shared by the two threads.
+#[derive(Debug)]
+pub struct Vring {
+    memory: Memory,
+    state: Mutex<State>,
+    unanswered: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: Queue,
+    /// Between SET_VRING_KICK and GET_VRING_BASE.
+    started: bool,
+    /// As SET_VRING_ENABLE says.
+    enabled: bool,
+    /// Resets so far.
+    generation: u32,
+    /// Where the last GET_VRING_BASE found it.
+    stopped_at: Option<u16>,
+    /// Signals used buffers to the driver.
+    call: Option<File>,
+    /// Buffers were used since the driver was told.
+    used: bool,
+    /// Answers that came due while it was stopped.
+    held: Vec<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    head: u16,
+    segments: Vec<Segment>,
+    answer: Vec<u8>,
+}
+
+/// What [`Vring::pop`] found.
+#[derive(Debug)]
+pub enum Popped {
+    /// Nothing to do, or the queue does not run.
+    Empty,
+    /// The driver broke the queue's rules; nothing can be taken until it resets the device.
+    Broken,
+    /// The queue was reset: this is its generation from now on. Whatever was taken before is void.
+    Reset(u32),
+    /// A request; its bytes are in the buffer passed in.
+    Request(PendingResponse),
+}
+
+impl Vring {
+    /// A queue that was never started.
+    pub fn new(memory: Memory) -> Self {
+        let queue = Queue::new(QUEUE_SIZE_MAX).expect("the largest size is a power of two");
+        let state = State {
+            queue,
+            started: false,
+            enabled: false,
+            generation: 0,
+            stopped_at: None,
+            call: None,
+            used: false,
+            held: Vec::new(),
+        };
+        Self { memory, state: Mutex::new(state), unanswered: AtomicU64::new(0) }
+    }
+
+    /// Takes the next request: its readable bytes, at most `limit` of them, into `request`. `generation` is what the caller
+    /// last heard of.
+    pub fn pop(self: &Arc<Self>, generation: u32, limit: usize, request: &mut Vec<u8>) -> Popped {
+        let memory = self.memory.memory();
+        let (chain, generation) = {
+            let mut state = self.state.lock();
+            if state.generation != generation {
+                return Popped::Reset(state.generation);
+            }
+            if !state.runs() {
+                return Popped::Empty;
+            }
+            match state.queue.iter(memory.clone()) {
+                Err(_) => return Popped::Broken,
+                Ok(mut chains) => match chains.next() {
+                    None => return Popped::Empty,
+                    Some(chain) => (chain, generation),
+                },
+            }
+        };
+        Popped::Request(chain::read(self, &memory, chain, generation, limit, request))
+    }
+
+    /// Asks the driver to kick again from now on; true if requests came in the meantime.
+    pub fn arm(&self) -> bool {
+        let mut state = self.state.lock();
+        state.runs() && {
+            let memory = self.memory.memory();
+            state.queue.enable_notification::<GuestMemoryMmap>(&memory).unwrap_or(false)
+        }
+    }
+
+    /// Returns a chain to the driver with `answer` in its writable segments, unless it is of another generation.
+    pub(super) fn complete(&self, generation: u32, head: u16, segments: Vec<Segment>, answer: Vec<u8>) {
+        let mut state = self.state.lock();
+        if state.generation != generation {
+            return;
+        }
+        let answer = Held { head, segments, answer };
+        if state.started {
+            self.put(&mut state, &answer);
+        } else {
+            state.held.push(answer);
+        }
+    }
+
+    /// Tells the driver about used buffers, if it wants to know.
+    pub fn signal(&self) {
+        let mut state = self.state.lock();
+        if !std::mem::take(&mut state.used) || !state.started {
+            return;
+        }
+        let memory = self.memory.memory();
+        if state.queue.needs_notification::<GuestMemoryMmap>(&memory).unwrap_or(true)
+            && let Some(mut call) = state.call.as_ref()
+        {
+            // A full eventfd counter has been signalled before.
+            let _ = call.write_all(&1u64.to_ne_bytes());
+        }
+    }
+
+    /// Puts the answers held back during a pause.
+    pub fn release_held(&self) {
+        let mut state = self.state.lock();
+        if state.runs() {
+            for answer in std::mem::take(&mut state.held) {
+                self.put(&mut state, &answer);
+            }
+        }
+    }
+
+    /// Whether the queue is started.
+    pub fn is_started(&self) -> bool {
+        self.state.lock().started
+    }
+
+    /// Requests of this queue that were dropped without an answer of their own; anything but 0 is a bug of ours.
+    pub fn unanswered(&self) -> u64 {
+        self.unanswered.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_unanswered(&self, generation: u32) {
+        if self.state.lock().generation == generation {
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn put(&self, state: &mut State, answer: &Held) {
+        let memory = self.memory.memory();
+        let written = chain::write(&memory, &answer.segments, &answer.answer);
+        // The ring's addresses were checked when the queue was started; a head out of range is the driver's own loss.
+        if state.queue.add_used::<GuestMemoryMmap>(&memory, answer.head, written).is_ok() {
+            state.used = true;
+        }
+    }
+}
+
+/// The message thread's half.
+impl Vring {
+    pub(super) fn set_size(&self, size: u32) -> bool {
+        let size = u16::try_from(size).ok();
+        size.is_some_and(|size| self.state.lock().queue.try_set_size(size).is_ok())
+    }
+
+    /// Sets the guest-physical addresses and takes the used index over from the driver's memory.
+    pub(super) fn set_addresses(&self, descriptors: u64, available: u64, used: u64) -> bool {
+        let mut state = self.state.lock();
+        let memory = self.memory.memory();
+        let queue = &mut state.queue;
+        let set = queue.try_set_desc_table_address(vm_memory::GuestAddress(descriptors)).is_ok()
+            && queue.try_set_avail_ring_address(vm_memory::GuestAddress(available)).is_ok()
+            && queue.try_set_used_ring_address(vm_memory::GuestAddress(used)).is_ok();
+        match queue.used_idx::<GuestMemoryMmap>(&memory, Ordering::Relaxed) {
+            Ok(Wrapping(used)) if set => {
+                queue.set_next_used(used);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// SET_VRING_BASE: where to go on. Going on from 0 after a stop elsewhere is a reset, and begins a generation; after a
+    /// stop at 0 `reset_at_zero` decides. Returns whether it was a reset.
+    pub(super) fn set_base(&self, base: u16, reset_at_zero: bool) -> bool {
+        let mut state = self.state.lock();
+        let reset = match state.stopped_at.take() {
+            None => false,
+            Some(stopped_at) => base == 0 && (stopped_at != 0 || reset_at_zero),
+        };
+        if reset {
+            state.begin_generation();
+        }
+        state.queue.set_next_avail(base);
+        reset
+    }
+
+    pub(super) fn set_event_idx(&self, enabled: bool) {
+        self.state.lock().queue.set_event_idx(enabled);
+    }
+
+    pub(super) fn set_call(&self, call: Option<File>) {
+        self.state.lock().call = call;
+    }
+
+    pub(super) fn set_enabled(&self, enabled: bool) {
+        self.state.lock().enabled = enabled;
+    }
+
+    pub(super) fn start(&self) {
+        let mut state = self.state.lock();
+        state.started = true;
+        state.queue.set_ready(true);
+    }
+
+    /// GET_VRING_BASE: stops the queue and says where.
+    pub(super) fn stop(&self) -> u16 {
+        let mut state = self.state.lock();
+        state.started = false;
+        state.queue.set_ready(false);
+        state.call = None;
+        let at = state.queue.next_avail();
+        state.stopped_at = Some(at);
+        at
+    }
+
+    /// The frontend is gone or starts over: nothing taken so far may be answered.
+    pub(super) fn abandon(&self) {
+        let mut state = self.state.lock();
+        state.begin_generation();
+        state.started = false;
+        state.enabled = false;
+        state.stopped_at = None;
+        state.call = None;
+        state.queue.reset();
+    }
+}
+
+impl State {
+    fn runs(&self) -> bool {
+        self.started && self.enabled
+    }
+
+    fn begin_generation(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.held.clear();
+        self.used = false;
+    }
+}
