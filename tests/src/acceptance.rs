@@ -58,6 +58,10 @@ pub fn stages() -> Result<Vec<Stage>> {
             let mut stage = stage(name, &["test", "--quiet", "--package", "tests"]);
             stage.arguments.extend(tests.into_iter().flat_map(|test| ["--test".to_owned(), test]));
             stage.needs_gpu = name == "gpu";
+            if name == "vm" {
+                // Emulated machines side by side only starve each other.
+                stage.arguments.extend(["--", "--test-threads=1"].map(str::to_owned));
+            }
             stages.push(stage);
         }
     }
