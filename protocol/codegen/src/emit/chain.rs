@@ -22,7 +22,7 @@ pub fn emit(protocol: &Protocol) -> TokenStream {
     let out_names: Vec<_> = outs.iter().map(|(_, s)| name(s)).collect();
     let out_values = outs.iter().map(|(value, _)| Literal::i32_unsuffixed(*value));
     let owners = protocol.structs.values().filter(|s| !s.extended_by.is_empty());
-    let owners: Vec<_> = owners.map(|s| name(s)).collect();
+    let owners: Vec<_> = owners.map(name).collect();
     quote! {
         use super::prelude::*;
         use super::*;
