@@ -1,4 +1,4 @@
-//! Host image copies. They belong to version 3 of the Venus protocol; the capset announces 2, so a guest that sends one is broken.
+//! Host image copies. `VK_EXT_host_image_copy` is not offered, so a guest that sends one is broken.
 
 use super::call::Call;
 use super::error::Fault;

@@ -3,6 +3,8 @@
 //! Usually the executor reads the socket itself, which spares a switch between threads per message. Only while it waits for
 //! something ([`Inbox::while_away`]) a helper thread reads and queues, so that the device process can go on sending and the end
 //! of the channel is noticed.
+//!
+//! Some messages do not wait for their turn: whoever reads them lets them take effect at once.
 
 use crate::ipc::{Channel, ReceiveError, ToWorker};
 use parking_lot::{Condvar, Mutex};
@@ -17,14 +19,16 @@ use std::time::Duration;
 pub type Letter = (ToWorker, Option<OwnedFd>);
 
 /// The receiving side of a channel.
-#[derive(Debug)]
 pub struct Inbox {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
+/// Takes a message that has effect at once, or gives it back to be queued.
+pub type Intercept = dyn Fn(Letter) -> Option<Letter> + Send + Sync;
+
 struct Shared {
     channel: Arc<Channel>,
+    intercept: Box<Intercept>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -41,9 +45,15 @@ struct State {
 }
 
 impl Inbox {
-    /// Starts reading `channel`. `closed` runs once, on the helper thread, if the channel ends while the executor is away.
-    pub fn new(channel: Arc<Channel>, closed: impl FnOnce() + Send + 'static) -> io::Result<Self> {
-        let shared = Arc::new(Shared { channel, state: Mutex::default(), changed: Condvar::new() });
+    /// Starts reading `channel`. Every message goes through `intercept` when it is read. `closed` runs once, on the helper
+    /// thread, if the channel ends while the executor is away.
+    pub fn new(
+        channel: Arc<Channel>,
+        intercept: Box<Intercept>,
+        closed: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Self> {
+        let shared =
+            Arc::new(Shared { channel, intercept, state: Mutex::default(), changed: Condvar::new() });
         let helper = Arc::clone(&shared);
         std::thread::Builder::new().name("inbox".into()).spawn(move || {
             if helper.help() {
@@ -93,13 +103,19 @@ impl Drop for Inbox {
 
 impl Shared {
     fn receive(&self) -> Option<Letter> {
-        match self.channel.receive() {
-            Ok(letter) => Some(letter),
-            Err(error) => {
-                if !matches!(error, ReceiveError::Closed) {
-                    log::error!("worker ends: {error}");
+        loop {
+            match self.channel.receive() {
+                Ok(letter) => {
+                    if let Some(letter) = (self.intercept)(letter) {
+                        return Some(letter);
+                    }
                 }
-                None
+                Err(error) => {
+                    if !matches!(error, ReceiveError::Closed) {
+                        log::error!("worker ends: {error}");
+                    }
+                    return None;
+                }
             }
         }
     }
@@ -163,7 +179,7 @@ mod tests {
     fn inbox() -> (Inbox, Channel, mpsc::Receiver<()>) {
         let (ours, peer) = Channel::pair().unwrap();
         let (sender, closed) = mpsc::channel();
-        let inbox = Inbox::new(Arc::new(ours), move || sender.send(()).unwrap()).unwrap();
+        let inbox = Inbox::new(Arc::new(ours), Box::new(Some), move || sender.send(()).unwrap()).unwrap();
         (inbox, peer, closed)
     }
 

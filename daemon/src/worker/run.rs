@@ -2,7 +2,8 @@
 
 use super::backend::Backend;
 use super::context::Context;
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Letter};
+use super::resources::Resources;
 use super::stream::{Executor, Place};
 use crate::ipc::{Channel, Fence, MapInfo, ToDevice, ToWorker, WorkerSetup};
 use crate::vulkan::{ContextLost, Renderer};
@@ -59,7 +60,9 @@ fn serve<B: Backend>(
 ) -> ExitCode {
     let context = Arc::new(Context::new(setup, Arc::clone(&channel), backend));
     let closed = Arc::clone(&context);
-    let inbox = match Inbox::new(channel, move || closed.end()) {
+    let attaching = Arc::clone(&context);
+    let intercept = Box::new(move |letter| attach_at_once(&attaching.resources, letter));
+    let inbox = match Inbox::new(channel, intercept, move || closed.end()) {
         Ok(inbox) => Arc::new(inbox),
         Err(error) => return failed(&format!("no thread for messages: {error}")),
     };
@@ -87,20 +90,13 @@ impl<B: Backend> Worker<B> {
     fn handle(&mut self, message: ToWorker, fd: Option<OwnedFd>) {
         match message {
             ToWorker::Setup(_) => self.context.lose(&ContextLost::new("a second set-up")),
-            ToWorker::AttachResource { resource_id, size } => self.attach_resource(resource_id, fd, size),
+            // Intercepted where it is read.
+            ToWorker::AttachResource { .. } => {}
             ToWorker::DetachResource { resource_id } => self.context.resources.detach(resource_id),
             ToWorker::Submit { size, inline, fence } => self.submit(size, inline, fd, fence),
             ToWorker::ExportBlob { resource_id, blob_id, size, mappable } => {
                 self.export_blob(resource_id, blob_id, size, mappable);
             }
-        }
-    }
-
-    fn attach_resource(&self, resource_id: ResourceId, file: Option<OwnedFd>, size: u64) {
-        let resources = &self.context.resources;
-        let Some(file) = file else { return resources.attach_memory(resource_id) };
-        if let Err(error) = resources.attach(resource_id, &file, size) {
-            log::debug!(resource_id = resource_id.0; "resource cannot carry streams: {error}");
         }
     }
 
@@ -145,6 +141,21 @@ impl<B: Backend> Worker<B> {
             Err(reason) => self.context.answer(&ToDevice::BlobRefused { resource_id, reason }, None),
         }
     }
+}
+
+/// Attaches a resource when its message is read, not when its turn comes: a ring may name it while the executor waits for that
+/// very ring.
+fn attach_at_once(resources: &Resources, (message, file): Letter) -> Option<Letter> {
+    let ToWorker::AttachResource { resource_id, size } = message else { return Some((message, file)) };
+    match file {
+        None => resources.attach_memory(resource_id),
+        Some(file) => {
+            if let Err(error) = resources.attach(resource_id, &file, size) {
+                log::debug!(resource_id = resource_id.0; "resource cannot carry streams: {error}");
+            }
+        }
+    }
+    None
 }
 
 /// The bytes of a submission, in private memory: they came in the packet, or in a file beside it.
