@@ -248,7 +248,11 @@ pub fn lower_chain_struct(
         ChainStruct::PhysicalDeviceNonSeamlessCubeMapFeaturesEXT(s) => {
             l.linked(*s, p_next)
         }
+        ChainStruct::PhysicalDevicePCIBusInfoPropertiesEXT(s) => l.linked(*s, p_next),
         ChainStruct::PhysicalDevicePipelineCreationCacheControlFeatures(s) => {
+            l.linked(*s, p_next)
+        }
+        ChainStruct::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT(s) => {
             l.linked(*s, p_next)
         }
         ChainStruct::PhysicalDevicePipelineProtectedAccessFeatures(s) => {
@@ -344,6 +348,9 @@ pub fn lower_chain_struct(
             l.linked(*s, p_next)
         }
         ChainStruct::PhysicalDeviceShaderTerminateInvocationFeatures(s) => {
+            l.linked(*s, p_next)
+        }
+        ChainStruct::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT(s) => {
             l.linked(*s, p_next)
         }
         ChainStruct::PhysicalDeviceShaderUntypedPointersFeaturesKHR(s) => {
@@ -964,8 +971,18 @@ pub fn raise_chain_struct<'a>(
                     raise_linked(*s, sys, arena)?,
                 )
             }
+            ChainStruct::PhysicalDevicePCIBusInfoPropertiesEXT(s) => {
+                ChainStruct::PhysicalDevicePCIBusInfoPropertiesEXT(
+                    raise_linked(*s, sys, arena)?,
+                )
+            }
             ChainStruct::PhysicalDevicePipelineCreationCacheControlFeatures(s) => {
                 ChainStruct::PhysicalDevicePipelineCreationCacheControlFeatures(
+                    raise_linked(*s, sys, arena)?,
+                )
+            }
+            ChainStruct::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT(s) => {
+                ChainStruct::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT(
                     raise_linked(*s, sys, arena)?,
                 )
             }
@@ -1183,6 +1200,11 @@ pub fn raise_chain_struct<'a>(
             }
             ChainStruct::PhysicalDeviceShaderTerminateInvocationFeatures(s) => {
                 ChainStruct::PhysicalDeviceShaderTerminateInvocationFeatures(
+                    raise_linked(*s, sys, arena)?,
+                )
+            }
+            ChainStruct::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT(s) => {
+                ChainStruct::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT(
                     raise_linked(*s, sys, arena)?,
                 )
             }

@@ -1765,6 +1765,32 @@ impl<'a> Raise<'a> for venus::PhysicalDevicePipelineCreationCacheControlFeatures
         })
     }
 }
+impl Lower for venus::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT<'_> {
+    type Sys = sys::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT, Fault> {
+        Ok(sys::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT {
+            s_type: 1000498000i32,
+            p_next: l.chain(self.p_next)?,
+            pipeline_library_group_handles: self.pipeline_library_group_handles,
+        })
+    }
+}
+impl<'a> Raise<'a> for venus::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT<'a> {
+    fn raise(
+        &self,
+        sys: &sys::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT,
+        arena: &'a Arena,
+    ) -> Result<Self, Fault> {
+        let _ = arena;
+        Ok(venus::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT {
+            p_next: raise_chain(self.p_next, sys.p_next, arena)?,
+            pipeline_library_group_handles: sys.pipeline_library_group_handles,
+        })
+    }
+}
 impl Lower for venus::PhysicalDevicePipelineProtectedAccessFeatures<'_> {
     type Sys = sys::PhysicalDevicePipelineProtectedAccessFeatures;
     fn lower(
@@ -2761,6 +2787,33 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceShaderTerminateInvocationFeatures<'a
         Ok(venus::PhysicalDeviceShaderTerminateInvocationFeatures {
             p_next: raise_chain(self.p_next, sys.p_next, arena)?,
             shader_terminate_invocation: sys.shader_terminate_invocation,
+        })
+    }
+}
+impl Lower for venus::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT<'_> {
+    type Sys = sys::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT, Fault> {
+        Ok(sys::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT {
+            s_type: 1000642000i32,
+            p_next: l.chain(self.p_next)?,
+            shader_uniform_buffer_unsized_array: self.shader_uniform_buffer_unsized_array,
+        })
+    }
+}
+impl<'a> Raise<'a>
+for venus::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT<'a> {
+    fn raise(
+        &self,
+        sys: &sys::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT,
+        arena: &'a Arena,
+    ) -> Result<Self, Fault> {
+        let _ = arena;
+        Ok(venus::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT {
+            p_next: raise_chain(self.p_next, sys.p_next, arena)?,
+            shader_uniform_buffer_unsized_array: sys.shader_uniform_buffer_unsized_array,
         })
     }
 }

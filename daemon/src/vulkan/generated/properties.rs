@@ -1246,6 +1246,38 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceNestedCommandBufferPropertiesEXT<'a>
         })
     }
 }
+impl Lower for venus::PhysicalDevicePCIBusInfoPropertiesEXT<'_> {
+    type Sys = sys::PhysicalDevicePCIBusInfoPropertiesEXT;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::PhysicalDevicePCIBusInfoPropertiesEXT, Fault> {
+        Ok(sys::PhysicalDevicePCIBusInfoPropertiesEXT {
+            s_type: 1000212000i32,
+            p_next: l.chain(self.p_next)?,
+            pci_domain: self.pci_domain,
+            pci_bus: self.pci_bus,
+            pci_device: self.pci_device,
+            pci_function: self.pci_function,
+        })
+    }
+}
+impl<'a> Raise<'a> for venus::PhysicalDevicePCIBusInfoPropertiesEXT<'a> {
+    fn raise(
+        &self,
+        sys: &sys::PhysicalDevicePCIBusInfoPropertiesEXT,
+        arena: &'a Arena,
+    ) -> Result<Self, Fault> {
+        let _ = arena;
+        Ok(venus::PhysicalDevicePCIBusInfoPropertiesEXT {
+            p_next: raise_chain(self.p_next, sys.p_next, arena)?,
+            pci_domain: sys.pci_domain,
+            pci_bus: sys.pci_bus,
+            pci_device: sys.pci_device,
+            pci_function: sys.pci_function,
+        })
+    }
+}
 impl Lower for venus::PhysicalDevicePipelineRobustnessProperties<'_> {
     type Sys = sys::PhysicalDevicePipelineRobustnessProperties;
     fn lower(

@@ -2384,10 +2384,27 @@ pub struct PhysicalDeviceNonSeamlessCubeMapFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct PhysicalDevicePCIBusInfoPropertiesEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub pci_domain: u32,
+    pub pci_bus: u32,
+    pub pci_device: u32,
+    pub pci_function: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct PhysicalDevicePipelineCreationCacheControlFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub pipeline_creation_cache_control: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub pipeline_library_group_handles: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -2788,6 +2805,13 @@ pub struct PhysicalDeviceShaderTerminateInvocationFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_terminate_invocation: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub shader_uniform_buffer_unsized_array: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -4896,9 +4920,19 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         align_of::<PhysicalDeviceNonSeamlessCubeMapFeaturesEXT>(),
     ),
     (
+        "PhysicalDevicePCIBusInfoPropertiesEXT",
+        size_of::<PhysicalDevicePCIBusInfoPropertiesEXT>(),
+        align_of::<PhysicalDevicePCIBusInfoPropertiesEXT>(),
+    ),
+    (
         "PhysicalDevicePipelineCreationCacheControlFeatures",
         size_of::<PhysicalDevicePipelineCreationCacheControlFeatures>(),
         align_of::<PhysicalDevicePipelineCreationCacheControlFeatures>(),
+    ),
+    (
+        "PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT",
+        size_of::<PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT>(),
+        align_of::<PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT>(),
     ),
     (
         "PhysicalDevicePipelineProtectedAccessFeatures",
@@ -5124,6 +5158,11 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         "PhysicalDeviceShaderTerminateInvocationFeatures",
         size_of::<PhysicalDeviceShaderTerminateInvocationFeatures>(),
         align_of::<PhysicalDeviceShaderTerminateInvocationFeatures>(),
+    ),
+    (
+        "PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT",
+        size_of::<PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT>(),
+        align_of::<PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT>(),
     ),
     (
         "PhysicalDeviceShaderUntypedPointersFeaturesKHR",

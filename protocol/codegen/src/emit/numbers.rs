@@ -9,12 +9,12 @@ use crate::ir::{Names, Protocol, Value};
 /// Enumerations and flags.
 pub fn enums_and_flags(protocol: &Protocol) -> TokenStream {
     let enums = protocol.enums.values().map(|e| {
-        let values = e.values.iter().map(|v| constant(v, Literal::i64_unsuffixed(v.value)));
+        let values = own(&e.values).map(|v| constant(v, Literal::i64_unsuffixed(v.value)));
         newtype(&e.names, quote! { i32 }, quote! { enumeration }, values.collect())
     });
     let flags = protocol.flags.values().map(|f| {
         let ty = ident(if f.bits == 64 { "u64" } else { "u32" });
-        let values = f.values.iter().map(|v| constant(v, Literal::i64_unsuffixed(v.value)));
+        let values = own(&f.values).map(|v| constant(v, Literal::i64_unsuffixed(v.value)));
         newtype(&f.names, quote! { #ty }, quote! { flags }, values.collect())
     });
     quote! {
@@ -59,6 +59,11 @@ fn newtype(names: &Names, ty: TokenStream, kind: TokenStream, values: TokenStrea
         #kind!(#name, #ty);
         #constants
     }
+}
+
+/// Values under their newest name; older names stand for the same number.
+fn own(values: &[Value]) -> impl Iterator<Item = &Value> {
+    values.iter().filter(|value| !value.is_alias)
 }
 
 fn constant(value: &Value, number: Literal) -> TokenStream {

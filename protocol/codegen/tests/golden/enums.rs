@@ -35,7 +35,6 @@ impl StructureType {
     pub const KETTLE_CREATE_INFO: Self = Self(1);
     pub const KETTLE_PROPERTIES: Self = Self(2);
     pub const KETTLE_STEAM_INFO_KHR: Self = Self(1000010001);
-    pub const KETTLE_PROPERTIES_KHR: Self = Self(2);
 }
 /// `VkTeaKindKHR`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -44,7 +43,6 @@ enumeration!(TeaKindKHR, i32);
 impl TeaKindKHR {
     pub const GREEN: Self = Self(0);
     pub const TYPE_2_LEAVES: Self = Self(1);
-    pub const JADE: Self = Self(0);
 }
 /// `VkKettleFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

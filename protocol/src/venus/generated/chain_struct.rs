@@ -201,6 +201,7 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceVulkanMemoryModelFeatures(
         &'a PhysicalDeviceVulkanMemoryModelFeatures<'a>,
     ),
+    PhysicalDevicePCIBusInfoPropertiesEXT(&'a PhysicalDevicePCIBusInfoPropertiesEXT<'a>),
     PhysicalDeviceShaderTerminateInvocationFeatures(
         &'a PhysicalDeviceShaderTerminateInvocationFeatures<'a>,
     ),
@@ -458,6 +459,9 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceLegacyVertexAttributesPropertiesEXT(
         &'a PhysicalDeviceLegacyVertexAttributesPropertiesEXT<'a>,
     ),
+    PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT(
+        &'a PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT<'a>,
+    ),
     PhysicalDeviceDynamicRenderingUnusedAttachmentsFeaturesEXT(
         &'a PhysicalDeviceDynamicRenderingUnusedAttachmentsFeaturesEXT<'a>,
     ),
@@ -513,6 +517,9 @@ pub enum ChainStruct<'a> {
     ),
     PhysicalDeviceZeroInitializeDeviceMemoryFeaturesEXT(
         &'a PhysicalDeviceZeroInitializeDeviceMemoryFeaturesEXT<'a>,
+    ),
+    PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT(
+        &'a PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT<'a>,
     ),
 }
 impl<'a> ChainStruct<'a> {
@@ -621,6 +628,7 @@ impl<'a> ChainStruct<'a> {
             Self::SemaphoreTypeCreateInfo(_) => 1000207002,
             Self::TimelineSemaphoreSubmitInfo(_) => 1000207003,
             Self::PhysicalDeviceVulkanMemoryModelFeatures(_) => 1000211000,
+            Self::PhysicalDevicePCIBusInfoPropertiesEXT(_) => 1000212000,
             Self::PhysicalDeviceShaderTerminateInvocationFeatures(_) => 1000215000,
             Self::PhysicalDeviceScalarBlockLayoutFeatures(_) => 1000221000,
             Self::PhysicalDeviceSubgroupSizeControlProperties(_) => 1000225000,
@@ -738,6 +746,7 @@ impl<'a> ChainStruct<'a> {
             Self::BufferUsageFlags2CreateInfo(_) => 1000470006,
             Self::PhysicalDeviceLegacyVertexAttributesFeaturesEXT(_) => 1000495000,
             Self::PhysicalDeviceLegacyVertexAttributesPropertiesEXT(_) => 1000495001,
+            Self::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT(_) => 1000498000,
             Self::PhysicalDeviceDynamicRenderingUnusedAttachmentsFeaturesEXT(_) => {
                 1000499000
             }
@@ -768,6 +777,9 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceDepthClampControlFeaturesEXT(_) => 1000582000,
             Self::PhysicalDeviceVertexAttributeRobustnessFeaturesEXT(_) => 1000608000,
             Self::PhysicalDeviceZeroInitializeDeviceMemoryFeaturesEXT(_) => 1000620000,
+            Self::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT(_) => {
+                1000642000
+            }
         }
     }
     /// The sTypes of all variants, ascending.
@@ -787,30 +799,30 @@ impl<'a> ChainStruct<'a> {
         1000161003, 1000161004, 1000168000, 1000170000, 1000170001, 1000174000,
         1000175000, 1000177000, 1000180000, 1000181000, 1000190000, 1000190002,
         1000192000, 1000196000, 1000197000, 1000199000, 1000201000, 1000203000,
-        1000207000, 1000207001, 1000207002, 1000207003, 1000211000, 1000215000,
-        1000221000, 1000225000, 1000225001, 1000225002, 1000226002, 1000226003,
-        1000232000, 1000232001, 1000232002, 1000234000, 1000235000, 1000237000,
-        1000241000, 1000244000, 1000244002, 1000246000, 1000251000, 1000252000,
-        1000253000, 1000254000, 1000254002, 1000257000, 1000257002, 1000257003,
-        1000259000, 1000259002, 1000260000, 1000261000, 1000265000, 1000267000,
-        1000270000, 1000270001, 1000270008, 1000270009, 1000273000, 1000276000,
-        1000280000, 1000280001, 1000281000, 1000281001, 1000283000, 1000286000,
-        1000286001, 1000287000, 1000287001, 1000287002, 1000295000, 1000295001,
-        1000297000, 1000314007, 1000320000, 1000320001, 1000322000, 1000323000,
-        1000325000, 1000328000, 1000328001, 1000330000, 1000335000, 1000336000,
-        1000339000, 1000340000, 1000342000, 1000351000, 1000351002, 1000352000,
-        1000355000, 1000356000, 1000360000, 1000376000, 1000376001, 1000377000,
-        1000381000, 1000382000, 1000384002, 1000384003, 1000384005, 1000384006,
-        1000384007, 1000387000, 1000388000, 1000388001, 1000391000, 1000391001,
-        1000392000, 1000392001, 1000393000, 1000411000, 1000411001, 1000413000,
-        1000413001, 1000416000, 1000418000, 1000418001, 1000421000, 1000422000,
-        1000434000, 1000451000, 1000451001, 1000453000, 1000455000, 1000455001,
-        1000465000, 1000466000, 1000470000, 1000470001, 1000470005, 1000470006,
-        1000495000, 1000495001, 1000499000, 1000506000, 1000506002, 1000511000,
-        1000524000, 1000525000, 1000527000, 1000528000, 1000544000, 1000545000,
-        1000545001, 1000545002, 1000558000, 1000562000, 1000562001, 1000562002,
-        1000564000, 1000567000, 1000574000, 1000574002, 1000579000, 1000582000,
-        1000608000, 1000620000,
+        1000207000, 1000207001, 1000207002, 1000207003, 1000211000, 1000212000,
+        1000215000, 1000221000, 1000225000, 1000225001, 1000225002, 1000226002,
+        1000226003, 1000232000, 1000232001, 1000232002, 1000234000, 1000235000,
+        1000237000, 1000241000, 1000244000, 1000244002, 1000246000, 1000251000,
+        1000252000, 1000253000, 1000254000, 1000254002, 1000257000, 1000257002,
+        1000257003, 1000259000, 1000259002, 1000260000, 1000261000, 1000265000,
+        1000267000, 1000270000, 1000270001, 1000270008, 1000270009, 1000273000,
+        1000276000, 1000280000, 1000280001, 1000281000, 1000281001, 1000283000,
+        1000286000, 1000286001, 1000287000, 1000287001, 1000287002, 1000295000,
+        1000295001, 1000297000, 1000314007, 1000320000, 1000320001, 1000322000,
+        1000323000, 1000325000, 1000328000, 1000328001, 1000330000, 1000335000,
+        1000336000, 1000339000, 1000340000, 1000342000, 1000351000, 1000351002,
+        1000352000, 1000355000, 1000356000, 1000360000, 1000376000, 1000376001,
+        1000377000, 1000381000, 1000382000, 1000384002, 1000384003, 1000384005,
+        1000384006, 1000384007, 1000387000, 1000388000, 1000388001, 1000391000,
+        1000391001, 1000392000, 1000392001, 1000393000, 1000411000, 1000411001,
+        1000413000, 1000413001, 1000416000, 1000418000, 1000418001, 1000421000,
+        1000422000, 1000434000, 1000451000, 1000451001, 1000453000, 1000455000,
+        1000455001, 1000465000, 1000466000, 1000470000, 1000470001, 1000470005,
+        1000470006, 1000495000, 1000495001, 1000498000, 1000499000, 1000506000,
+        1000506002, 1000511000, 1000524000, 1000525000, 1000527000, 1000528000,
+        1000544000, 1000545000, 1000545001, 1000545002, 1000558000, 1000562000,
+        1000562001, 1000562002, 1000564000, 1000567000, 1000574000, 1000574002,
+        1000579000, 1000582000, 1000608000, 1000620000, 1000642000,
     ];
     /// The sTypes that a struct, given by its Rust name, accepts in its chain.
     #[cfg(feature = "driver")]
@@ -1063,6 +1075,7 @@ impl<'a> ChainStruct<'a> {
             1000207002 => link(reader).map(Self::SemaphoreTypeCreateInfo),
             1000207003 => link(reader).map(Self::TimelineSemaphoreSubmitInfo),
             1000211000 => link(reader).map(Self::PhysicalDeviceVulkanMemoryModelFeatures),
+            1000212000 => link(reader).map(Self::PhysicalDevicePCIBusInfoPropertiesEXT),
             1000215000 => {
                 link(reader).map(Self::PhysicalDeviceShaderTerminateInvocationFeatures)
             }
@@ -1324,6 +1337,10 @@ impl<'a> ChainStruct<'a> {
             1000495001 => {
                 link(reader).map(Self::PhysicalDeviceLegacyVertexAttributesPropertiesEXT)
             }
+            1000498000 => {
+                link(reader)
+                    .map(Self::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT)
+            }
             1000499000 => {
                 link(reader)
                     .map(
@@ -1388,6 +1405,10 @@ impl<'a> ChainStruct<'a> {
             1000620000 => {
                 link(reader)
                     .map(Self::PhysicalDeviceZeroInitializeDeviceMemoryFeaturesEXT)
+            }
+            1000642000 => {
+                link(reader)
+                    .map(Self::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT)
             }
             _ => Err(reader.error(DecodeErrorKind::ChainStructure(s_type))),
         }
@@ -1581,6 +1602,9 @@ impl<'a> ChainStruct<'a> {
             }
             1000211000 => {
                 link_partial(reader).map(Self::PhysicalDeviceVulkanMemoryModelFeatures)
+            }
+            1000212000 => {
+                link_partial(reader).map(Self::PhysicalDevicePCIBusInfoPropertiesEXT)
             }
             1000215000 => {
                 link_partial(reader)
@@ -1908,6 +1932,10 @@ impl<'a> ChainStruct<'a> {
                 link_partial(reader)
                     .map(Self::PhysicalDeviceLegacyVertexAttributesPropertiesEXT)
             }
+            1000498000 => {
+                link_partial(reader)
+                    .map(Self::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT)
+            }
             1000499000 => {
                 link_partial(reader)
                     .map(
@@ -1990,6 +2018,10 @@ impl<'a> ChainStruct<'a> {
             1000620000 => {
                 link_partial(reader)
                     .map(Self::PhysicalDeviceZeroInitializeDeviceMemoryFeaturesEXT)
+            }
+            1000642000 => {
+                link_partial(reader)
+                    .map(Self::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT)
             }
             _ => Err(reader.error(DecodeErrorKind::ChainStructure(s_type))),
         }
@@ -2208,6 +2240,9 @@ impl<'a> ChainStruct<'a> {
             Self::SemaphoreTypeCreateInfo(link) => link.encode_members(writer),
             Self::TimelineSemaphoreSubmitInfo(link) => link.encode_members(writer),
             Self::PhysicalDeviceVulkanMemoryModelFeatures(link) => {
+                link.encode_members(writer)
+            }
+            Self::PhysicalDevicePCIBusInfoPropertiesEXT(link) => {
                 link.encode_members(writer)
             }
             Self::PhysicalDeviceShaderTerminateInvocationFeatures(link) => {
@@ -2499,6 +2534,9 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceLegacyVertexAttributesPropertiesEXT(link) => {
                 link.encode_members(writer)
             }
+            Self::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT(link) => {
+                link.encode_members(writer)
+            }
             Self::PhysicalDeviceDynamicRenderingUnusedAttachmentsFeaturesEXT(link) => {
                 link.encode_members(writer)
             }
@@ -2561,6 +2599,9 @@ impl<'a> ChainStruct<'a> {
                 link.encode_members(writer)
             }
             Self::PhysicalDeviceZeroInitializeDeviceMemoryFeaturesEXT(link) => {
+                link.encode_members(writer)
+            }
+            Self::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT(link) => {
                 link.encode_members(writer)
             }
         }
@@ -2751,6 +2792,9 @@ impl<'a> ChainStruct<'a> {
                 link.encode_members_partial(writer)
             }
             Self::PhysicalDeviceVulkanMemoryModelFeatures(link) => {
+                link.encode_members_partial(writer)
+            }
+            Self::PhysicalDevicePCIBusInfoPropertiesEXT(link) => {
                 link.encode_members_partial(writer)
             }
             Self::PhysicalDeviceShaderTerminateInvocationFeatures(link) => {
@@ -3022,6 +3066,9 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceLegacyVertexAttributesPropertiesEXT(link) => {
                 link.encode_members_partial(writer)
             }
+            Self::PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT(link) => {
+                link.encode_members_partial(writer)
+            }
             Self::PhysicalDeviceDynamicRenderingUnusedAttachmentsFeaturesEXT(link) => {
                 link.encode_members_partial(writer)
             }
@@ -3086,6 +3133,9 @@ impl<'a> ChainStruct<'a> {
                 link.encode_members_partial(writer)
             }
             Self::PhysicalDeviceZeroInitializeDeviceMemoryFeaturesEXT(link) => {
+                link.encode_members_partial(writer)
+            }
+            Self::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT(link) => {
                 link.encode_members_partial(writer)
             }
             _ => {}

@@ -23,8 +23,6 @@ enumeration!(ChromaLocation, i32);
 impl ChromaLocation {
     pub const COSITED_EVEN: Self = Self(0);
     pub const MIDPOINT: Self = Self(1);
-    pub const COSITED_EVEN_KHR: Self = Self(0);
-    pub const MIDPOINT_KHR: Self = Self(1);
 }
 /// `VkCommandBufferLevel`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -98,8 +96,6 @@ impl DescriptorType {
     pub const STORAGE_BUFFER_DYNAMIC: Self = Self(9);
     pub const INPUT_ATTACHMENT: Self = Self(10);
     pub const INLINE_UNIFORM_BLOCK: Self = Self(1000138000);
-    pub const INLINE_UNIFORM_BLOCK_EXT: Self = Self(1000138000);
-    pub const MUTABLE_VALVE: Self = Self(1000351000);
     pub const MUTABLE_EXT: Self = Self(1000351000);
 }
 /// `VkDriverId`
@@ -135,18 +131,6 @@ impl DriverId {
     pub const MESA_HONEYKRISP: Self = Self(26);
     pub const VULKAN_SC_EMULATION_ON_VULKAN: Self = Self(27);
     pub const MESA_KOSMICKRISP: Self = Self(28);
-    pub const AMD_PROPRIETARY_KHR: Self = Self(1);
-    pub const AMD_OPEN_SOURCE_KHR: Self = Self(2);
-    pub const MESA_RADV_KHR: Self = Self(3);
-    pub const NVIDIA_PROPRIETARY_KHR: Self = Self(4);
-    pub const INTEL_PROPRIETARY_WINDOWS_KHR: Self = Self(5);
-    pub const INTEL_OPEN_SOURCE_MESA_KHR: Self = Self(6);
-    pub const IMAGINATION_PROPRIETARY_KHR: Self = Self(7);
-    pub const QUALCOMM_PROPRIETARY_KHR: Self = Self(8);
-    pub const ARM_PROPRIETARY_KHR: Self = Self(9);
-    pub const GOOGLE_SWIFTSHADER_KHR: Self = Self(10);
-    pub const GGP_PROPRIETARY_KHR: Self = Self(11);
-    pub const BROADCOM_PROPRIETARY_KHR: Self = Self(12);
 }
 /// `VkFilter`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -155,7 +139,6 @@ enumeration!(Filter, i32);
 impl Filter {
     pub const NEAREST: Self = Self(0);
     pub const LINEAR: Self = Self(1);
-    pub const CUBIC_IMG: Self = Self(1000015000);
     pub const CUBIC_EXT: Self = Self(1000015000);
 }
 /// `VkFormat`
@@ -404,62 +387,6 @@ impl Format {
     pub const ASTC_12X12_SFLOAT_BLOCK: Self = Self(1000066013);
     pub const A1B5G5R5_UNORM_PACK16: Self = Self(1000470000);
     pub const A8_UNORM: Self = Self(1000470001);
-    pub const ASTC_4X4_SFLOAT_BLOCK_EXT: Self = Self(1000066000);
-    pub const ASTC_5X4_SFLOAT_BLOCK_EXT: Self = Self(1000066001);
-    pub const ASTC_5X5_SFLOAT_BLOCK_EXT: Self = Self(1000066002);
-    pub const ASTC_6X5_SFLOAT_BLOCK_EXT: Self = Self(1000066003);
-    pub const ASTC_6X6_SFLOAT_BLOCK_EXT: Self = Self(1000066004);
-    pub const ASTC_8X5_SFLOAT_BLOCK_EXT: Self = Self(1000066005);
-    pub const ASTC_8X6_SFLOAT_BLOCK_EXT: Self = Self(1000066006);
-    pub const ASTC_8X8_SFLOAT_BLOCK_EXT: Self = Self(1000066007);
-    pub const ASTC_10X5_SFLOAT_BLOCK_EXT: Self = Self(1000066008);
-    pub const ASTC_10X6_SFLOAT_BLOCK_EXT: Self = Self(1000066009);
-    pub const ASTC_10X8_SFLOAT_BLOCK_EXT: Self = Self(1000066010);
-    pub const ASTC_10X10_SFLOAT_BLOCK_EXT: Self = Self(1000066011);
-    pub const ASTC_12X10_SFLOAT_BLOCK_EXT: Self = Self(1000066012);
-    pub const ASTC_12X12_SFLOAT_BLOCK_EXT: Self = Self(1000066013);
-    pub const G8B8G8R8_422_UNORM_KHR: Self = Self(1000156000);
-    pub const B8G8R8G8_422_UNORM_KHR: Self = Self(1000156001);
-    pub const G8_B8_R8_3PLANE_420_UNORM_KHR: Self = Self(1000156002);
-    pub const G8_B8R8_2PLANE_420_UNORM_KHR: Self = Self(1000156003);
-    pub const G8_B8_R8_3PLANE_422_UNORM_KHR: Self = Self(1000156004);
-    pub const G8_B8R8_2PLANE_422_UNORM_KHR: Self = Self(1000156005);
-    pub const G8_B8_R8_3PLANE_444_UNORM_KHR: Self = Self(1000156006);
-    pub const R10X6_UNORM_PACK16_KHR: Self = Self(1000156007);
-    pub const R10X6G10X6_UNORM_2PACK16_KHR: Self = Self(1000156008);
-    pub const R10X6G10X6B10X6A10X6_UNORM_4PACK16_KHR: Self = Self(1000156009);
-    pub const G10X6B10X6G10X6R10X6_422_UNORM_4PACK16_KHR: Self = Self(1000156010);
-    pub const B10X6G10X6R10X6G10X6_422_UNORM_4PACK16_KHR: Self = Self(1000156011);
-    pub const G10X6_B10X6_R10X6_3PLANE_420_UNORM_3PACK16_KHR: Self = Self(1000156012);
-    pub const G10X6_B10X6R10X6_2PLANE_420_UNORM_3PACK16_KHR: Self = Self(1000156013);
-    pub const G10X6_B10X6_R10X6_3PLANE_422_UNORM_3PACK16_KHR: Self = Self(1000156014);
-    pub const G10X6_B10X6R10X6_2PLANE_422_UNORM_3PACK16_KHR: Self = Self(1000156015);
-    pub const G10X6_B10X6_R10X6_3PLANE_444_UNORM_3PACK16_KHR: Self = Self(1000156016);
-    pub const R12X4_UNORM_PACK16_KHR: Self = Self(1000156017);
-    pub const R12X4G12X4_UNORM_2PACK16_KHR: Self = Self(1000156018);
-    pub const R12X4G12X4B12X4A12X4_UNORM_4PACK16_KHR: Self = Self(1000156019);
-    pub const G12X4B12X4G12X4R12X4_422_UNORM_4PACK16_KHR: Self = Self(1000156020);
-    pub const B12X4G12X4R12X4G12X4_422_UNORM_4PACK16_KHR: Self = Self(1000156021);
-    pub const G12X4_B12X4_R12X4_3PLANE_420_UNORM_3PACK16_KHR: Self = Self(1000156022);
-    pub const G12X4_B12X4R12X4_2PLANE_420_UNORM_3PACK16_KHR: Self = Self(1000156023);
-    pub const G12X4_B12X4_R12X4_3PLANE_422_UNORM_3PACK16_KHR: Self = Self(1000156024);
-    pub const G12X4_B12X4R12X4_2PLANE_422_UNORM_3PACK16_KHR: Self = Self(1000156025);
-    pub const G12X4_B12X4_R12X4_3PLANE_444_UNORM_3PACK16_KHR: Self = Self(1000156026);
-    pub const G16B16G16R16_422_UNORM_KHR: Self = Self(1000156027);
-    pub const B16G16R16G16_422_UNORM_KHR: Self = Self(1000156028);
-    pub const G16_B16_R16_3PLANE_420_UNORM_KHR: Self = Self(1000156029);
-    pub const G16_B16R16_2PLANE_420_UNORM_KHR: Self = Self(1000156030);
-    pub const G16_B16_R16_3PLANE_422_UNORM_KHR: Self = Self(1000156031);
-    pub const G16_B16R16_2PLANE_422_UNORM_KHR: Self = Self(1000156032);
-    pub const G16_B16_R16_3PLANE_444_UNORM_KHR: Self = Self(1000156033);
-    pub const G8_B8R8_2PLANE_444_UNORM_EXT: Self = Self(1000330000);
-    pub const G10X6_B10X6R10X6_2PLANE_444_UNORM_3PACK16_EXT: Self = Self(1000330001);
-    pub const G12X4_B12X4R12X4_2PLANE_444_UNORM_3PACK16_EXT: Self = Self(1000330002);
-    pub const G16_B16R16_2PLANE_444_UNORM_EXT: Self = Self(1000330003);
-    pub const A4R4G4B4_UNORM_PACK16_EXT: Self = Self(1000340000);
-    pub const A4B4G4R4_UNORM_PACK16_EXT: Self = Self(1000340001);
-    pub const A1B5G5R5_UNORM_PACK16_KHR: Self = Self(1000470000);
-    pub const A8_UNORM_KHR: Self = Self(1000470001);
 }
 /// `VkImageLayout`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -484,16 +411,7 @@ impl ImageLayout {
     pub const READ_ONLY_OPTIMAL: Self = Self(1000314000);
     pub const ATTACHMENT_OPTIMAL: Self = Self(1000314001);
     pub const RENDERING_LOCAL_READ: Self = Self(1000232000);
-    pub const DEPTH_READ_ONLY_STENCIL_ATTACHMENT_OPTIMAL_KHR: Self = Self(1000117000);
-    pub const DEPTH_ATTACHMENT_STENCIL_READ_ONLY_OPTIMAL_KHR: Self = Self(1000117001);
     pub const FRAGMENT_SHADING_RATE_ATTACHMENT_OPTIMAL_KHR: Self = Self(1000164003);
-    pub const RENDERING_LOCAL_READ_KHR: Self = Self(1000232000);
-    pub const DEPTH_ATTACHMENT_OPTIMAL_KHR: Self = Self(1000241000);
-    pub const DEPTH_READ_ONLY_OPTIMAL_KHR: Self = Self(1000241001);
-    pub const STENCIL_ATTACHMENT_OPTIMAL_KHR: Self = Self(1000241002);
-    pub const STENCIL_READ_ONLY_OPTIMAL_KHR: Self = Self(1000241003);
-    pub const READ_ONLY_OPTIMAL_KHR: Self = Self(1000314000);
-    pub const ATTACHMENT_OPTIMAL_KHR: Self = Self(1000314001);
     pub const ATTACHMENT_FEEDBACK_LOOP_OPTIMAL_EXT: Self = Self(1000339000);
     pub const ZERO_INITIALIZED_EXT: Self = Self(1000620000);
 }
@@ -562,9 +480,6 @@ impl ObjectType {
     pub const DESCRIPTOR_UPDATE_TEMPLATE: Self = Self(1000085000);
     pub const SAMPLER_YCBCR_CONVERSION: Self = Self(1000156000);
     pub const PRIVATE_DATA_SLOT: Self = Self(1000295000);
-    pub const DESCRIPTOR_UPDATE_TEMPLATE_KHR: Self = Self(1000085000);
-    pub const SAMPLER_YCBCR_CONVERSION_KHR: Self = Self(1000156000);
-    pub const PRIVATE_DATA_SLOT_EXT: Self = Self(1000295000);
 }
 /// `VkPhysicalDeviceLayeredApiKHR`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -605,10 +520,6 @@ impl PipelineRobustnessBufferBehavior {
     pub const DISABLED: Self = Self(1);
     pub const ROBUST_BUFFER_ACCESS: Self = Self(2);
     pub const ROBUST_BUFFER_ACCESS_2: Self = Self(3);
-    pub const DEVICE_DEFAULT_EXT: Self = Self(0);
-    pub const DISABLED_EXT: Self = Self(1);
-    pub const ROBUST_BUFFER_ACCESS_EXT: Self = Self(2);
-    pub const ROBUST_BUFFER_ACCESS_2_EXT: Self = Self(3);
 }
 /// `VkPipelineRobustnessImageBehavior`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -619,10 +530,6 @@ impl PipelineRobustnessImageBehavior {
     pub const DISABLED: Self = Self(1);
     pub const ROBUST_IMAGE_ACCESS: Self = Self(2);
     pub const ROBUST_IMAGE_ACCESS_2: Self = Self(3);
-    pub const DEVICE_DEFAULT_EXT: Self = Self(0);
-    pub const DISABLED_EXT: Self = Self(1);
-    pub const ROBUST_IMAGE_ACCESS_EXT: Self = Self(2);
-    pub const ROBUST_IMAGE_ACCESS_2_EXT: Self = Self(3);
 }
 /// `VkPointClippingBehavior`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -631,8 +538,6 @@ enumeration!(PointClippingBehavior, i32);
 impl PointClippingBehavior {
     pub const ALL_CLIP_PLANES: Self = Self(0);
     pub const USER_CLIP_PLANES_ONLY: Self = Self(1);
-    pub const ALL_CLIP_PLANES_KHR: Self = Self(0);
-    pub const USER_CLIP_PLANES_ONLY_KHR: Self = Self(1);
 }
 /// `VkQueryType`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -655,14 +560,6 @@ impl QueueGlobalPriority {
     pub const MEDIUM: Self = Self(256);
     pub const HIGH: Self = Self(512);
     pub const REALTIME: Self = Self(1024);
-    pub const LOW_EXT: Self = Self(128);
-    pub const MEDIUM_EXT: Self = Self(256);
-    pub const HIGH_EXT: Self = Self(512);
-    pub const REALTIME_EXT: Self = Self(1024);
-    pub const LOW_KHR: Self = Self(128);
-    pub const MEDIUM_KHR: Self = Self(256);
-    pub const HIGH_KHR: Self = Self(512);
-    pub const REALTIME_KHR: Self = Self(1024);
 }
 /// `VkResult`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -695,18 +592,9 @@ impl VkResult {
     pub const ERROR_FRAGMENTATION: Self = Self(-1000161000);
     pub const PIPELINE_COMPILE_REQUIRED: Self = Self(1000297000);
     pub const ERROR_NOT_PERMITTED: Self = Self(-1000174001);
-    pub const ERROR_OUT_OF_POOL_MEMORY_KHR: Self = Self(-1000069000);
-    pub const ERROR_INVALID_EXTERNAL_HANDLE_KHR: Self = Self(-1000072003);
     pub const ERROR_INVALID_DRM_FORMAT_MODIFIER_PLANE_LAYOUT_EXT: Self = Self(
         -1000158000,
     );
-    pub const ERROR_FRAGMENTATION_EXT: Self = Self(-1000161000);
-    pub const ERROR_NOT_PERMITTED_EXT: Self = Self(-1000174001);
-    pub const ERROR_NOT_PERMITTED_KHR: Self = Self(-1000174001);
-    pub const ERROR_INVALID_DEVICE_ADDRESS_EXT: Self = Self(-1000257000);
-    pub const ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS_KHR: Self = Self(-1000257000);
-    pub const PIPELINE_COMPILE_REQUIRED_EXT: Self = Self(1000297000);
-    pub const ERROR_PIPELINE_COMPILE_REQUIRED_EXT: Self = Self(1000297000);
 }
 /// `VkSamplerAddressMode`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -718,7 +606,6 @@ impl SamplerAddressMode {
     pub const CLAMP_TO_EDGE: Self = Self(2);
     pub const CLAMP_TO_BORDER: Self = Self(3);
     pub const MIRROR_CLAMP_TO_EDGE: Self = Self(4);
-    pub const MIRROR_CLAMP_TO_EDGE_KHR: Self = Self(4);
 }
 /// `VkSamplerMipmapMode`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -736,9 +623,6 @@ impl SamplerReductionMode {
     pub const WEIGHTED_AVERAGE: Self = Self(0);
     pub const MIN: Self = Self(1);
     pub const MAX: Self = Self(2);
-    pub const WEIGHTED_AVERAGE_EXT: Self = Self(0);
-    pub const MIN_EXT: Self = Self(1);
-    pub const MAX_EXT: Self = Self(2);
 }
 /// `VkSamplerYcbcrModelConversion`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -750,11 +634,6 @@ impl SamplerYcbcrModelConversion {
     pub const YCBCR_709: Self = Self(2);
     pub const YCBCR_601: Self = Self(3);
     pub const YCBCR_2020: Self = Self(4);
-    pub const RGB_IDENTITY_KHR: Self = Self(0);
-    pub const YCBCR_IDENTITY_KHR: Self = Self(1);
-    pub const YCBCR_709_KHR: Self = Self(2);
-    pub const YCBCR_601_KHR: Self = Self(3);
-    pub const YCBCR_2020_KHR: Self = Self(4);
 }
 /// `VkSamplerYcbcrRange`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -763,8 +642,6 @@ enumeration!(SamplerYcbcrRange, i32);
 impl SamplerYcbcrRange {
     pub const ITU_FULL: Self = Self(0);
     pub const ITU_NARROW: Self = Self(1);
-    pub const ITU_FULL_KHR: Self = Self(0);
-    pub const ITU_NARROW_KHR: Self = Self(1);
 }
 /// `VkScopeKHR`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -783,8 +660,6 @@ enumeration!(SemaphoreType, i32);
 impl SemaphoreType {
     pub const BINARY: Self = Self(0);
     pub const TIMELINE: Self = Self(1);
-    pub const BINARY_KHR: Self = Self(0);
-    pub const TIMELINE_KHR: Self = Self(1);
 }
 /// `VkShaderFloatControlsIndependence`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -794,9 +669,6 @@ impl ShaderFloatControlsIndependence {
     pub const TYPE_32_BIT_ONLY: Self = Self(0);
     pub const ALL: Self = Self(1);
     pub const NONE: Self = Self(2);
-    pub const TYPE_32_BIT_ONLY_KHR: Self = Self(0);
-    pub const ALL_KHR: Self = Self(1);
-    pub const NONE_KHR: Self = Self(2);
 }
 /// `VkSharingMode`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -908,7 +780,6 @@ impl StructureType {
     pub const PHYSICAL_DEVICE_SUBGROUP_PROPERTIES: Self = Self(1000094000);
     pub const PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES: Self = Self(1000083000);
     pub const PHYSICAL_DEVICE_VARIABLE_POINTERS_FEATURES: Self = Self(1000120000);
-    pub const PHYSICAL_DEVICE_VARIABLE_POINTER_FEATURES: Self = Self(1000120000);
     pub const DESCRIPTOR_UPDATE_TEMPLATE_CREATE_INFO: Self = Self(1000085000);
     pub const PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES: Self = Self(1000168000);
     pub const DESCRIPTOR_SET_LAYOUT_SUPPORT: Self = Self(1000168001);
@@ -928,7 +799,6 @@ impl StructureType {
     pub const PHYSICAL_DEVICE_MULTIVIEW_FEATURES: Self = Self(1000053001);
     pub const PHYSICAL_DEVICE_MULTIVIEW_PROPERTIES: Self = Self(1000053002);
     pub const PHYSICAL_DEVICE_SHADER_DRAW_PARAMETERS_FEATURES: Self = Self(1000063000);
-    pub const PHYSICAL_DEVICE_SHADER_DRAW_PARAMETER_FEATURES: Self = Self(1000063000);
     pub const PHYSICAL_DEVICE_DRIVER_PROPERTIES: Self = Self(1000196000);
     pub const PHYSICAL_DEVICE_VULKAN_1_1_FEATURES: Self = Self(49);
     pub const PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES: Self = Self(50);
@@ -1118,63 +988,17 @@ impl StructureType {
     pub const PIPELINE_RASTERIZATION_STATE_STREAM_CREATE_INFO_EXT: Self = Self(
         1000028002,
     );
-    pub const RENDERING_INFO_KHR: Self = Self(1000044000);
-    pub const RENDERING_ATTACHMENT_INFO_KHR: Self = Self(1000044001);
-    pub const PIPELINE_RENDERING_CREATE_INFO_KHR: Self = Self(1000044002);
-    pub const PHYSICAL_DEVICE_DYNAMIC_RENDERING_FEATURES_KHR: Self = Self(1000044003);
-    pub const COMMAND_BUFFER_INHERITANCE_RENDERING_INFO_KHR: Self = Self(1000044004);
-    pub const RENDER_PASS_MULTIVIEW_CREATE_INFO_KHR: Self = Self(1000053000);
-    pub const PHYSICAL_DEVICE_MULTIVIEW_FEATURES_KHR: Self = Self(1000053001);
-    pub const PHYSICAL_DEVICE_MULTIVIEW_PROPERTIES_KHR: Self = Self(1000053002);
-    pub const PHYSICAL_DEVICE_FEATURES_2_KHR: Self = Self(1000059000);
-    pub const PHYSICAL_DEVICE_PROPERTIES_2_KHR: Self = Self(1000059001);
-    pub const FORMAT_PROPERTIES_2_KHR: Self = Self(1000059002);
-    pub const IMAGE_FORMAT_PROPERTIES_2_KHR: Self = Self(1000059003);
-    pub const PHYSICAL_DEVICE_IMAGE_FORMAT_INFO_2_KHR: Self = Self(1000059004);
-    pub const QUEUE_FAMILY_PROPERTIES_2_KHR: Self = Self(1000059005);
-    pub const PHYSICAL_DEVICE_MEMORY_PROPERTIES_2_KHR: Self = Self(1000059006);
-    pub const SPARSE_IMAGE_FORMAT_PROPERTIES_2_KHR: Self = Self(1000059007);
-    pub const PHYSICAL_DEVICE_SPARSE_IMAGE_FORMAT_INFO_2_KHR: Self = Self(1000059008);
-    pub const MEMORY_ALLOCATE_FLAGS_INFO_KHR: Self = Self(1000060000);
-    pub const DEVICE_GROUP_RENDER_PASS_BEGIN_INFO_KHR: Self = Self(1000060003);
-    pub const DEVICE_GROUP_COMMAND_BUFFER_BEGIN_INFO_KHR: Self = Self(1000060004);
-    pub const DEVICE_GROUP_SUBMIT_INFO_KHR: Self = Self(1000060005);
-    pub const DEVICE_GROUP_BIND_SPARSE_INFO_KHR: Self = Self(1000060006);
-    pub const BIND_BUFFER_MEMORY_DEVICE_GROUP_INFO_KHR: Self = Self(1000060013);
-    pub const BIND_IMAGE_MEMORY_DEVICE_GROUP_INFO_KHR: Self = Self(1000060014);
     pub const DEVICE_GROUP_PRESENT_CAPABILITIES_KHR: Self = Self(1000060007);
     pub const IMAGE_SWAPCHAIN_CREATE_INFO_KHR: Self = Self(1000060008);
     pub const BIND_IMAGE_MEMORY_SWAPCHAIN_INFO_KHR: Self = Self(1000060009);
     pub const ACQUIRE_NEXT_IMAGE_INFO_KHR: Self = Self(1000060010);
     pub const DEVICE_GROUP_PRESENT_INFO_KHR: Self = Self(1000060011);
     pub const DEVICE_GROUP_SWAPCHAIN_CREATE_INFO_KHR: Self = Self(1000060012);
-    pub const PHYSICAL_DEVICE_TEXTURE_COMPRESSION_ASTC_HDR_FEATURES_EXT: Self = Self(
-        1000066000,
-    );
-    pub const PIPELINE_ROBUSTNESS_CREATE_INFO_EXT: Self = Self(1000068000);
-    pub const PHYSICAL_DEVICE_PIPELINE_ROBUSTNESS_FEATURES_EXT: Self = Self(1000068001);
-    pub const PHYSICAL_DEVICE_PIPELINE_ROBUSTNESS_PROPERTIES_EXT: Self = Self(
-        1000068002,
-    );
-    pub const PHYSICAL_DEVICE_GROUP_PROPERTIES_KHR: Self = Self(1000070000);
-    pub const DEVICE_GROUP_DEVICE_CREATE_INFO_KHR: Self = Self(1000070001);
-    pub const PHYSICAL_DEVICE_EXTERNAL_IMAGE_FORMAT_INFO_KHR: Self = Self(1000071000);
-    pub const EXTERNAL_IMAGE_FORMAT_PROPERTIES_KHR: Self = Self(1000071001);
-    pub const PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO_KHR: Self = Self(1000071002);
-    pub const EXTERNAL_BUFFER_PROPERTIES_KHR: Self = Self(1000071003);
-    pub const PHYSICAL_DEVICE_ID_PROPERTIES_KHR: Self = Self(1000071004);
-    pub const EXTERNAL_MEMORY_BUFFER_CREATE_INFO_KHR: Self = Self(1000072000);
-    pub const EXTERNAL_MEMORY_IMAGE_CREATE_INFO_KHR: Self = Self(1000072001);
-    pub const EXPORT_MEMORY_ALLOCATE_INFO_KHR: Self = Self(1000072002);
     pub const IMPORT_MEMORY_FD_INFO_KHR: Self = Self(1000074000);
     pub const MEMORY_FD_PROPERTIES_KHR: Self = Self(1000074001);
     pub const MEMORY_GET_FD_INFO_KHR: Self = Self(1000074002);
-    pub const PHYSICAL_DEVICE_EXTERNAL_SEMAPHORE_INFO_KHR: Self = Self(1000076000);
-    pub const EXTERNAL_SEMAPHORE_PROPERTIES_KHR: Self = Self(1000076001);
-    pub const EXPORT_SEMAPHORE_CREATE_INFO_KHR: Self = Self(1000077000);
     pub const IMPORT_SEMAPHORE_FD_INFO_KHR: Self = Self(1000079000);
     pub const SEMAPHORE_GET_FD_INFO_KHR: Self = Self(1000079001);
-    pub const PHYSICAL_DEVICE_PUSH_DESCRIPTOR_PROPERTIES_KHR: Self = Self(1000080000);
     pub const COMMAND_BUFFER_INHERITANCE_CONDITIONAL_RENDERING_INFO_EXT: Self = Self(
         1000081000,
     );
@@ -1182,10 +1006,6 @@ impl StructureType {
         1000081001,
     );
     pub const CONDITIONAL_RENDERING_BEGIN_INFO_EXT: Self = Self(1000081002);
-    pub const PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES_KHR: Self = Self(1000082000);
-    pub const PHYSICAL_DEVICE_FLOAT16_INT8_FEATURES_KHR: Self = Self(1000082000);
-    pub const PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES_KHR: Self = Self(1000083000);
-    pub const DESCRIPTOR_UPDATE_TEMPLATE_CREATE_INFO_KHR: Self = Self(1000085000);
     pub const PHYSICAL_DEVICE_CONSERVATIVE_RASTERIZATION_PROPERTIES_EXT: Self = Self(
         1000101000,
     );
@@ -1196,60 +1016,14 @@ impl StructureType {
     pub const PIPELINE_RASTERIZATION_DEPTH_CLIP_STATE_CREATE_INFO_EXT: Self = Self(
         1000102001,
     );
-    pub const PHYSICAL_DEVICE_IMAGELESS_FRAMEBUFFER_FEATURES_KHR: Self = Self(
-        1000108000,
-    );
-    pub const FRAMEBUFFER_ATTACHMENTS_CREATE_INFO_KHR: Self = Self(1000108001);
-    pub const FRAMEBUFFER_ATTACHMENT_IMAGE_INFO_KHR: Self = Self(1000108002);
-    pub const RENDER_PASS_ATTACHMENT_BEGIN_INFO_KHR: Self = Self(1000108003);
-    pub const ATTACHMENT_DESCRIPTION_2_KHR: Self = Self(1000109000);
-    pub const ATTACHMENT_REFERENCE_2_KHR: Self = Self(1000109001);
-    pub const SUBPASS_DESCRIPTION_2_KHR: Self = Self(1000109002);
-    pub const SUBPASS_DEPENDENCY_2_KHR: Self = Self(1000109003);
-    pub const RENDER_PASS_CREATE_INFO_2_KHR: Self = Self(1000109004);
-    pub const SUBPASS_BEGIN_INFO_KHR: Self = Self(1000109005);
-    pub const SUBPASS_END_INFO_KHR: Self = Self(1000109006);
-    pub const PHYSICAL_DEVICE_EXTERNAL_FENCE_INFO_KHR: Self = Self(1000112000);
-    pub const EXTERNAL_FENCE_PROPERTIES_KHR: Self = Self(1000112001);
-    pub const EXPORT_FENCE_CREATE_INFO_KHR: Self = Self(1000113000);
     pub const IMPORT_FENCE_FD_INFO_KHR: Self = Self(1000115000);
     pub const FENCE_GET_FD_INFO_KHR: Self = Self(1000115001);
-    pub const PHYSICAL_DEVICE_POINT_CLIPPING_PROPERTIES_KHR: Self = Self(1000117000);
-    pub const RENDER_PASS_INPUT_ATTACHMENT_ASPECT_CREATE_INFO_KHR: Self = Self(
-        1000117001,
-    );
-    pub const IMAGE_VIEW_USAGE_CREATE_INFO_KHR: Self = Self(1000117002);
-    pub const PIPELINE_TESSELLATION_DOMAIN_ORIGIN_STATE_CREATE_INFO_KHR: Self = Self(
-        1000117003,
-    );
-    pub const PHYSICAL_DEVICE_VARIABLE_POINTERS_FEATURES_KHR: Self = Self(1000120000);
-    pub const PHYSICAL_DEVICE_VARIABLE_POINTER_FEATURES_KHR: Self = Self(1000120000);
-    pub const MEMORY_DEDICATED_REQUIREMENTS_KHR: Self = Self(1000127000);
-    pub const MEMORY_DEDICATED_ALLOCATE_INFO_KHR: Self = Self(1000127001);
-    pub const PHYSICAL_DEVICE_SAMPLER_FILTER_MINMAX_PROPERTIES_EXT: Self = Self(
-        1000130000,
-    );
-    pub const SAMPLER_REDUCTION_MODE_CREATE_INFO_EXT: Self = Self(1000130001);
-    pub const PHYSICAL_DEVICE_INLINE_UNIFORM_BLOCK_FEATURES_EXT: Self = Self(1000138000);
-    pub const PHYSICAL_DEVICE_INLINE_UNIFORM_BLOCK_PROPERTIES_EXT: Self = Self(
-        1000138001,
-    );
-    pub const WRITE_DESCRIPTOR_SET_INLINE_UNIFORM_BLOCK_EXT: Self = Self(1000138002);
-    pub const DESCRIPTOR_POOL_INLINE_UNIFORM_BLOCK_CREATE_INFO_EXT: Self = Self(
-        1000138003,
-    );
     pub const PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR: Self = Self(1000141000);
     pub const SAMPLE_LOCATIONS_INFO_EXT: Self = Self(1000143000);
     pub const RENDER_PASS_SAMPLE_LOCATIONS_BEGIN_INFO_EXT: Self = Self(1000143001);
     pub const PIPELINE_SAMPLE_LOCATIONS_STATE_CREATE_INFO_EXT: Self = Self(1000143002);
     pub const PHYSICAL_DEVICE_SAMPLE_LOCATIONS_PROPERTIES_EXT: Self = Self(1000143003);
     pub const MULTISAMPLE_PROPERTIES_EXT: Self = Self(1000143004);
-    pub const BUFFER_MEMORY_REQUIREMENTS_INFO_2_KHR: Self = Self(1000146000);
-    pub const IMAGE_MEMORY_REQUIREMENTS_INFO_2_KHR: Self = Self(1000146001);
-    pub const IMAGE_SPARSE_MEMORY_REQUIREMENTS_INFO_2_KHR: Self = Self(1000146002);
-    pub const MEMORY_REQUIREMENTS_2_KHR: Self = Self(1000146003);
-    pub const SPARSE_IMAGE_MEMORY_REQUIREMENTS_2_KHR: Self = Self(1000146004);
-    pub const IMAGE_FORMAT_LIST_CREATE_INFO_KHR: Self = Self(1000147000);
     pub const PHYSICAL_DEVICE_BLEND_OPERATION_ADVANCED_FEATURES_EXT: Self = Self(
         1000148000,
     );
@@ -1259,18 +1033,6 @@ impl StructureType {
     pub const PIPELINE_COLOR_BLEND_ADVANCED_STATE_CREATE_INFO_EXT: Self = Self(
         1000148002,
     );
-    pub const SAMPLER_YCBCR_CONVERSION_CREATE_INFO_KHR: Self = Self(1000156000);
-    pub const SAMPLER_YCBCR_CONVERSION_INFO_KHR: Self = Self(1000156001);
-    pub const BIND_IMAGE_PLANE_MEMORY_INFO_KHR: Self = Self(1000156002);
-    pub const IMAGE_PLANE_MEMORY_REQUIREMENTS_INFO_KHR: Self = Self(1000156003);
-    pub const PHYSICAL_DEVICE_SAMPLER_YCBCR_CONVERSION_FEATURES_KHR: Self = Self(
-        1000156004,
-    );
-    pub const SAMPLER_YCBCR_CONVERSION_IMAGE_FORMAT_PROPERTIES_KHR: Self = Self(
-        1000156005,
-    );
-    pub const BIND_BUFFER_MEMORY_INFO_KHR: Self = Self(1000157000);
-    pub const BIND_IMAGE_MEMORY_INFO_KHR: Self = Self(1000157001);
     pub const DRM_FORMAT_MODIFIER_PROPERTIES_LIST_EXT: Self = Self(1000158000);
     pub const PHYSICAL_DEVICE_IMAGE_DRM_FORMAT_MODIFIER_INFO_EXT: Self = Self(
         1000158002,
@@ -1281,77 +1043,15 @@ impl StructureType {
     );
     pub const IMAGE_DRM_FORMAT_MODIFIER_PROPERTIES_EXT: Self = Self(1000158005);
     pub const DRM_FORMAT_MODIFIER_PROPERTIES_LIST_2_EXT: Self = Self(1000158006);
-    pub const DESCRIPTOR_SET_LAYOUT_BINDING_FLAGS_CREATE_INFO_EXT: Self = Self(
-        1000161000,
-    );
-    pub const PHYSICAL_DEVICE_DESCRIPTOR_INDEXING_FEATURES_EXT: Self = Self(1000161001);
-    pub const PHYSICAL_DEVICE_DESCRIPTOR_INDEXING_PROPERTIES_EXT: Self = Self(
-        1000161002,
-    );
-    pub const DESCRIPTOR_SET_VARIABLE_DESCRIPTOR_COUNT_ALLOCATE_INFO_EXT: Self = Self(
-        1000161003,
-    );
-    pub const DESCRIPTOR_SET_VARIABLE_DESCRIPTOR_COUNT_LAYOUT_SUPPORT_EXT: Self = Self(
-        1000161004,
-    );
-    pub const PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES_KHR: Self = Self(1000168000);
-    pub const DESCRIPTOR_SET_LAYOUT_SUPPORT_KHR: Self = Self(1000168001);
     pub const PHYSICAL_DEVICE_IMAGE_VIEW_IMAGE_FORMAT_INFO_EXT: Self = Self(1000170000);
     pub const FILTER_CUBIC_IMAGE_VIEW_IMAGE_FORMAT_PROPERTIES_EXT: Self = Self(
         1000170001,
     );
-    pub const DEVICE_QUEUE_GLOBAL_PRIORITY_CREATE_INFO_EXT: Self = Self(1000174000);
-    pub const PHYSICAL_DEVICE_SHADER_SUBGROUP_EXTENDED_TYPES_FEATURES_KHR: Self = Self(
-        1000175000,
-    );
-    pub const PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES_KHR: Self = Self(1000177000);
-    pub const PHYSICAL_DEVICE_SHADER_ATOMIC_INT64_FEATURES_KHR: Self = Self(1000180000);
     pub const PHYSICAL_DEVICE_SHADER_CLOCK_FEATURES_KHR: Self = Self(1000181000);
-    pub const CALIBRATED_TIMESTAMP_INFO_EXT: Self = Self(1000184000);
-    pub const DEVICE_QUEUE_GLOBAL_PRIORITY_CREATE_INFO_KHR: Self = Self(1000174000);
-    pub const PHYSICAL_DEVICE_GLOBAL_PRIORITY_QUERY_FEATURES_KHR: Self = Self(
-        1000388000,
-    );
-    pub const QUEUE_FAMILY_GLOBAL_PRIORITY_PROPERTIES_KHR: Self = Self(1000388001);
     pub const PHYSICAL_DEVICE_VERTEX_ATTRIBUTE_DIVISOR_PROPERTIES_EXT: Self = Self(
         1000190000,
     );
-    pub const PIPELINE_VERTEX_INPUT_DIVISOR_STATE_CREATE_INFO_EXT: Self = Self(
-        1000190001,
-    );
-    pub const PHYSICAL_DEVICE_VERTEX_ATTRIBUTE_DIVISOR_FEATURES_EXT: Self = Self(
-        1000190002,
-    );
-    pub const PIPELINE_CREATION_FEEDBACK_CREATE_INFO_EXT: Self = Self(1000192000);
-    pub const PHYSICAL_DEVICE_DRIVER_PROPERTIES_KHR: Self = Self(1000196000);
-    pub const PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES_KHR: Self = Self(1000197000);
-    pub const PHYSICAL_DEVICE_DEPTH_STENCIL_RESOLVE_PROPERTIES_KHR: Self = Self(
-        1000199000,
-    );
-    pub const SUBPASS_DESCRIPTION_DEPTH_STENCIL_RESOLVE_KHR: Self = Self(1000199001);
-    pub const PHYSICAL_DEVICE_COMPUTE_SHADER_DERIVATIVES_FEATURES_NV: Self = Self(
-        1000201000,
-    );
-    pub const PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES_KHR: Self = Self(1000207000);
-    pub const PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_PROPERTIES_KHR: Self = Self(1000207001);
-    pub const SEMAPHORE_TYPE_CREATE_INFO_KHR: Self = Self(1000207002);
-    pub const TIMELINE_SEMAPHORE_SUBMIT_INFO_KHR: Self = Self(1000207003);
-    pub const SEMAPHORE_WAIT_INFO_KHR: Self = Self(1000207004);
-    pub const SEMAPHORE_SIGNAL_INFO_KHR: Self = Self(1000207005);
-    pub const PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES_KHR: Self = Self(1000211000);
-    pub const PHYSICAL_DEVICE_SHADER_TERMINATE_INVOCATION_FEATURES_KHR: Self = Self(
-        1000215000,
-    );
-    pub const PHYSICAL_DEVICE_SCALAR_BLOCK_LAYOUT_FEATURES_EXT: Self = Self(1000221000);
-    pub const PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES_EXT: Self = Self(
-        1000225000,
-    );
-    pub const PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO_EXT: Self = Self(
-        1000225001,
-    );
-    pub const PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT: Self = Self(
-        1000225002,
-    );
+    pub const PHYSICAL_DEVICE_PCI_BUS_INFO_PROPERTIES_EXT: Self = Self(1000212000);
     pub const FRAGMENT_SHADING_RATE_ATTACHMENT_INFO_KHR: Self = Self(1000226000);
     pub const PIPELINE_FRAGMENT_SHADING_RATE_STATE_CREATE_INFO_KHR: Self = Self(
         1000226001,
@@ -1366,111 +1066,43 @@ impl StructureType {
     pub const RENDERING_FRAGMENT_SHADING_RATE_ATTACHMENT_INFO_KHR: Self = Self(
         1000044006,
     );
-    pub const PHYSICAL_DEVICE_DYNAMIC_RENDERING_LOCAL_READ_FEATURES_KHR: Self = Self(
-        1000232000,
-    );
-    pub const RENDERING_ATTACHMENT_LOCATION_INFO_KHR: Self = Self(1000232001);
-    pub const RENDERING_INPUT_ATTACHMENT_INDEX_INFO_KHR: Self = Self(1000232002);
     pub const PHYSICAL_DEVICE_SHADER_IMAGE_ATOMIC_INT64_FEATURES_EXT: Self = Self(
         1000234000,
     );
     pub const PHYSICAL_DEVICE_SHADER_QUAD_CONTROL_FEATURES_KHR: Self = Self(1000235000);
     pub const PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT: Self = Self(1000237000);
-    pub const PHYSICAL_DEVICE_SEPARATE_DEPTH_STENCIL_LAYOUTS_FEATURES_KHR: Self = Self(
-        1000241000,
-    );
-    pub const ATTACHMENT_REFERENCE_STENCIL_LAYOUT_KHR: Self = Self(1000241001);
-    pub const ATTACHMENT_DESCRIPTION_STENCIL_LAYOUT_KHR: Self = Self(1000241002);
     pub const PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES_EXT: Self = Self(
         1000244000,
     );
-    pub const PHYSICAL_DEVICE_BUFFER_ADDRESS_FEATURES_EXT: Self = Self(1000244000);
-    pub const BUFFER_DEVICE_ADDRESS_INFO_EXT: Self = Self(1000244001);
     pub const BUFFER_DEVICE_ADDRESS_CREATE_INFO_EXT: Self = Self(1000244002);
-    pub const PHYSICAL_DEVICE_TOOL_PROPERTIES_EXT: Self = Self(1000245000);
-    pub const IMAGE_STENCIL_USAGE_CREATE_INFO_EXT: Self = Self(1000246000);
     pub const PHYSICAL_DEVICE_FRAGMENT_SHADER_INTERLOCK_FEATURES_EXT: Self = Self(
         1000251000,
     );
     pub const PHYSICAL_DEVICE_YCBCR_IMAGE_ARRAYS_FEATURES_EXT: Self = Self(1000252000);
-    pub const PHYSICAL_DEVICE_UNIFORM_BUFFER_STANDARD_LAYOUT_FEATURES_KHR: Self = Self(
-        1000253000,
-    );
     pub const PHYSICAL_DEVICE_PROVOKING_VERTEX_FEATURES_EXT: Self = Self(1000254000);
     pub const PIPELINE_RASTERIZATION_PROVOKING_VERTEX_STATE_CREATE_INFO_EXT: Self = Self(
         1000254001,
     );
     pub const PHYSICAL_DEVICE_PROVOKING_VERTEX_PROPERTIES_EXT: Self = Self(1000254002);
-    pub const PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES_KHR: Self = Self(
-        1000257000,
-    );
-    pub const BUFFER_DEVICE_ADDRESS_INFO_KHR: Self = Self(1000244001);
-    pub const BUFFER_OPAQUE_CAPTURE_ADDRESS_CREATE_INFO_KHR: Self = Self(1000257002);
-    pub const MEMORY_OPAQUE_CAPTURE_ADDRESS_ALLOCATE_INFO_KHR: Self = Self(1000257003);
-    pub const DEVICE_MEMORY_OPAQUE_CAPTURE_ADDRESS_INFO_KHR: Self = Self(1000257004);
-    pub const PHYSICAL_DEVICE_LINE_RASTERIZATION_FEATURES_EXT: Self = Self(1000259000);
-    pub const PIPELINE_RASTERIZATION_LINE_STATE_CREATE_INFO_EXT: Self = Self(1000259001);
-    pub const PHYSICAL_DEVICE_LINE_RASTERIZATION_PROPERTIES_EXT: Self = Self(1000259002);
     pub const PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT: Self = Self(1000260000);
-    pub const PHYSICAL_DEVICE_HOST_QUERY_RESET_FEATURES_EXT: Self = Self(1000261000);
-    pub const PHYSICAL_DEVICE_INDEX_TYPE_UINT8_FEATURES_EXT: Self = Self(1000265000);
     pub const PHYSICAL_DEVICE_EXTENDED_DYNAMIC_STATE_FEATURES_EXT: Self = Self(
         1000267000,
     );
-    pub const PHYSICAL_DEVICE_HOST_IMAGE_COPY_FEATURES_EXT: Self = Self(1000270000);
-    pub const PHYSICAL_DEVICE_HOST_IMAGE_COPY_PROPERTIES_EXT: Self = Self(1000270001);
-    pub const MEMORY_TO_IMAGE_COPY_EXT: Self = Self(1000270002);
-    pub const IMAGE_TO_MEMORY_COPY_EXT: Self = Self(1000270003);
-    pub const COPY_IMAGE_TO_MEMORY_INFO_EXT: Self = Self(1000270004);
-    pub const COPY_MEMORY_TO_IMAGE_INFO_EXT: Self = Self(1000270005);
-    pub const HOST_IMAGE_LAYOUT_TRANSITION_INFO_EXT: Self = Self(1000270006);
-    pub const COPY_IMAGE_TO_IMAGE_INFO_EXT: Self = Self(1000270007);
-    pub const SUBRESOURCE_HOST_MEMCPY_SIZE_EXT: Self = Self(1000270008);
-    pub const HOST_IMAGE_COPY_DEVICE_PERFORMANCE_QUERY_EXT: Self = Self(1000270009);
-    pub const MEMORY_MAP_INFO_KHR: Self = Self(1000271000);
-    pub const MEMORY_UNMAP_INFO_KHR: Self = Self(1000271001);
     pub const PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_2_FEATURES_EXT: Self = Self(
         1000273000,
-    );
-    pub const PHYSICAL_DEVICE_SHADER_DEMOTE_TO_HELPER_INVOCATION_FEATURES_EXT: Self = Self(
-        1000276000,
-    );
-    pub const PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR: Self = Self(
-        1000280000,
-    );
-    pub const PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES_KHR: Self = Self(
-        1000280001,
     );
     pub const PHYSICAL_DEVICE_TEXEL_BUFFER_ALIGNMENT_FEATURES_EXT: Self = Self(
         1000281000,
     );
-    pub const PHYSICAL_DEVICE_TEXEL_BUFFER_ALIGNMENT_PROPERTIES_EXT: Self = Self(
-        1000281001,
-    );
     pub const PHYSICAL_DEVICE_DEPTH_BIAS_CONTROL_FEATURES_EXT: Self = Self(1000283000);
     pub const DEPTH_BIAS_INFO_EXT: Self = Self(1000283001);
     pub const DEPTH_BIAS_REPRESENTATION_INFO_EXT: Self = Self(1000283002);
-    pub const PHYSICAL_DEVICE_ROBUSTNESS_2_FEATURES_EXT: Self = Self(1000286000);
-    pub const PHYSICAL_DEVICE_ROBUSTNESS_2_PROPERTIES_EXT: Self = Self(1000286001);
     pub const SAMPLER_CUSTOM_BORDER_COLOR_CREATE_INFO_EXT: Self = Self(1000287000);
     pub const PHYSICAL_DEVICE_CUSTOM_BORDER_COLOR_PROPERTIES_EXT: Self = Self(
         1000287001,
     );
     pub const PHYSICAL_DEVICE_CUSTOM_BORDER_COLOR_FEATURES_EXT: Self = Self(1000287002);
-    pub const PHYSICAL_DEVICE_PRIVATE_DATA_FEATURES_EXT: Self = Self(1000295000);
-    pub const DEVICE_PRIVATE_DATA_CREATE_INFO_EXT: Self = Self(1000295001);
-    pub const PRIVATE_DATA_SLOT_CREATE_INFO_EXT: Self = Self(1000295002);
-    pub const PHYSICAL_DEVICE_PIPELINE_CREATION_CACHE_CONTROL_FEATURES_EXT: Self = Self(
-        1000297000,
-    );
-    pub const MEMORY_BARRIER_2_KHR: Self = Self(1000314000);
-    pub const BUFFER_MEMORY_BARRIER_2_KHR: Self = Self(1000314001);
-    pub const IMAGE_MEMORY_BARRIER_2_KHR: Self = Self(1000314002);
-    pub const DEPENDENCY_INFO_KHR: Self = Self(1000314003);
-    pub const SUBMIT_INFO_2_KHR: Self = Self(1000314004);
-    pub const SEMAPHORE_SUBMIT_INFO_KHR: Self = Self(1000314005);
-    pub const COMMAND_BUFFER_SUBMIT_INFO_KHR: Self = Self(1000314006);
-    pub const PHYSICAL_DEVICE_SYNCHRONIZATION_2_FEATURES_KHR: Self = Self(1000314007);
+    pub const PIPELINE_LIBRARY_CREATE_INFO_KHR: Self = Self(1000290000);
     pub const PHYSICAL_DEVICE_GRAPHICS_PIPELINE_LIBRARY_FEATURES_EXT: Self = Self(
         1000320000,
     );
@@ -1487,37 +1119,18 @@ impl StructureType {
     pub const PHYSICAL_DEVICE_SHADER_SUBGROUP_UNIFORM_CONTROL_FLOW_FEATURES_KHR: Self = Self(
         1000323000,
     );
-    pub const PHYSICAL_DEVICE_ZERO_INITIALIZE_WORKGROUP_MEMORY_FEATURES_KHR: Self = Self(
-        1000325000,
-    );
     pub const PHYSICAL_DEVICE_MESH_SHADER_FEATURES_EXT: Self = Self(1000328000);
     pub const PHYSICAL_DEVICE_MESH_SHADER_PROPERTIES_EXT: Self = Self(1000328001);
     pub const PHYSICAL_DEVICE_YCBCR_2_PLANE_444_FORMATS_FEATURES_EXT: Self = Self(
         1000330000,
     );
-    pub const PHYSICAL_DEVICE_IMAGE_ROBUSTNESS_FEATURES_EXT: Self = Self(1000335000);
     pub const PHYSICAL_DEVICE_WORKGROUP_MEMORY_EXPLICIT_LAYOUT_FEATURES_KHR: Self = Self(
         1000336000,
     );
-    pub const COPY_BUFFER_INFO_2_KHR: Self = Self(1000337000);
-    pub const COPY_IMAGE_INFO_2_KHR: Self = Self(1000337001);
-    pub const COPY_BUFFER_TO_IMAGE_INFO_2_KHR: Self = Self(1000337002);
-    pub const COPY_IMAGE_TO_BUFFER_INFO_2_KHR: Self = Self(1000337003);
-    pub const BLIT_IMAGE_INFO_2_KHR: Self = Self(1000337004);
-    pub const RESOLVE_IMAGE_INFO_2_KHR: Self = Self(1000337005);
-    pub const BUFFER_COPY_2_KHR: Self = Self(1000337006);
-    pub const IMAGE_COPY_2_KHR: Self = Self(1000337007);
-    pub const IMAGE_BLIT_2_KHR: Self = Self(1000337008);
-    pub const BUFFER_IMAGE_COPY_2_KHR: Self = Self(1000337009);
-    pub const IMAGE_RESOLVE_2_KHR: Self = Self(1000337010);
     pub const PHYSICAL_DEVICE_ATTACHMENT_FEEDBACK_LOOP_LAYOUT_FEATURES_EXT: Self = Self(
         1000339000,
     );
     pub const PHYSICAL_DEVICE_4444_FORMATS_FEATURES_EXT: Self = Self(1000340000);
-    pub const PHYSICAL_DEVICE_MUTABLE_DESCRIPTOR_TYPE_FEATURES_VALVE: Self = Self(
-        1000351000,
-    );
-    pub const MUTABLE_DESCRIPTOR_TYPE_CREATE_INFO_VALVE: Self = Self(1000351002);
     pub const PHYSICAL_DEVICE_VERTEX_INPUT_DYNAMIC_STATE_FEATURES_EXT: Self = Self(
         1000352000,
     );
@@ -1530,7 +1143,6 @@ impl StructureType {
     pub const PHYSICAL_DEVICE_PRIMITIVE_TOPOLOGY_LIST_RESTART_FEATURES_EXT: Self = Self(
         1000356000,
     );
-    pub const FORMAT_PROPERTIES_3_KHR: Self = Self(1000360000);
     pub const PHYSICAL_DEVICE_MULTISAMPLED_RENDER_TO_SINGLE_SAMPLED_FEATURES_EXT: Self = Self(
         1000376000,
     );
@@ -1547,10 +1159,6 @@ impl StructureType {
     pub const PHYSICAL_DEVICE_SHADER_UNTYPED_POINTERS_FEATURES_KHR: Self = Self(
         1000387000,
     );
-    pub const PHYSICAL_DEVICE_GLOBAL_PRIORITY_QUERY_FEATURES_EXT: Self = Self(
-        1000388000,
-    );
-    pub const QUEUE_FAMILY_GLOBAL_PRIORITY_PROPERTIES_EXT: Self = Self(1000388001);
     pub const PHYSICAL_DEVICE_IMAGE_VIEW_MIN_LOD_FEATURES_EXT: Self = Self(1000391000);
     pub const IMAGE_VIEW_MIN_LOD_CREATE_INFO_EXT: Self = Self(1000391001);
     pub const PHYSICAL_DEVICE_MULTI_DRAW_FEATURES_EXT: Self = Self(1000392000);
@@ -1560,18 +1168,10 @@ impl StructureType {
     pub const SAMPLER_BORDER_COLOR_COMPONENT_MAPPING_CREATE_INFO_EXT: Self = Self(
         1000411001,
     );
-    pub const PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES_KHR: Self = Self(1000413000);
-    pub const PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES_KHR: Self = Self(1000413001);
-    pub const DEVICE_BUFFER_MEMORY_REQUIREMENTS_KHR: Self = Self(1000413002);
-    pub const DEVICE_IMAGE_MEMORY_REQUIREMENTS_KHR: Self = Self(1000413003);
-    pub const PHYSICAL_DEVICE_SHADER_SUBGROUP_ROTATE_FEATURES_KHR: Self = Self(
-        1000416000,
-    );
     pub const PHYSICAL_DEVICE_IMAGE_SLICED_VIEW_OF_3D_FEATURES_EXT: Self = Self(
         1000418000,
     );
     pub const IMAGE_VIEW_SLICED_CREATE_INFO_EXT: Self = Self(1000418001);
-    pub const PHYSICAL_DEVICE_DEPTH_CLAMP_ZERO_ONE_FEATURES_EXT: Self = Self(1000421000);
     pub const PHYSICAL_DEVICE_NON_SEAMLESS_CUBE_MAP_FEATURES_EXT: Self = Self(
         1000422000,
     );
@@ -1595,17 +1195,6 @@ impl StructureType {
         1000342000,
     );
     pub const PHYSICAL_DEVICE_LEGACY_DITHERING_FEATURES_EXT: Self = Self(1000465000);
-    pub const PHYSICAL_DEVICE_PIPELINE_PROTECTED_ACCESS_FEATURES_EXT: Self = Self(
-        1000466000,
-    );
-    pub const PHYSICAL_DEVICE_MAINTENANCE_5_FEATURES_KHR: Self = Self(1000470000);
-    pub const PHYSICAL_DEVICE_MAINTENANCE_5_PROPERTIES_KHR: Self = Self(1000470001);
-    pub const RENDERING_AREA_INFO_KHR: Self = Self(1000470003);
-    pub const DEVICE_IMAGE_SUBRESOURCE_INFO_KHR: Self = Self(1000470004);
-    pub const SUBRESOURCE_LAYOUT_2_KHR: Self = Self(1000338002);
-    pub const IMAGE_SUBRESOURCE_2_KHR: Self = Self(1000338003);
-    pub const PIPELINE_CREATE_FLAGS_2_CREATE_INFO_KHR: Self = Self(1000470005);
-    pub const BUFFER_USAGE_FLAGS_2_CREATE_INFO_KHR: Self = Self(1000470006);
     pub const PHYSICAL_DEVICE_MUTABLE_DESCRIPTOR_TYPE_FEATURES_EXT: Self = Self(
         1000351000,
     );
@@ -1615,6 +1204,9 @@ impl StructureType {
     );
     pub const PHYSICAL_DEVICE_LEGACY_VERTEX_ATTRIBUTES_PROPERTIES_EXT: Self = Self(
         1000495001,
+    );
+    pub const PHYSICAL_DEVICE_PIPELINE_LIBRARY_GROUP_HANDLES_FEATURES_EXT: Self = Self(
+        1000498000,
     );
     pub const PHYSICAL_DEVICE_DYNAMIC_RENDERING_UNUSED_ATTACHMENTS_FEATURES_EXT: Self = Self(
         1000499000,
@@ -1631,35 +1223,11 @@ impl StructureType {
     pub const PHYSICAL_DEVICE_ATTACHMENT_FEEDBACK_LOOP_DYNAMIC_STATE_FEATURES_EXT: Self = Self(
         1000524000,
     );
-    pub const PHYSICAL_DEVICE_VERTEX_ATTRIBUTE_DIVISOR_PROPERTIES_KHR: Self = Self(
-        1000525000,
-    );
-    pub const PIPELINE_VERTEX_INPUT_DIVISOR_STATE_CREATE_INFO_KHR: Self = Self(
-        1000190001,
-    );
-    pub const PHYSICAL_DEVICE_VERTEX_ATTRIBUTE_DIVISOR_FEATURES_KHR: Self = Self(
-        1000190002,
-    );
     pub const PHYSICAL_DEVICE_UNIFIED_IMAGE_LAYOUTS_FEATURES_KHR: Self = Self(
         1000527000,
     );
     pub const ATTACHMENT_FEEDBACK_LOOP_INFO_EXT: Self = Self(1000527001);
-    pub const PHYSICAL_DEVICE_SHADER_FLOAT_CONTROLS_2_FEATURES_KHR: Self = Self(
-        1000528000,
-    );
-    pub const PHYSICAL_DEVICE_INDEX_TYPE_UINT8_FEATURES_KHR: Self = Self(1000265000);
-    pub const PHYSICAL_DEVICE_LINE_RASTERIZATION_FEATURES_KHR: Self = Self(1000259000);
-    pub const PIPELINE_RASTERIZATION_LINE_STATE_CREATE_INFO_KHR: Self = Self(1000259001);
-    pub const PHYSICAL_DEVICE_LINE_RASTERIZATION_PROPERTIES_KHR: Self = Self(1000259002);
     pub const CALIBRATED_TIMESTAMP_INFO_KHR: Self = Self(1000184000);
-    pub const PHYSICAL_DEVICE_SHADER_EXPECT_ASSUME_FEATURES_KHR: Self = Self(1000544000);
-    pub const PHYSICAL_DEVICE_MAINTENANCE_6_FEATURES_KHR: Self = Self(1000545000);
-    pub const PHYSICAL_DEVICE_MAINTENANCE_6_PROPERTIES_KHR: Self = Self(1000545001);
-    pub const BIND_MEMORY_STATUS_KHR: Self = Self(1000545002);
-    pub const BIND_DESCRIPTOR_SETS_INFO_KHR: Self = Self(1000545003);
-    pub const PUSH_CONSTANTS_INFO_KHR: Self = Self(1000545004);
-    pub const PUSH_DESCRIPTOR_SET_INFO_KHR: Self = Self(1000545005);
-    pub const PUSH_DESCRIPTOR_SET_WITH_TEMPLATE_INFO_KHR: Self = Self(1000545006);
     pub const SET_DESCRIPTOR_BUFFER_OFFSETS_INFO_EXT: Self = Self(1000545007);
     pub const BIND_DESCRIPTOR_BUFFER_EMBEDDED_SAMPLERS_INFO_EXT: Self = Self(1000545008);
     pub const PHYSICAL_DEVICE_SHADER_RELAXED_EXTENDED_INSTRUCTION_FEATURES_KHR: Self = Self(
@@ -1690,6 +1258,9 @@ impl StructureType {
     pub const PHYSICAL_DEVICE_ZERO_INITIALIZE_DEVICE_MEMORY_FEATURES_EXT: Self = Self(
         1000620000,
     );
+    pub const PHYSICAL_DEVICE_SHADER_UNIFORM_BUFFER_UNSIZED_ARRAY_FEATURES_EXT: Self = Self(
+        1000642000,
+    );
     pub const RING_CREATE_INFO_MESA: Self = Self(1000384000);
     pub const MEMORY_RESOURCE_PROPERTIES_MESA: Self = Self(1000384001);
     pub const IMPORT_MEMORY_RESOURCE_INFO_MESA: Self = Self(1000384002);
@@ -1711,10 +1282,6 @@ impl TimeDomainKHR {
     pub const CLOCK_MONOTONIC: Self = Self(1);
     pub const CLOCK_MONOTONIC_RAW: Self = Self(2);
     pub const QUERY_PERFORMANCE_COUNTER: Self = Self(3);
-    pub const DEVICE_EXT: Self = Self(0);
-    pub const CLOCK_MONOTONIC_EXT: Self = Self(1);
-    pub const CLOCK_MONOTONIC_RAW_EXT: Self = Self(2);
-    pub const QUERY_PERFORMANCE_COUNTER_EXT: Self = Self(3);
 }
 /// `VkAccessFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -1745,7 +1312,6 @@ impl AccessFlags {
     pub const CONDITIONAL_RENDERING_READ_EXT: Self = Self(1048576);
     pub const COLOR_ATTACHMENT_READ_NONCOHERENT_EXT: Self = Self(524288);
     pub const FRAGMENT_SHADING_RATE_ATTACHMENT_READ_KHR: Self = Self(8388608);
-    pub const NONE_KHR: Self = Self(0);
 }
 /// `VkAccessFlags2`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -1773,41 +1339,15 @@ impl AccessFlags2 {
     pub const SHADER_SAMPLED_READ: Self = Self(4294967296);
     pub const SHADER_STORAGE_READ: Self = Self(8589934592);
     pub const SHADER_STORAGE_WRITE: Self = Self(17179869184);
-    pub const NONE_KHR: Self = Self(0);
-    pub const INDIRECT_COMMAND_READ_KHR: Self = Self(1);
-    pub const INDEX_READ_KHR: Self = Self(2);
-    pub const VERTEX_ATTRIBUTE_READ_KHR: Self = Self(4);
-    pub const UNIFORM_READ_KHR: Self = Self(8);
-    pub const INPUT_ATTACHMENT_READ_KHR: Self = Self(16);
-    pub const SHADER_READ_KHR: Self = Self(32);
-    pub const SHADER_WRITE_KHR: Self = Self(64);
-    pub const COLOR_ATTACHMENT_READ_KHR: Self = Self(128);
-    pub const COLOR_ATTACHMENT_WRITE_KHR: Self = Self(256);
-    pub const DEPTH_STENCIL_ATTACHMENT_READ_KHR: Self = Self(512);
-    pub const DEPTH_STENCIL_ATTACHMENT_WRITE_KHR: Self = Self(1024);
-    pub const TRANSFER_READ_KHR: Self = Self(2048);
-    pub const TRANSFER_WRITE_KHR: Self = Self(4096);
-    pub const HOST_READ_KHR: Self = Self(8192);
-    pub const HOST_WRITE_KHR: Self = Self(16384);
-    pub const MEMORY_READ_KHR: Self = Self(32768);
-    pub const MEMORY_WRITE_KHR: Self = Self(65536);
-    pub const SHADER_SAMPLED_READ_KHR: Self = Self(4294967296);
-    pub const SHADER_STORAGE_READ_KHR: Self = Self(8589934592);
-    pub const SHADER_STORAGE_WRITE_KHR: Self = Self(17179869184);
     pub const TRANSFORM_FEEDBACK_WRITE_EXT: Self = Self(33554432);
     pub const TRANSFORM_FEEDBACK_COUNTER_READ_EXT: Self = Self(67108864);
     pub const TRANSFORM_FEEDBACK_COUNTER_WRITE_EXT: Self = Self(134217728);
     pub const CONDITIONAL_RENDERING_READ_EXT: Self = Self(1048576);
-    pub const COMMAND_PREPROCESS_READ_NV: Self = Self(131072);
-    pub const COMMAND_PREPROCESS_WRITE_NV: Self = Self(262144);
     pub const COMMAND_PREPROCESS_READ_EXT: Self = Self(131072);
     pub const COMMAND_PREPROCESS_WRITE_EXT: Self = Self(262144);
     pub const FRAGMENT_SHADING_RATE_ATTACHMENT_READ_KHR: Self = Self(8388608);
-    pub const SHADING_RATE_IMAGE_READ_NV: Self = Self(8388608);
     pub const ACCELERATION_STRUCTURE_READ_KHR: Self = Self(2097152);
     pub const ACCELERATION_STRUCTURE_WRITE_KHR: Self = Self(4194304);
-    pub const ACCELERATION_STRUCTURE_READ_NV: Self = Self(2097152);
-    pub const ACCELERATION_STRUCTURE_WRITE_NV: Self = Self(4194304);
     pub const FRAGMENT_DENSITY_MAP_READ_EXT: Self = Self(16777216);
     pub const COLOR_ATTACHMENT_READ_NONCOHERENT_EXT: Self = Self(524288);
 }
@@ -1828,8 +1368,6 @@ impl BufferCreateFlags {
     pub const SPARSE_ALIASED: Self = Self(4);
     pub const PROTECTED: Self = Self(8);
     pub const DEVICE_ADDRESS_CAPTURE_REPLAY: Self = Self(16);
-    pub const DEVICE_ADDRESS_CAPTURE_REPLAY_EXT: Self = Self(16);
-    pub const DEVICE_ADDRESS_CAPTURE_REPLAY_KHR: Self = Self(16);
 }
 /// `VkBufferUsageFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -1849,8 +1387,6 @@ impl BufferUsageFlags {
     pub const TRANSFORM_FEEDBACK_BUFFER_EXT: Self = Self(2048);
     pub const TRANSFORM_FEEDBACK_COUNTER_BUFFER_EXT: Self = Self(4096);
     pub const CONDITIONAL_RENDERING_EXT: Self = Self(512);
-    pub const SHADER_DEVICE_ADDRESS_EXT: Self = Self(131072);
-    pub const SHADER_DEVICE_ADDRESS_KHR: Self = Self(131072);
 }
 /// `VkBufferUsageFlags2`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -1867,25 +1403,14 @@ impl BufferUsageFlags2 {
     pub const VERTEX_BUFFER: Self = Self(128);
     pub const INDIRECT_BUFFER: Self = Self(256);
     pub const SHADER_DEVICE_ADDRESS: Self = Self(131072);
-    pub const TRANSFER_SRC_KHR: Self = Self(1);
-    pub const TRANSFER_DST_KHR: Self = Self(2);
-    pub const UNIFORM_TEXEL_BUFFER_KHR: Self = Self(4);
-    pub const STORAGE_TEXEL_BUFFER_KHR: Self = Self(8);
-    pub const UNIFORM_BUFFER_KHR: Self = Self(16);
-    pub const STORAGE_BUFFER_KHR: Self = Self(32);
-    pub const INDEX_BUFFER_KHR: Self = Self(64);
-    pub const VERTEX_BUFFER_KHR: Self = Self(128);
-    pub const INDIRECT_BUFFER_KHR: Self = Self(256);
     pub const CONDITIONAL_RENDERING_EXT: Self = Self(512);
     pub const SHADER_BINDING_TABLE_KHR: Self = Self(1024);
-    pub const RAY_TRACING_NV: Self = Self(1024);
     pub const TRANSFORM_FEEDBACK_BUFFER_EXT: Self = Self(2048);
     pub const TRANSFORM_FEEDBACK_COUNTER_BUFFER_EXT: Self = Self(4096);
     pub const VIDEO_DECODE_SRC_KHR: Self = Self(8192);
     pub const VIDEO_DECODE_DST_KHR: Self = Self(16384);
     pub const VIDEO_ENCODE_DST_KHR: Self = Self(32768);
     pub const VIDEO_ENCODE_SRC_KHR: Self = Self(65536);
-    pub const SHADER_DEVICE_ADDRESS_KHR: Self = Self(131072);
     pub const ACCELERATION_STRUCTURE_BUILD_INPUT_READ_ONLY_KHR: Self = Self(524288);
     pub const ACCELERATION_STRUCTURE_STORAGE_KHR: Self = Self(1048576);
     pub const SAMPLER_DESCRIPTOR_BUFFER_EXT: Self = Self(2097152);
@@ -1960,8 +1485,6 @@ impl DependencyFlags {
     pub const BY_REGION: Self = Self(1);
     pub const DEVICE_GROUP: Self = Self(4);
     pub const VIEW_LOCAL: Self = Self(2);
-    pub const VIEW_LOCAL_KHR: Self = Self(2);
-    pub const DEVICE_GROUP_KHR: Self = Self(4);
     pub const FEEDBACK_LOOP_EXT: Self = Self(8);
     pub const QUEUE_FAMILY_OWNERSHIP_TRANSFER_USE_ALL_STAGES_KHR: Self = Self(32);
 }
@@ -1974,10 +1497,6 @@ impl DescriptorBindingFlags {
     pub const UPDATE_UNUSED_WHILE_PENDING: Self = Self(2);
     pub const PARTIALLY_BOUND: Self = Self(4);
     pub const VARIABLE_DESCRIPTOR_COUNT: Self = Self(8);
-    pub const UPDATE_AFTER_BIND_EXT: Self = Self(1);
-    pub const UPDATE_UNUSED_WHILE_PENDING_EXT: Self = Self(2);
-    pub const PARTIALLY_BOUND_EXT: Self = Self(4);
-    pub const VARIABLE_DESCRIPTOR_COUNT_EXT: Self = Self(8);
 }
 /// `VkDescriptorPoolCreateFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -1986,8 +1505,6 @@ flags!(DescriptorPoolCreateFlags, u32);
 impl DescriptorPoolCreateFlags {
     pub const FREE_DESCRIPTOR_SET: Self = Self(1);
     pub const UPDATE_AFTER_BIND: Self = Self(2);
-    pub const UPDATE_AFTER_BIND_EXT: Self = Self(2);
-    pub const HOST_ONLY_VALVE: Self = Self(4);
     pub const HOST_ONLY_EXT: Self = Self(4);
 }
 /// `VkDescriptorPoolResetFlags`
@@ -2001,9 +1518,6 @@ flags!(DescriptorSetLayoutCreateFlags, u32);
 impl DescriptorSetLayoutCreateFlags {
     pub const UPDATE_AFTER_BIND_POOL: Self = Self(2);
     pub const PUSH_DESCRIPTOR: Self = Self(1);
-    pub const PUSH_DESCRIPTOR_KHR: Self = Self(1);
-    pub const UPDATE_AFTER_BIND_POOL_EXT: Self = Self(2);
-    pub const HOST_ONLY_POOL_VALVE: Self = Self(4);
     pub const HOST_ONLY_POOL_EXT: Self = Self(4);
 }
 /// `VkDeviceCreateFlags`
@@ -2023,7 +1537,6 @@ pub struct EventCreateFlags(pub u32);
 flags!(EventCreateFlags, u32);
 impl EventCreateFlags {
     pub const DEVICE_ONLY: Self = Self(1);
-    pub const DEVICE_ONLY_KHR: Self = Self(1);
 }
 /// `VkExternalFenceFeatureFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2032,8 +1545,6 @@ flags!(ExternalFenceFeatureFlags, u32);
 impl ExternalFenceFeatureFlags {
     pub const EXPORTABLE: Self = Self(1);
     pub const IMPORTABLE: Self = Self(2);
-    pub const EXPORTABLE_KHR: Self = Self(1);
-    pub const IMPORTABLE_KHR: Self = Self(2);
 }
 /// `VkExternalFenceHandleTypeFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2044,10 +1555,6 @@ impl ExternalFenceHandleTypeFlags {
     pub const OPAQUE_WIN32: Self = Self(2);
     pub const OPAQUE_WIN32_KMT: Self = Self(4);
     pub const SYNC_FD: Self = Self(8);
-    pub const OPAQUE_FD_KHR: Self = Self(1);
-    pub const OPAQUE_WIN32_KHR: Self = Self(2);
-    pub const OPAQUE_WIN32_KMT_KHR: Self = Self(4);
-    pub const SYNC_FD_KHR: Self = Self(8);
 }
 /// `VkExternalMemoryFeatureFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2057,9 +1564,6 @@ impl ExternalMemoryFeatureFlags {
     pub const DEDICATED_ONLY: Self = Self(1);
     pub const EXPORTABLE: Self = Self(2);
     pub const IMPORTABLE: Self = Self(4);
-    pub const DEDICATED_ONLY_KHR: Self = Self(1);
-    pub const EXPORTABLE_KHR: Self = Self(2);
-    pub const IMPORTABLE_KHR: Self = Self(4);
 }
 /// `VkExternalMemoryHandleTypeFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2073,13 +1577,6 @@ impl ExternalMemoryHandleTypeFlags {
     pub const D3D11_TEXTURE_KMT: Self = Self(16);
     pub const D3D12_HEAP: Self = Self(32);
     pub const D3D12_RESOURCE: Self = Self(64);
-    pub const OPAQUE_FD_KHR: Self = Self(1);
-    pub const OPAQUE_WIN32_KHR: Self = Self(2);
-    pub const OPAQUE_WIN32_KMT_KHR: Self = Self(4);
-    pub const D3D11_TEXTURE_KHR: Self = Self(8);
-    pub const D3D11_TEXTURE_KMT_KHR: Self = Self(16);
-    pub const D3D12_HEAP_KHR: Self = Self(32);
-    pub const D3D12_RESOURCE_KHR: Self = Self(64);
     pub const DMA_BUF_EXT: Self = Self(512);
 }
 /// `VkExternalSemaphoreFeatureFlags`
@@ -2089,8 +1586,6 @@ flags!(ExternalSemaphoreFeatureFlags, u32);
 impl ExternalSemaphoreFeatureFlags {
     pub const EXPORTABLE: Self = Self(1);
     pub const IMPORTABLE: Self = Self(2);
-    pub const EXPORTABLE_KHR: Self = Self(1);
-    pub const IMPORTABLE_KHR: Self = Self(2);
 }
 /// `VkExternalSemaphoreHandleTypeFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2101,13 +1596,7 @@ impl ExternalSemaphoreHandleTypeFlags {
     pub const OPAQUE_WIN32: Self = Self(2);
     pub const OPAQUE_WIN32_KMT: Self = Self(4);
     pub const D3D12_FENCE: Self = Self(8);
-    pub const D3D11_FENCE: Self = Self(8);
     pub const SYNC_FD: Self = Self(16);
-    pub const OPAQUE_FD_KHR: Self = Self(1);
-    pub const OPAQUE_WIN32_KHR: Self = Self(2);
-    pub const OPAQUE_WIN32_KMT_KHR: Self = Self(4);
-    pub const D3D12_FENCE_KHR: Self = Self(8);
-    pub const SYNC_FD_KHR: Self = Self(16);
 }
 /// `VkFenceCreateFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2150,23 +1639,6 @@ impl FormatFeatureFlags {
     pub const DISJOINT: Self = Self(4194304);
     pub const COSITED_CHROMA_SAMPLES: Self = Self(8388608);
     pub const SAMPLED_IMAGE_FILTER_MINMAX: Self = Self(65536);
-    pub const SAMPLED_IMAGE_FILTER_CUBIC_IMG: Self = Self(8192);
-    pub const TRANSFER_SRC_KHR: Self = Self(16384);
-    pub const TRANSFER_DST_KHR: Self = Self(32768);
-    pub const SAMPLED_IMAGE_FILTER_MINMAX_EXT: Self = Self(65536);
-    pub const MIDPOINT_CHROMA_SAMPLES_KHR: Self = Self(131072);
-    pub const SAMPLED_IMAGE_YCBCR_CONVERSION_LINEAR_FILTER_KHR: Self = Self(262144);
-    pub const SAMPLED_IMAGE_YCBCR_CONVERSION_SEPARATE_RECONSTRUCTION_FILTER_KHR: Self = Self(
-        524288,
-    );
-    pub const SAMPLED_IMAGE_YCBCR_CONVERSION_CHROMA_RECONSTRUCTION_EXPLICIT_KHR: Self = Self(
-        1048576,
-    );
-    pub const SAMPLED_IMAGE_YCBCR_CONVERSION_CHROMA_RECONSTRUCTION_EXPLICIT_FORCEABLE_KHR: Self = Self(
-        2097152,
-    );
-    pub const DISJOINT_KHR: Self = Self(4194304);
-    pub const COSITED_CHROMA_SAMPLES_KHR: Self = Self(8388608);
     pub const SAMPLED_IMAGE_FILTER_CUBIC_EXT: Self = Self(8192);
     pub const FRAGMENT_SHADING_RATE_ATTACHMENT_KHR: Self = Self(1073741824);
 }
@@ -2210,40 +1682,6 @@ impl FormatFeatureFlags2 {
     pub const SAMPLED_IMAGE_FILTER_CUBIC: Self = Self(8192);
     pub const HOST_IMAGE_TRANSFER: Self = Self(70368744177664);
     pub const FRAGMENT_SHADING_RATE_ATTACHMENT_KHR: Self = Self(1073741824);
-    pub const HOST_IMAGE_TRANSFER_EXT: Self = Self(70368744177664);
-    pub const SAMPLED_IMAGE_KHR: Self = Self(1);
-    pub const STORAGE_IMAGE_KHR: Self = Self(2);
-    pub const STORAGE_IMAGE_ATOMIC_KHR: Self = Self(4);
-    pub const UNIFORM_TEXEL_BUFFER_KHR: Self = Self(8);
-    pub const STORAGE_TEXEL_BUFFER_KHR: Self = Self(16);
-    pub const STORAGE_TEXEL_BUFFER_ATOMIC_KHR: Self = Self(32);
-    pub const VERTEX_BUFFER_KHR: Self = Self(64);
-    pub const COLOR_ATTACHMENT_KHR: Self = Self(128);
-    pub const COLOR_ATTACHMENT_BLEND_KHR: Self = Self(256);
-    pub const DEPTH_STENCIL_ATTACHMENT_KHR: Self = Self(512);
-    pub const BLIT_SRC_KHR: Self = Self(1024);
-    pub const BLIT_DST_KHR: Self = Self(2048);
-    pub const SAMPLED_IMAGE_FILTER_LINEAR_KHR: Self = Self(4096);
-    pub const TRANSFER_SRC_KHR: Self = Self(16384);
-    pub const TRANSFER_DST_KHR: Self = Self(32768);
-    pub const MIDPOINT_CHROMA_SAMPLES_KHR: Self = Self(131072);
-    pub const SAMPLED_IMAGE_YCBCR_CONVERSION_LINEAR_FILTER_KHR: Self = Self(262144);
-    pub const SAMPLED_IMAGE_YCBCR_CONVERSION_SEPARATE_RECONSTRUCTION_FILTER_KHR: Self = Self(
-        524288,
-    );
-    pub const SAMPLED_IMAGE_YCBCR_CONVERSION_CHROMA_RECONSTRUCTION_EXPLICIT_KHR: Self = Self(
-        1048576,
-    );
-    pub const SAMPLED_IMAGE_YCBCR_CONVERSION_CHROMA_RECONSTRUCTION_EXPLICIT_FORCEABLE_KHR: Self = Self(
-        2097152,
-    );
-    pub const DISJOINT_KHR: Self = Self(4194304);
-    pub const COSITED_CHROMA_SAMPLES_KHR: Self = Self(8388608);
-    pub const STORAGE_READ_WITHOUT_FORMAT_KHR: Self = Self(2147483648);
-    pub const STORAGE_WRITE_WITHOUT_FORMAT_KHR: Self = Self(4294967296);
-    pub const SAMPLED_IMAGE_DEPTH_COMPARISON_KHR: Self = Self(8589934592);
-    pub const SAMPLED_IMAGE_FILTER_MINMAX_KHR: Self = Self(65536);
-    pub const SAMPLED_IMAGE_FILTER_CUBIC_EXT: Self = Self(8192);
 }
 /// `VkHostImageCopyFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2251,7 +1689,6 @@ pub struct HostImageCopyFlags(pub u32);
 flags!(HostImageCopyFlags, u32);
 impl HostImageCopyFlags {
     pub const MEMCPY: Self = Self(1);
-    pub const MEMCPY_EXT: Self = Self(1);
 }
 /// `VkImageAspectFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2266,14 +1703,10 @@ impl ImageAspectFlags {
     pub const PLANE_1: Self = Self(32);
     pub const PLANE_2: Self = Self(64);
     pub const NONE: Self = Self(0);
-    pub const PLANE_0_KHR: Self = Self(16);
-    pub const PLANE_1_KHR: Self = Self(32);
-    pub const PLANE_2_KHR: Self = Self(64);
     pub const MEMORY_PLANE_0_EXT: Self = Self(128);
     pub const MEMORY_PLANE_1_EXT: Self = Self(256);
     pub const MEMORY_PLANE_2_EXT: Self = Self(512);
     pub const MEMORY_PLANE_3_EXT: Self = Self(1024);
-    pub const NONE_KHR: Self = Self(0);
 }
 /// `VkImageCreateFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2292,13 +1725,7 @@ impl ImageCreateFlags {
     pub const EXTENDED_USAGE: Self = Self(256);
     pub const PROTECTED: Self = Self(2048);
     pub const DISJOINT: Self = Self(512);
-    pub const SPLIT_INSTANCE_BIND_REGIONS_KHR: Self = Self(64);
-    pub const TYPE_2D_ARRAY_COMPATIBLE_KHR: Self = Self(32);
-    pub const BLOCK_TEXEL_VIEW_COMPATIBLE_KHR: Self = Self(128);
-    pub const EXTENDED_USAGE_KHR: Self = Self(256);
     pub const SAMPLE_LOCATIONS_COMPATIBLE_DEPTH_EXT: Self = Self(4096);
-    pub const DISJOINT_KHR: Self = Self(512);
-    pub const ALIAS_KHR: Self = Self(1024);
     pub const MULTISAMPLED_RENDER_TO_SINGLE_SAMPLED_EXT: Self = Self(262144);
     pub const TYPE_2D_VIEW_COMPATIBLE_EXT: Self = Self(131072);
 }
@@ -2317,7 +1744,6 @@ impl ImageUsageFlags {
     pub const INPUT_ATTACHMENT: Self = Self(128);
     pub const HOST_TRANSFER: Self = Self(4194304);
     pub const FRAGMENT_SHADING_RATE_ATTACHMENT_KHR: Self = Self(256);
-    pub const HOST_TRANSFER_EXT: Self = Self(4194304);
     pub const ATTACHMENT_FEEDBACK_LOOP_EXT: Self = Self(524288);
 }
 /// `VkImageViewCreateFlags`
@@ -2336,9 +1762,6 @@ impl MemoryAllocateFlags {
     pub const DEVICE_MASK: Self = Self(1);
     pub const DEVICE_ADDRESS: Self = Self(2);
     pub const DEVICE_ADDRESS_CAPTURE_REPLAY: Self = Self(4);
-    pub const DEVICE_MASK_KHR: Self = Self(1);
-    pub const DEVICE_ADDRESS_KHR: Self = Self(2);
-    pub const DEVICE_ADDRESS_CAPTURE_REPLAY_KHR: Self = Self(4);
     pub const ZERO_INITIALIZE_EXT: Self = Self(8);
 }
 /// `VkMemoryHeapFlags`
@@ -2348,7 +1771,6 @@ flags!(MemoryHeapFlags, u32);
 impl MemoryHeapFlags {
     pub const DEVICE_LOCAL: Self = Self(1);
     pub const MULTI_INSTANCE: Self = Self(2);
-    pub const MULTI_INSTANCE_KHR: Self = Self(2);
 }
 /// `VkMemoryPropertyFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2371,10 +1793,6 @@ impl PeerMemoryFeatureFlags {
     pub const COPY_DST: Self = Self(2);
     pub const GENERIC_SRC: Self = Self(4);
     pub const GENERIC_DST: Self = Self(8);
-    pub const COPY_SRC_KHR: Self = Self(1);
-    pub const COPY_DST_KHR: Self = Self(2);
-    pub const GENERIC_SRC_KHR: Self = Self(4);
-    pub const GENERIC_DST_KHR: Self = Self(8);
 }
 /// `VkPipelineCacheCreateFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2382,7 +1800,6 @@ pub struct PipelineCacheCreateFlags(pub u32);
 flags!(PipelineCacheCreateFlags, u32);
 impl PipelineCacheCreateFlags {
     pub const EXTERNALLY_SYNCHRONIZED: Self = Self(1);
-    pub const EXTERNALLY_SYNCHRONIZED_EXT: Self = Self(1);
     pub const INTERNALLY_SYNCHRONIZED_MERGE_KHR: Self = Self(8);
 }
 /// `VkPipelineCreateFlags`
@@ -2399,20 +1816,12 @@ impl PipelineCreateFlags {
     pub const EARLY_RETURN_ON_FAILURE: Self = Self(512);
     pub const NO_PROTECTED_ACCESS: Self = Self(134217728);
     pub const PROTECTED_ACCESS_ONLY: Self = Self(1073741824);
-    pub const VIEW_INDEX_FROM_DEVICE_INDEX_KHR: Self = Self(8);
-    pub const DISPATCH_BASE_KHR: Self = Self(16);
     pub const RENDERING_FRAGMENT_SHADING_RATE_ATTACHMENT_KHR: Self = Self(2097152);
-    pub const PIPELINE_RASTERIZATION_STATE_CREATE_FRAGMENT_SHADING_RATE_ATTACHMENT_KHR: Self = Self(
-        2097152,
-    );
-    pub const FAIL_ON_PIPELINE_COMPILE_REQUIRED_EXT: Self = Self(256);
-    pub const EARLY_RETURN_ON_FAILURE_EXT: Self = Self(512);
+    pub const LIBRARY_KHR: Self = Self(2048);
     pub const RETAIN_LINK_TIME_OPTIMIZATION_INFO_EXT: Self = Self(8388608);
     pub const LINK_TIME_OPTIMIZATION_EXT: Self = Self(1024);
     pub const COLOR_ATTACHMENT_FEEDBACK_LOOP_EXT: Self = Self(33554432);
     pub const DEPTH_STENCIL_ATTACHMENT_FEEDBACK_LOOP_EXT: Self = Self(67108864);
-    pub const NO_PROTECTED_ACCESS_EXT: Self = Self(134217728);
-    pub const PROTECTED_ACCESS_ONLY_EXT: Self = Self(1073741824);
 }
 /// `VkPipelineCreateFlags2`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2429,16 +1838,9 @@ impl PipelineCreateFlags2 {
     pub const NO_PROTECTED_ACCESS: Self = Self(134217728);
     pub const PROTECTED_ACCESS_ONLY: Self = Self(1073741824);
     pub const ENABLE_LEGACY_DITHERING_EXT: Self = Self(17179869184);
-    pub const DISABLE_OPTIMIZATION_KHR: Self = Self(1);
-    pub const ALLOW_DERIVATIVES_KHR: Self = Self(2);
-    pub const DERIVATIVE_KHR: Self = Self(4);
-    pub const VIEW_INDEX_FROM_DEVICE_INDEX_KHR: Self = Self(8);
-    pub const DISPATCH_BASE_KHR: Self = Self(16);
     pub const DEFER_COMPILE_NV: Self = Self(32);
     pub const CAPTURE_STATISTICS_KHR: Self = Self(64);
     pub const CAPTURE_INTERNAL_REPRESENTATIONS_KHR: Self = Self(128);
-    pub const FAIL_ON_PIPELINE_COMPILE_REQUIRED_KHR: Self = Self(256);
-    pub const EARLY_RETURN_ON_FAILURE_KHR: Self = Self(512);
     pub const LINK_TIME_OPTIMIZATION_EXT: Self = Self(1024);
     pub const RETAIN_LINK_TIME_OPTIMIZATION_INFO_EXT: Self = Self(8388608);
     pub const LIBRARY_KHR: Self = Self(2048);
@@ -2456,8 +1858,6 @@ impl PipelineCreateFlags2 {
     pub const RAY_TRACING_OPACITY_MICROMAP_EXT: Self = Self(16777216);
     pub const COLOR_ATTACHMENT_FEEDBACK_LOOP_EXT: Self = Self(33554432);
     pub const DEPTH_STENCIL_ATTACHMENT_FEEDBACK_LOOP_EXT: Self = Self(67108864);
-    pub const NO_PROTECTED_ACCESS_EXT: Self = Self(134217728);
-    pub const PROTECTED_ACCESS_ONLY_EXT: Self = Self(1073741824);
     pub const RAY_TRACING_DISPLACEMENT_MICROMAP_NV: Self = Self(268435456);
     pub const DESCRIPTOR_BUFFER_EXT: Self = Self(536870912);
     pub const DISALLOW_OPACITY_MICROMAP_ARM: Self = Self(137438953472);
@@ -2471,9 +1871,6 @@ impl PipelineCreationFeedbackFlags {
     pub const VALID: Self = Self(1);
     pub const APPLICATION_PIPELINE_CACHE_HIT: Self = Self(2);
     pub const BASE_PIPELINE_ACCELERATION: Self = Self(4);
-    pub const VALID_EXT: Self = Self(1);
-    pub const APPLICATION_PIPELINE_CACHE_HIT_EXT: Self = Self(2);
-    pub const BASE_PIPELINE_ACCELERATION_EXT: Self = Self(4);
 }
 /// `VkPipelineLayoutCreateFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2489,8 +1886,6 @@ flags!(PipelineShaderStageCreateFlags, u32);
 impl PipelineShaderStageCreateFlags {
     pub const ALLOW_VARYING_SUBGROUP_SIZE: Self = Self(1);
     pub const REQUIRE_FULL_SUBGROUPS: Self = Self(2);
-    pub const ALLOW_VARYING_SUBGROUP_SIZE_EXT: Self = Self(1);
-    pub const REQUIRE_FULL_SUBGROUPS_EXT: Self = Self(2);
 }
 /// `VkPipelineStageFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2518,7 +1913,6 @@ impl PipelineStageFlags {
     pub const TRANSFORM_FEEDBACK_EXT: Self = Self(16777216);
     pub const CONDITIONAL_RENDERING_EXT: Self = Self(262144);
     pub const FRAGMENT_SHADING_RATE_ATTACHMENT_KHR: Self = Self(4194304);
-    pub const NONE_KHR: Self = Self(0);
     pub const TASK_SHADER_EXT: Self = Self(524288);
     pub const MESH_SHADER_EXT: Self = Self(1048576);
 }
@@ -2541,7 +1935,6 @@ impl PipelineStageFlags2 {
     pub const COLOR_ATTACHMENT_OUTPUT: Self = Self(1024);
     pub const COMPUTE_SHADER: Self = Self(2048);
     pub const ALL_TRANSFER: Self = Self(4096);
-    pub const TRANSFER: Self = Self(4096);
     pub const BOTTOM_OF_PIPE: Self = Self(8192);
     pub const HOST: Self = Self(16384);
     pub const ALL_GRAPHICS: Self = Self(32768);
@@ -2553,45 +1946,13 @@ impl PipelineStageFlags2 {
     pub const INDEX_INPUT: Self = Self(68719476736);
     pub const VERTEX_ATTRIBUTE_INPUT: Self = Self(137438953472);
     pub const PRE_RASTERIZATION_SHADERS: Self = Self(274877906944);
-    pub const NONE_KHR: Self = Self(0);
-    pub const TOP_OF_PIPE_KHR: Self = Self(1);
-    pub const DRAW_INDIRECT_KHR: Self = Self(2);
-    pub const VERTEX_INPUT_KHR: Self = Self(4);
-    pub const VERTEX_SHADER_KHR: Self = Self(8);
-    pub const TESSELLATION_CONTROL_SHADER_KHR: Self = Self(16);
-    pub const TESSELLATION_EVALUATION_SHADER_KHR: Self = Self(32);
-    pub const GEOMETRY_SHADER_KHR: Self = Self(64);
-    pub const FRAGMENT_SHADER_KHR: Self = Self(128);
-    pub const EARLY_FRAGMENT_TESTS_KHR: Self = Self(256);
-    pub const LATE_FRAGMENT_TESTS_KHR: Self = Self(512);
-    pub const COLOR_ATTACHMENT_OUTPUT_KHR: Self = Self(1024);
-    pub const COMPUTE_SHADER_KHR: Self = Self(2048);
-    pub const ALL_TRANSFER_KHR: Self = Self(4096);
-    pub const TRANSFER_KHR: Self = Self(4096);
-    pub const BOTTOM_OF_PIPE_KHR: Self = Self(8192);
-    pub const HOST_KHR: Self = Self(16384);
-    pub const ALL_GRAPHICS_KHR: Self = Self(32768);
-    pub const ALL_COMMANDS_KHR: Self = Self(65536);
-    pub const COPY_KHR: Self = Self(4294967296);
-    pub const RESOLVE_KHR: Self = Self(8589934592);
-    pub const BLIT_KHR: Self = Self(17179869184);
-    pub const CLEAR_KHR: Self = Self(34359738368);
-    pub const INDEX_INPUT_KHR: Self = Self(68719476736);
-    pub const VERTEX_ATTRIBUTE_INPUT_KHR: Self = Self(137438953472);
-    pub const PRE_RASTERIZATION_SHADERS_KHR: Self = Self(274877906944);
     pub const TRANSFORM_FEEDBACK_EXT: Self = Self(16777216);
     pub const CONDITIONAL_RENDERING_EXT: Self = Self(262144);
-    pub const COMMAND_PREPROCESS_NV: Self = Self(131072);
     pub const COMMAND_PREPROCESS_EXT: Self = Self(131072);
     pub const FRAGMENT_SHADING_RATE_ATTACHMENT_KHR: Self = Self(4194304);
-    pub const SHADING_RATE_IMAGE_NV: Self = Self(4194304);
     pub const ACCELERATION_STRUCTURE_BUILD_KHR: Self = Self(33554432);
     pub const RAY_TRACING_SHADER_KHR: Self = Self(2097152);
-    pub const RAY_TRACING_SHADER_NV: Self = Self(2097152);
-    pub const ACCELERATION_STRUCTURE_BUILD_NV: Self = Self(33554432);
     pub const FRAGMENT_DENSITY_PROCESS_EXT: Self = Self(8388608);
-    pub const TASK_SHADER_NV: Self = Self(524288);
-    pub const MESH_SHADER_NV: Self = Self(1048576);
     pub const TASK_SHADER_EXT: Self = Self(524288);
     pub const MESH_SHADER_EXT: Self = Self(1048576);
 }
@@ -2654,10 +2015,6 @@ impl RenderingFlags {
     pub const CONTENTS_SECONDARY_COMMAND_BUFFERS: Self = Self(1);
     pub const SUSPENDING: Self = Self(2);
     pub const RESUMING: Self = Self(4);
-    pub const CONTENTS_SECONDARY_COMMAND_BUFFERS_KHR: Self = Self(1);
-    pub const SUSPENDING_KHR: Self = Self(2);
-    pub const RESUMING_KHR: Self = Self(4);
-    pub const CONTENTS_INLINE_EXT: Self = Self(16);
     pub const ENABLE_LEGACY_DITHERING_EXT: Self = Self(8);
     pub const CONTENTS_INLINE_KHR: Self = Self(16);
 }
@@ -2671,11 +2028,6 @@ impl ResolveModeFlags {
     pub const AVERAGE: Self = Self(2);
     pub const MIN: Self = Self(4);
     pub const MAX: Self = Self(8);
-    pub const NONE_KHR: Self = Self(0);
-    pub const SAMPLE_ZERO_KHR: Self = Self(1);
-    pub const AVERAGE_KHR: Self = Self(2);
-    pub const MIN_KHR: Self = Self(4);
-    pub const MAX_KHR: Self = Self(8);
 }
 /// `VkRingCreateFlagsMESA`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2724,7 +2076,6 @@ pub struct SemaphoreWaitFlags(pub u32);
 flags!(SemaphoreWaitFlags, u32);
 impl SemaphoreWaitFlags {
     pub const ANY: Self = Self(1);
-    pub const ANY_KHR: Self = Self(1);
 }
 /// `VkShaderModuleCreateFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2770,8 +2121,6 @@ impl SubgroupFeatureFlags {
     pub const QUAD: Self = Self(128);
     pub const ROTATE: Self = Self(512);
     pub const ROTATE_CLUSTERED: Self = Self(1024);
-    pub const ROTATE_KHR: Self = Self(512);
-    pub const ROTATE_CLUSTERED_KHR: Self = Self(1024);
 }
 /// `VkSubmitFlags`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -2779,5 +2128,4 @@ pub struct SubmitFlags(pub u32);
 flags!(SubmitFlags, u32);
 impl SubmitFlags {
     pub const PROTECTED: Self = Self(1);
-    pub const PROTECTED_KHR: Self = Self(1);
 }

@@ -2764,6 +2764,47 @@ impl<'a> OutStructure<'a> for PhysicalDevicePipelineCreationCacheControlFeatures
     }
     fn encode_members_partial(&self, _writer: &mut Writer<'_>) {}
 }
+/// `VkPhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT<'a> {
+    pub p_next: Chain<'a>,
+    pub pipeline_library_group_handles: u32,
+}
+impl<'a> Structure<'a> for PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT<'a> {
+    const S_TYPE: i32 = 1000498000;
+    const NAME: &'static str = "PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 4;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let pipeline_library_group_handles: u32 = reader
+            .value(
+                "PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT.pipelineLibraryGroupHandles",
+            )?;
+        Ok(Self {
+            p_next,
+            pipeline_library_group_handles,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.pipeline_library_group_handles);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+impl<'a> OutStructure<'a> for PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT<'a> {
+    const MIN_PARTIAL_MEMBERS: usize = 0;
+    fn decode_members_partial(
+        _reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        Ok(Self { p_next, ..Self::default() })
+    }
+    fn encode_members_partial(&self, _writer: &mut Writer<'_>) {}
+}
 /// `VkPhysicalDevicePipelineProtectedAccessFeatures`
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct PhysicalDevicePipelineProtectedAccessFeatures<'a> {
@@ -4379,6 +4420,48 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderTerminateInvocationFeatures<'a> {
     }
 }
 impl<'a> OutStructure<'a> for PhysicalDeviceShaderTerminateInvocationFeatures<'a> {
+    const MIN_PARTIAL_MEMBERS: usize = 0;
+    fn decode_members_partial(
+        _reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        Ok(Self { p_next, ..Self::default() })
+    }
+    fn encode_members_partial(&self, _writer: &mut Writer<'_>) {}
+}
+/// `VkPhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT<'a> {
+    pub p_next: Chain<'a>,
+    pub shader_uniform_buffer_unsized_array: u32,
+}
+impl<'a> Structure<'a> for PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT<'a> {
+    const S_TYPE: i32 = 1000642000;
+    const NAME: &'static str = "PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 4;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let shader_uniform_buffer_unsized_array: u32 = reader
+            .value(
+                "PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT.shaderUniformBufferUnsizedArray",
+            )?;
+        Ok(Self {
+            p_next,
+            shader_uniform_buffer_unsized_array,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.shader_uniform_buffer_unsized_array);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+impl<'a> OutStructure<'a>
+for PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT<'a> {
     const MIN_PARTIAL_MEMBERS: usize = 0;
     fn decode_members_partial(
         _reader: &mut Reader<'a>,

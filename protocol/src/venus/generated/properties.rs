@@ -2179,6 +2179,59 @@ impl<'a> OutStructure<'a> for PhysicalDeviceNestedCommandBufferPropertiesEXT<'a>
     }
     fn encode_members_partial(&self, _writer: &mut Writer<'_>) {}
 }
+/// `VkPhysicalDevicePCIBusInfoPropertiesEXT`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PhysicalDevicePCIBusInfoPropertiesEXT<'a> {
+    pub p_next: Chain<'a>,
+    pub pci_domain: u32,
+    pub pci_bus: u32,
+    pub pci_device: u32,
+    pub pci_function: u32,
+}
+impl<'a> Structure<'a> for PhysicalDevicePCIBusInfoPropertiesEXT<'a> {
+    const S_TYPE: i32 = 1000212000;
+    const NAME: &'static str = "PhysicalDevicePCIBusInfoPropertiesEXT";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 16;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let pci_domain: u32 = reader
+            .value("PhysicalDevicePCIBusInfoPropertiesEXT.pciDomain")?;
+        let pci_bus: u32 = reader.value("PhysicalDevicePCIBusInfoPropertiesEXT.pciBus")?;
+        let pci_device: u32 = reader
+            .value("PhysicalDevicePCIBusInfoPropertiesEXT.pciDevice")?;
+        let pci_function: u32 = reader
+            .value("PhysicalDevicePCIBusInfoPropertiesEXT.pciFunction")?;
+        Ok(Self {
+            p_next,
+            pci_domain,
+            pci_bus,
+            pci_device,
+            pci_function,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.pci_domain);
+        writer.value(&self.pci_bus);
+        writer.value(&self.pci_device);
+        writer.value(&self.pci_function);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+impl<'a> OutStructure<'a> for PhysicalDevicePCIBusInfoPropertiesEXT<'a> {
+    const MIN_PARTIAL_MEMBERS: usize = 0;
+    fn decode_members_partial(
+        _reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        Ok(Self { p_next, ..Self::default() })
+    }
+    fn encode_members_partial(&self, _writer: &mut Writer<'_>) {}
+}
 /// `VkPhysicalDevicePipelineRobustnessProperties`
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct PhysicalDevicePipelineRobustnessProperties<'a> {
