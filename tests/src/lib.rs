@@ -16,5 +16,6 @@ pub mod guest;
 pub mod model;
 pub mod packages;
 pub mod prerequisites;
+pub mod program;
 pub mod random;
 pub mod vm;

@@ -1,0 +1,82 @@
+//! Programs that are run to their end, or to the end of patience: a client that lost its connection may spin for ever.
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A running program whose output is collected. Dropping it kills it with all it started.
+pub struct Program {
+    child: Child,
+    what: String,
+    output: Vec<JoinHandle<Vec<u8>>>,
+}
+
+impl Program {
+    /// Starts a command without input.
+    pub fn start(mut command: Command) -> Result<Self> {
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let what = command.get_program().to_string_lossy().into_owned();
+        let mut child = command.spawn().with_context(|| format!("starting {what}"))?;
+        let stdout = child.stdout.take().context("stdout is piped")?;
+        let stderr = child.stderr.take().context("stderr is piped")?;
+        let output = vec![std::thread::spawn(|| collect(stdout)), std::thread::spawn(|| collect(stderr))];
+        Ok(Self { child, what, output })
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Waits for the end; a program that is still running after `limit` is killed, which is an error.
+    pub fn wait(mut self, limit: Duration) -> Result<Output> {
+        let deadline = Instant::now() + limit;
+        let mut status = None;
+        while status.is_none() && Instant::now() < deadline {
+            status = self.child.try_wait()?;
+            if status.is_none() {
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        }
+        self.kill();
+        let mut output = self.output.drain(..).map(|thread| thread.join().unwrap_or_default());
+        let (stdout, stderr) = (output.next().unwrap_or_default(), output.next().unwrap_or_default());
+        drop(output);
+        let said = String::from_utf8_lossy(&stderr);
+        let status = status.with_context(|| format!("{} ran for more than {limit:?}: {said}", self.what))?;
+        Ok(Output { status, stdout, stderr })
+    }
+
+    /// Kills it and everything it started.
+    pub fn kill(&mut self) {
+        let _ = kill_process_group(self.pid(), Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !self.output.is_empty() {
+            self.kill();
+        }
+    }
+}
+
+/// Runs a command and demands success; returns what it wrote to standard output.
+pub fn succeed(command: Command, limit: Duration) -> Result<String> {
+    let output = Program::start(command)?.wait(limit)?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
+    Ok(stdout)
+}
+
+fn collect(mut stream: impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    bytes
+}

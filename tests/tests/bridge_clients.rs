@@ -1,0 +1,284 @@
+//! Unmodified Mesa clients through the bridge: what they see, what they compute, and what they leave behind.
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tests::bridge::Bridge;
+use tests::completion;
+use tests::daemon::{Daemon, Holdings, eventually, is_alive};
+use tests::packages::{ClientRoot, Suite};
+use tests::program::{Program, succeed};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const SUITES: [Suite; 3] = [Suite::Trixie, Suite::Testing, Suite::Unstable];
+const WORDS: u32 = 24;
+
+struct Setup {
+    // In the order in which they end.
+    bridge: Bridge,
+    socket: PathBuf,
+    _folder: tempfile::TempDir,
+    daemon: Daemon,
+}
+
+fn setup() -> Result<Setup> {
+    let daemon = Daemon::start()?;
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("vtest.sock");
+    let bridge = Bridge::listen(&socket, daemon.guest()?)?;
+    Ok(Setup { bridge, socket, _folder: folder, daemon })
+}
+
+impl Setup {
+    fn vulkaninfo(&self, client: &ClientRoot, arguments: &[&str]) -> Result<Command> {
+        let mut command = client.through_vtest("vulkaninfo", &self.socket)?;
+        command.args(arguments);
+        Ok(command)
+    }
+
+    /// Everything a client had is gone: its connection, its worker, its blobs.
+    fn settle(&self) -> Result<Holdings> {
+        self.daemon.wait_for_workers(0).with_context(|| self.daemon.log())?;
+        ensure!(
+            eventually(Duration::from_secs(5), || self.bridge.live_clients() == 0),
+            "a connection is left"
+        );
+        let window = &self.bridge.gpu().session.window;
+        ensure!(eventually(Duration::from_secs(5), || window.live() == 0), "{} maps are left", window.live());
+        assert_eq!(window.violations(), Vec::<String>::new());
+        Holdings::of(self.daemon.pid())
+    }
+}
+
+/// The daemon and this process (the bridge) hold what they held before.
+fn assert_no_leak(before: (Holdings, Holdings), after: (Holdings, Holdings)) {
+    println!("daemon {:?} -> {:?}\nbridge {:?} -> {:?}", before.0, after.0, before.1, after.1);
+    for (before, after) in [(before.0, after.0), (before.1, after.1)] {
+        assert!(after.descriptors <= before.descriptors, "descriptors: {before:?} became {after:?}");
+        assert!(after.threads <= before.threads, "threads: {before:?} became {after:?}");
+        assert!(after.mappings <= before.mappings + 8, "mappings: {before:?} became {after:?}");
+        assert!(after.anonymous_kib <= before.anonymous_kib + 2048, "memory: {before:?} became {after:?}");
+    }
+}
+
+fn own_pid() -> Pid {
+    rustix::process::getpid()
+}
+
+#[test]
+fn every_mesa_sees_a_venus_device_with_vulkan_1_3() -> Result<()> {
+    let setup = setup()?;
+    for suite in SUITES {
+        let client = ClientRoot::open(suite)?;
+        let summary = succeed(setup.vulkaninfo(&client, &["--summary"])?, LIMIT)?;
+        ensure!(summary.contains("deviceName         = Virtio-GPU Venus (llvmpipe"), "{suite:?}: {summary}");
+        ensure!(summary.contains("apiVersion         = 1.3."), "{suite:?}: {summary}");
+        setup.settle()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn vulkaninfo_is_complete_and_without_an_error() -> Result<()> {
+    let setup = setup()?;
+    for suite in SUITES {
+        let client = ClientRoot::open(suite)?;
+        let output = Program::start(setup.vulkaninfo(&client, &[])?)?.wait(LIMIT)?;
+        let (text, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        ensure!(output.status.success(), "{suite:?}: {}\n{errors}", output.status);
+        for section in [
+            "VkPhysicalDeviceLimits:",
+            "VkPhysicalDeviceVulkan13Features:",
+            "Format Properties",
+            "memoryTypes",
+        ] {
+            ensure!(text.contains(section), "{suite:?}: no {section}\n{errors}");
+        }
+        ensure!(!errors.contains("ERROR"), "{suite:?}: {errors}");
+    }
+    setup.settle()?;
+    Ok(())
+}
+
+/// `name = value` of one section of vulkaninfo.
+fn section(text: &str, name: &str) -> Vec<(String, String)> {
+    let lines = text.lines().skip_while(|line| !line.starts_with(name)).skip(2);
+    let values = lines
+        .take_while(|line| line.starts_with(char::is_whitespace))
+        .filter_map(|line| line.split_once('='));
+    values.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
+}
+
+#[test]
+fn limits_are_those_of_the_host_driver() -> Result<()> {
+    let setup = setup()?;
+    let client = ClientRoot::open(Suite::Testing)?;
+    let native = succeed(client.native("vulkaninfo")?, LIMIT)?;
+    let through = succeed(setup.vulkaninfo(&client, &[])?, LIMIT)?;
+    let expected = section(&native, "VkPhysicalDeviceLimits:");
+    let found = section(&through, "VkPhysicalDeviceLimits:");
+    ensure!(expected.len() > 80, "{} limits in the native output", expected.len());
+    let differing: Vec<_> =
+        expected.iter().zip(&found).filter(|(expected, found)| expected != found).collect();
+    assert_eq!((found.len(), differing), (expected.len(), Vec::new()));
+    Ok(())
+}
+
+#[test]
+fn two_hundred_clients_one_after_another_leave_nothing_behind() -> Result<()> {
+    let setup = setup()?;
+    let client = ClientRoot::open(Suite::Testing)?;
+    let run = || succeed(setup.vulkaninfo(&client, &["--summary"])?, LIMIT);
+    for _ in 0..10 {
+        run()?;
+    }
+    let before = (setup.settle()?, Holdings::of(own_pid())?);
+    let started = Instant::now();
+    for number in 0..200 {
+        run().with_context(|| format!("client {number}"))?;
+    }
+    println!("200 clients in {:?}", started.elapsed());
+    assert_no_leak(before, (setup.settle()?, Holdings::of(own_pid())?));
+    Ok(())
+}
+
+#[test]
+fn sixteen_clients_at_once_do_not_disturb_each_other() -> Result<()> {
+    let setup = setup()?;
+    let clients = SUITES.map(ClientRoot::open);
+    let [trixie, testing, unstable] = clients;
+    let clients = [trixie?, testing?, unstable?];
+    let round = || -> Result<()> {
+        let running: Vec<_> = (0..16)
+            .map(|i| {
+                Program::start(
+                    setup.vulkaninfo(&clients[i % 3], if i % 2 == 0 { &[] } else { &["--summary"] })?,
+                )
+            })
+            .collect::<Result<_>>()?;
+        for program in running {
+            let output = program.wait(LIMIT)?;
+            ensure!(
+                output.status.success(),
+                "{}\n{}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            );
+            ensure!(String::from_utf8_lossy(&output.stdout).contains("Virtio-GPU Venus"));
+        }
+        Ok(())
+    };
+    round()?;
+    let before = (setup.settle()?, Holdings::of(own_pid())?);
+    round()?;
+    round()?;
+    assert_no_leak(before, (setup.settle()?, Holdings::of(own_pid())?));
+    Ok(())
+}
+
+#[test]
+fn clients_killed_at_any_moment_leave_nothing_behind() -> Result<()> {
+    let setup = setup()?;
+    let client = ClientRoot::open(Suite::Testing)?;
+    let kill_after = |milliseconds: u64| -> Result<()> {
+        let mut program = Program::start(setup.vulkaninfo(&client, &[])?)?;
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        program.kill();
+        Ok(())
+    };
+    kill_after(100)?;
+    let before = (setup.settle()?, Holdings::of(own_pid())?);
+    for moment in 0..60 {
+        kill_after(moment * 7)?;
+    }
+    assert_no_leak(before, (setup.settle()?, Holdings::of(own_pid())?));
+    Ok(())
+}
+
+fn completion_command(
+    setup: &Setup,
+    client: &ClientRoot,
+    model: &tempfile::NamedTempFile,
+) -> Result<Command> {
+    let mut command = client.through_vtest("llama-completion", &setup.socket)?;
+    command.args(completion::arguments(model.path(), WORDS));
+    Ok(command)
+}
+
+fn model() -> Result<tempfile::NamedTempFile> {
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), completion::model())?;
+    Ok(file)
+}
+
+#[test]
+fn llama_says_the_same_words_as_on_the_host() -> Result<()> {
+    let setup = setup()?;
+    let expected = completion::native(&ClientRoot::open(Suite::Testing)?, WORDS)?;
+    let model = model()?;
+    for suite in SUITES {
+        let client = ClientRoot::open(suite)?;
+        let words = succeed(completion_command(&setup, &client, &model)?, LIMIT)
+            .with_context(|| format!("{suite:?}"))?;
+        assert_eq!(words.trim(), expected, "{suite:?}");
+        setup.settle()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn worker_killed_in_the_middle_of_work_ends_its_client_and_no_other() -> Result<()> {
+    let setup = setup()?;
+    let client = ClientRoot::open(Suite::Testing)?;
+    let expected = completion::native(&client, WORDS)?;
+    let model = model()?;
+    // Enough words to be in the middle of them for certain.
+    let mut endless = client.through_vtest("llama-completion", &setup.socket)?;
+    endless.args(completion::arguments(model.path(), 100_000));
+    let victim = Program::start(endless)?;
+    let worker = setup.daemon.wait_for_workers(1)?[0];
+    let busy = || tests::daemon::cpu_time(worker).is_ok_and(|used| used > Duration::from_millis(500));
+    ensure!(eventually(LIMIT, busy), "the victim does not compute");
+    let bystander = Program::start(completion_command(&setup, &client, &model)?)?;
+    setup.daemon.wait_for_workers(2)?;
+    kill_process(worker, Signal::KILL)?;
+    let victim_pid = victim.pid();
+    let killed = Instant::now();
+    let outcome = victim.wait(Duration::from_secs(5)).context("the victim noticed nothing")?;
+    println!("the victim ended {:?} after its worker with {}", killed.elapsed(), outcome.status);
+    ensure!(!outcome.status.success() && !is_alive(victim_pid));
+    let output = bystander.wait(LIMIT)?;
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected);
+    let next = succeed(setup.vulkaninfo(&client, &["--summary"])?, LIMIT)?;
+    ensure!(next.contains("Virtio-GPU Venus"));
+    setup.settle()?;
+    Ok(())
+}
+
+#[test]
+fn bridge_program_ends_with_a_signal_and_with_the_daemon() -> Result<()> {
+    let client = ClientRoot::open(Suite::Testing)?;
+    for daemon_dies in [false, true] {
+        let daemon = Daemon::start()?;
+        let folder = tempfile::tempdir()?;
+        let socket = folder.path().join("vtest.sock");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vtest-bridge"));
+        command.arg("--vtest-socket").arg(&socket).arg("--vhost-socket").arg(daemon.socket());
+        let bridge = Program::start(command)?;
+        ensure!(eventually(Duration::from_secs(10), || socket.exists()), "the bridge does not listen");
+        let mut vulkaninfo = client.through_vtest("vulkaninfo", &socket)?;
+        vulkaninfo.arg("--summary");
+        ensure!(succeed(vulkaninfo, LIMIT)?.contains("Virtio-GPU Venus"));
+        let connected = std::os::unix::net::UnixStream::connect(&socket)?;
+        let target = if daemon_dies { daemon.pid() } else { bridge.pid() };
+        kill_process(target, if daemon_dies { Signal::KILL } else { Signal::TERM })?;
+        let output = bridge.wait(Duration::from_secs(10))?;
+        assert_eq!(output.status.success(), !daemon_dies, "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(std::io::Read::read(&mut &connected, &mut [0])?, 0, "the client's connection is open");
+        ensure!(!socket.exists());
+    }
+    Ok(())
+}
