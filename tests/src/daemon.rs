@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A daemon that listens.
-pub struct Daemon(DaemonProcess);
+/// A daemon that listens. When it is dropped, what it logged is printed, which shows if the test fails.
+pub struct Daemon(Option<DaemonProcess>);
 
 impl Daemon {
     /// Starts it.
@@ -28,7 +28,7 @@ impl Daemon {
         let selection = gpu_selection();
         let selection = selection.iter().flat_map(|gpu| ["--gpu", gpu.as_str()]);
         let arguments: Vec<&str> = selection.chain(options.iter().copied()).collect();
-        DaemonProcess::start(&vulkan()?, &arguments).map(Self)
+        DaemonProcess::start(&vulkan()?, &arguments).map(|process| Self(Some(process)))
     }
 
     /// A guest with default options.
@@ -43,12 +43,12 @@ impl Daemon {
 
     /// The device process.
     pub fn pid(&self) -> Pid {
-        Pid::from_raw(self.0.id() as i32).expect("a process that was started has a number")
+        Pid::from_raw(self.id() as i32).expect("a process that was started has a number")
     }
 
     /// The live processes it started: its workers.
     pub fn workers(&self) -> Vec<Pid> {
-        let children = daemon_process::children(self.0.id()).unwrap_or_default();
+        let children = daemon_process::children(self.id()).unwrap_or_default();
         children
             .into_iter()
             .filter_map(|child| Pid::from_raw(child as i32))
@@ -73,8 +73,16 @@ impl Daemon {
     }
 
     /// The process itself, to end it.
-    pub fn into_process(self) -> DaemonProcess {
-        self.0
+    pub fn into_process(mut self) -> DaemonProcess {
+        self.0.take().expect("only this takes it")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(process) = &self.0 {
+            println!("the daemon's log:\n{}", process.log());
+        }
     }
 }
 
@@ -82,7 +90,7 @@ impl Deref for Daemon {
     type Target = DaemonProcess;
 
     fn deref(&self) -> &DaemonProcess {
-        &self.0
+        self.0.as_ref().expect("only `into_process` takes it, and ends this")
     }
 }
 

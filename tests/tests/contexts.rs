@@ -101,7 +101,7 @@ fn contexts_that_come_and_go_leave_nothing_behind() -> Result<()> {
     let mut after = before;
     let settled = eventually(Duration::from_secs(5), || {
         after = Holdings::of(daemon.pid()).unwrap_or(after);
-        after.descriptors == before.descriptors && after.threads == before.threads
+        after.descriptors <= before.descriptors && after.threads <= before.threads
     });
     assert!(settled, "{before:?} became {after:?}");
     assert!(after.mappings <= before.mappings + 4, "{before:?} became {after:?}");

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use rustix::process::{Signal, kill_process};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::Duration;
@@ -159,7 +160,7 @@ fn bad_options_are_one_clear_line_each() -> Result<()> {
         (vec!["--socket-path", &socket, "--window-size", "many"], "window-size"),
         (vec!["--socket-path", &socket, "--window-size", "4097"], "window-size"),
         (vec!["--socket-path", &socket, "--scanouts", "9"], "scanouts"),
-        (vec!["--fd", "1000"], "fd"),
+        (vec!["--fd", "1000"], "1000"),
     ] {
         let output = daemon::command()?.args(&options).output()?;
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -173,10 +174,9 @@ fn bad_options_are_one_clear_line_each() -> Result<()> {
 #[test]
 fn session_on_an_inherited_descriptor_works() -> Result<()> {
     let (ours, theirs) = UnixStream::pair()?;
-    let mut command = daemon::command()?;
-    command.args(["--fd", "0"]).stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
-    let mut child = command.spawn()?;
-    drop(command);
+    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
+    let mut child = daemon::command()?.args(["--fd", &theirs.as_raw_fd().to_string()]).spawn()?;
+    drop(theirs);
     let guest = Gpu::new(Session::start(ours, Options::default())?);
     let context = guest.create_context("on a pair")?;
     guest.create_shmem(context, 4096)?;

@@ -41,7 +41,7 @@ impl Setup {
         )
     }
 
-    /// A fence behind everything that was submitted so far.
+    /// A fence behind everything that was submitted so far: rings know of new resources only then.
     fn fence(&self) -> Result<()> {
         self.guest.submit_fenced(self.context, RingIdx(0), &[]).wait(PATIENCE)?;
         Ok(())
@@ -225,6 +225,7 @@ fn large_commands_come_from_shared_memory() -> Result<()> {
     let setup = setup()?;
     let mut ring = setup.ring()?;
     let upload = setup.guest.create_shmem(setup.context, 1 << 20)?;
+    setup.fence()?;
     let memory = upload.mapping.as_ref().context("mapped")?.1.map()?;
     let commands = encode(|w| (0..10_000).for_each(|_| QUESTION.encode(ASYNC, w)));
     memory.as_volatile_slice().write_slice(&commands, 4096)?;
@@ -247,6 +248,7 @@ fn reply_stays_inside_its_window() -> Result<()> {
     let setup = setup()?;
     let mut ring = setup.ring()?;
     let replies = setup.guest.create_shmem(setup.context, 8192)?;
+    setup.fence()?;
     let memory = replies.mapping.as_ref().context("mapped")?.1.map()?;
     memory.as_volatile_slice().write_slice(&[0xa5; 8192], 0)?;
     // Number, result, presence, version.
@@ -292,9 +294,9 @@ fn streams_that_are_wrong_end_the_context_and_only_it() -> Result<()> {
             encode(|w| CreateRingMESA { ring: 1, p_create_info: Some(&Default::default()) }.encode(ASYNC, w)),
         ),
     ] {
+        println!("{what}");
         let setup = setup()?;
         let mut ring = setup.ring()?;
-        version(&mut ring)?;
         ring.send(&bytes)?;
         setup.assert_lost(&ring).with_context(|| what.to_owned())?;
     }

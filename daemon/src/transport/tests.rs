@@ -1,1 +1,2 @@
+//! Descriptor chains and queues against a driver made of `virtio-queue`'s mock.
 

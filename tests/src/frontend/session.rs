@@ -48,7 +48,8 @@ pub enum Vmm {
     /// A mapping becomes a memory region of every vhost-user device before it is acknowledged; a guest's reset drops all
     /// of them, which the backend learns from the memory table at the next start.
     Qemu,
-    /// Mappings are nobody else's business, and a reset leaves them alone: the backend has to take them back.
+    /// The memory table is sent as a whole and mappings are not in it; a reset leaves them alone, so that the backend has to
+    /// take them back.
     Crosvm,
 }
 
@@ -120,7 +121,7 @@ impl Session {
         ensure!(offered & PROTOCOL_FEATURES != 0, "the backend has no protocol features");
         let features = offered & options.features & !PROTOCOL_FEATURES;
         ensure!(features & 1 << VIRTIO_F_VERSION_1 != 0, "VIRTIO_F_VERSION_1 is not offered");
-        let protocol_features = negotiate_protocol(&mut frontend)?;
+        let protocol_features = negotiate_protocol(&mut frontend, options.vmm)?;
         ensure!(frontend.get_queue_num()? == 2, "a virtio-gpu has two queues");
         let shmem = frontend.get_shmem_config().context("GET_SHMEM_CONFIG")?;
         let size = shmem.memory_sizes[usize::from(HOST_VISIBLE)];
@@ -156,7 +157,12 @@ impl Session {
         };
         session.spawn_threads(channel)?;
         session.frontend.set_features(features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
-        session.frontend.add_mem_region(&session.ram.region()?).context("ADD_MEM_REG")?;
+        let regions = [session.ram.region()?];
+        match options.vmm {
+            Vmm::Qemu => session.frontend.add_mem_region(&regions[0]).map(|_| ()),
+            Vmm::Crosvm => session.frontend.set_mem_table(&regions).map(|_| ()),
+        }
+        .context("announcing guest memory")?;
         session.start_rings(0, 0)?;
         Ok(session)
     }
@@ -341,7 +347,7 @@ fn reap_queues(closed: &Closed, queues: &[Arc<DriverQueue>; 2]) -> Result<()> {
     for_each_event(&epoll, |token| queues[usize::from(token != 0)].reap())
 }
 
-fn negotiate_protocol(frontend: &mut Frontend) -> Result<ProtocolFeatures> {
+fn negotiate_protocol(frontend: &mut Frontend, vmm: Vmm) -> Result<ProtocolFeatures> {
     let wanted = ProtocolFeatures::MQ
         | ProtocolFeatures::REPLY_ACK
         | ProtocolFeatures::BACKEND_REQ
@@ -355,7 +361,8 @@ fn negotiate_protocol(frontend: &mut Frontend) -> Result<ProtocolFeatures> {
         "protocol features {offered:?}, of which {:?} are missing",
         wanted - offered
     );
-    frontend.set_protocol_features(wanted).context("SET_PROTOCOL_FEATURES")?;
+    let taken = if vmm == Vmm::Qemu { wanted } else { wanted - ProtocolFeatures::CONFIGURE_MEM_SLOTS };
+    frontend.set_protocol_features(taken).context("SET_PROTOCOL_FEATURES")?;
     frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
     Ok(offered)
 }

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 
@@ -49,6 +50,9 @@ impl HostVulkan {
 
 /// The copy of `executable` that uses `root`'s loader, made when the executable is newer.
 fn relinked(executable: &Path, root: &PackageRoot) -> Result<PathBuf> {
+    // One at a time: a program started by another thread would hold the half-written copy open, and it could not be run.
+    static WRITING: Mutex<()> = Mutex::new(());
+    let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     let name = executable.file_name().context("an executable has a name")?.to_string_lossy();
     let copy = executable.with_file_name(format!("{name}.{}", root.suite().name()));
     let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
