@@ -1,10 +1,8 @@
-//! The device process' messages, strictly in order, read even while their executor is blocked.
+//! The device process' messages, in order, read even while their executor is blocked.
 //!
 //! Usually the executor reads the socket itself, which spares a switch between threads per message. Only while it waits for
 //! something ([`Inbox::while_away`]) a helper thread reads and queues, so that the device process can go on sending and the end
-//! of the channel is noticed.
-//!
-//! Some messages do not wait for their turn: whoever reads them lets them take effect at once.
+//! of the channel is noticed. Some messages are handled where they are read, ahead of those that are queued.
 
 use crate::ipc::{Channel, ReceiveError, ToWorker};
 use parking_lot::{Condvar, Mutex};
@@ -13,22 +11,33 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A message and the descriptor that came with it.
-pub type Letter = (ToWorker, Option<OwnedFd>);
+/// A message as it came.
+#[derive(Debug)]
+pub struct Letter {
+    /// What it says.
+    pub message: ToWorker,
+    /// The descriptor that came with it.
+    pub fd: Option<OwnedFd>,
+    /// Position in the order of arrival, from 1.
+    pub number: u64,
+}
+
+/// Handles a message on the thread that read it, or hands it back to be queued.
+type OnArrival = Box<dyn Fn(Letter) -> Option<Letter> + Send + Sync>;
 
 /// The receiving side of a channel.
 pub struct Inbox {
     shared: Arc<Shared>,
 }
 
-/// Takes a message that has effect at once, or gives it back to be queued.
-pub type Intercept = dyn Fn(Letter) -> Option<Letter> + Send + Sync;
-
 struct Shared {
     channel: Arc<Channel>,
-    intercept: Box<Intercept>,
+    on_arrival: OnArrival,
+    /// Messages read so far; only who may read changes it.
+    received: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -45,15 +54,19 @@ struct State {
 }
 
 impl Inbox {
-    /// Starts reading `channel`. Every message goes through `intercept` when it is read. `closed` runs once, on the helper
-    /// thread, if the channel ends while the executor is away.
+    /// Starts reading `channel`. `closed` runs once, on the helper thread, if the channel ends while the executor is away.
     pub fn new(
         channel: Arc<Channel>,
-        intercept: Box<Intercept>,
+        on_arrival: OnArrival,
         closed: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
-        let shared =
-            Arc::new(Shared { channel, intercept, state: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(Shared {
+            channel,
+            on_arrival,
+            received: AtomicU64::new(0),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
         let helper = Arc::clone(&shared);
         std::thread::Builder::new().name("inbox".into()).spawn(move || {
             if helper.help() {
@@ -80,7 +93,11 @@ impl Inbox {
             self.shared.changed.wait(&mut state);
         }
         drop(state);
-        self.shared.receive()
+        loop {
+            if let Some(letter) = self.shared.receive()? {
+                return Some(letter);
+            }
+        }
     }
 
     /// Runs something that may block for long, while the helper reads.
@@ -102,20 +119,18 @@ impl Drop for Inbox {
 }
 
 impl Shared {
-    fn receive(&self) -> Option<Letter> {
-        loop {
-            match self.channel.receive() {
-                Ok(letter) => {
-                    if let Some(letter) = (self.intercept)(letter) {
-                        return Some(letter);
-                    }
+    /// Reads one message: nothing at the end of the channel, and no letter if it is handled already.
+    fn receive(&self) -> Option<Option<Letter>> {
+        match self.channel.receive() {
+            Ok((message, fd)) => {
+                let number = self.received.fetch_add(1, Ordering::Relaxed) + 1;
+                Some((self.on_arrival)(Letter { message, fd, number }))
+            }
+            Err(error) => {
+                if !matches!(error, ReceiveError::Closed) {
+                    log::error!("worker ends: {error}");
                 }
-                Err(error) => {
-                    if !matches!(error, ReceiveError::Closed) {
-                        log::error!("worker ends: {error}");
-                    }
-                    return None;
-                }
+                None
             }
         }
     }
@@ -130,7 +145,7 @@ impl Shared {
                 let letter = self.receive();
                 state = self.state.lock();
                 state.closed |= letter.is_none();
-                state.queue.extend(letter);
+                state.queue.extend(letter.flatten());
             } else if state.away {
                 // Nothing more is read, but an end must be noticed all the same.
                 self.changed.wait_for(&mut state, Duration::from_millis(100));
@@ -171,7 +186,7 @@ mod tests {
 
     fn id(letter: Option<Letter>) -> u32 {
         match letter {
-            Some((ToWorker::DetachResource { resource_id }, None)) => resource_id.0,
+            Some(Letter { message: ToWorker::DetachResource { resource_id }, .. }) => resource_id.0,
             other => panic!("{other:?}"),
         }
     }
@@ -197,6 +212,27 @@ mod tests {
                 }
             }
         });
+    }
+
+    #[test]
+    fn messages_handled_on_arrival_are_not_queued_and_numbers_count_all() {
+        let (ours, peer) = Channel::pair().unwrap();
+        let (sender, handled) = mpsc::channel();
+        let on_arrival = move |letter: Letter| match letter.number % 2 {
+            0 => Some(letter),
+            _ => {
+                sender.send(id(Some(letter))).unwrap();
+                None
+            }
+        };
+        let inbox = Inbox::new(Arc::new(ours), Box::new(on_arrival), || ()).unwrap();
+        inbox.while_away(|| {
+            (1..=4).for_each(|id| peer.send(&message(id), None).unwrap());
+            assert_eq!(handled.iter().take(2).collect::<Vec<_>>(), [1, 3]);
+        });
+        let letter = inbox.next().unwrap();
+        assert_eq!((letter.number, id(Some(letter))), (2, 2));
+        assert_eq!(id(inbox.next()), 4);
     }
 
     #[test]

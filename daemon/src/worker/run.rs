@@ -3,10 +3,9 @@
 use super::backend::Backend;
 use super::context::Context;
 use super::inbox::{Inbox, Letter};
-use super::resources::Resources;
 use super::stream::{Executor, Place};
 use crate::ipc::{Channel, Fence, MapInfo, ToDevice, ToWorker, WorkerSetup};
-use crate::vulkan::{ContextLost, Renderer};
+use crate::vulkan::{ContextLost, Exported, Renderer};
 use protocol::ids::{BlobId, ResourceId, RingIdx};
 use rustix::process::{Signal, getpid, kill_process};
 use std::fs::File;
@@ -60,9 +59,9 @@ fn serve<B: Backend>(
 ) -> ExitCode {
     let context = Arc::new(Context::new(setup, Arc::clone(&channel), backend));
     let closed = Arc::clone(&context);
-    let attaching = Arc::clone(&context);
-    let intercept = Box::new(move |letter| attach_at_once(&attaching.resources, letter));
-    let inbox = match Inbox::new(channel, intercept, move || closed.end()) {
+    let arriving = Arc::clone(&context);
+    let on_arrival = move |letter| attach_on_arrival(&arriving, letter);
+    let inbox = match Inbox::new(channel, Box::new(on_arrival), move || closed.end()) {
         Ok(inbox) => Arc::new(inbox),
         Err(error) => return failed(&format!("no thread for messages: {error}")),
     };
@@ -70,8 +69,8 @@ fn serve<B: Backend>(
     context.answer(&ToDevice::Ready, None);
     let executor = Executor::new(Arc::clone(&context), Place::Virtqueue(Arc::clone(&inbox)));
     let mut worker = Worker { context, executor };
-    while let Some((message, fd)) = inbox.next() {
-        worker.handle(message, fd);
+    while let Some(letter) = inbox.next() {
+        worker.handle(letter);
     }
     ending();
     worker.context.end();
@@ -87,15 +86,19 @@ struct Worker<B> {
 }
 
 impl<B: Backend> Worker<B> {
-    fn handle(&mut self, message: ToWorker, fd: Option<OwnedFd>) {
+    fn handle(&mut self, letter: Letter) {
+        let Letter { message, fd, number } = letter;
         match message {
             ToWorker::Setup(_) => self.context.lose(&ContextLost::new("a second set-up")),
-            // Intercepted where it is read.
-            ToWorker::AttachResource { .. } => {}
-            ToWorker::DetachResource { resource_id } => self.context.resources.detach(resource_id),
+            // Resources with pages were attached on arrival.
+            ToWorker::AttachResource { resource_id, .. } => {
+                self.context.resources.attach_memory(resource_id, number)
+            }
+            ToWorker::DetachResource { resource_id } => self.context.resources.detach(resource_id, number),
             ToWorker::Submit { size, inline, fence } => self.submit(size, inline, fd, fence),
             ToWorker::ExportBlob { resource_id, blob_id, size, mappable } => {
-                self.export_blob(resource_id, blob_id, size, mappable);
+                let exported = self.export(blob_id, size, mappable);
+                self.answer_export(resource_id, exported, number);
             }
         }
     }
@@ -126,14 +129,17 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    fn export_blob(&self, resource_id: ResourceId, blob_id: BlobId, size: u64, mappable: bool) {
-        let exported = match self.context.has_ended() {
+    fn export(&self, blob_id: BlobId, size: u64, mappable: bool) -> Result<Exported, String> {
+        match self.context.has_ended() {
             true => Err("context is lost".to_owned()),
             false => self.context.backend.export(blob_id.0, size, mappable),
-        };
+        }
+    }
+
+    fn answer_export(&self, resource_id: ResourceId, exported: Result<Exported, String>, number: u64) {
         match exported {
             Ok(exported) => {
-                self.context.resources.attach_memory(resource_id);
+                self.context.resources.attach_memory(resource_id, number);
                 let map_info = if exported.cached { MapInfo::Cached } else { MapInfo::WriteCombined };
                 let fd = exported.fd.as_ref().map(OwnedFd::as_fd);
                 self.context.answer(&ToDevice::BlobExported { resource_id, map_info }, fd);
@@ -143,17 +149,14 @@ impl<B: Backend> Worker<B> {
     }
 }
 
-/// Attaches a resource when its message is read, not when its turn comes: a ring may name it while the executor waits for that
-/// very ring.
-fn attach_at_once(resources: &Resources, (message, file): Letter) -> Option<Letter> {
-    let ToWorker::AttachResource { resource_id, size } = message else { return Some((message, file)) };
-    match file {
-        None => resources.attach_memory(resource_id),
-        Some(file) => {
-            if let Err(error) = resources.attach(resource_id, &file, size) {
-                log::debug!(resource_id = resource_id.0; "resource cannot carry streams: {error}");
-            }
-        }
+/// Attaches a resource before its turn, since rings may name it already.
+fn attach_on_arrival<B: Backend>(context: &Context<B>, letter: Letter) -> Option<Letter> {
+    let Letter { message: ToWorker::AttachResource { resource_id, size }, fd: Some(file), number } = &letter
+    else {
+        return Some(letter);
+    };
+    if let Err(error) = context.resources.attach(*resource_id, file, *size, *number) {
+        log::debug!(resource_id = resource_id.0; "resource cannot carry streams: {error}");
     }
     None
 }

@@ -436,6 +436,23 @@ fn indirect_streams_are_executed_one_behind_the_other() {
 }
 
 #[test]
+fn a_ring_may_overtake_the_message_about_a_resource_it_names() {
+    let peer = Peer::start();
+    let mut ring = GuestRing::create(&peer, 1, 10);
+    ring.push(&set_reply(20, 0, 20));
+    let head = ring.push(&VERSION_WITH_REPLY);
+    peer.submit(&wait_ring(1, head), Some(fence(0, 1)));
+    std::thread::sleep(Duration::from_millis(20));
+    let replies = peer.shared_memory(20, 4096);
+    assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(0, 1)));
+    assert_eq!(replies.word(16).unwrap().load(SeqCst), 0x1234);
+    peer.channel.send(&ToWorker::DetachResource { resource_id: ResourceId(20) }, None).unwrap();
+    peer.submit(&set_reply(20, 0, 20), None);
+    peer.expect_lost("not attached");
+    peer.end();
+}
+
+#[test]
 fn blobs_are_exported_and_refused_but_carry_no_streams() {
     let peer = Peer::start();
     let export = |resource_id, blob_id, mappable| {

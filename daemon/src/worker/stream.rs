@@ -9,6 +9,7 @@ use super::inbox::Inbox;
 use super::reply::ReplyStream;
 use super::ring::Ring;
 use super::transport;
+use crate::shm::Mapping;
 use crate::vulkan::{Cancel, ContextLost};
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::{Command, CommandStreamDescriptionMESA};
@@ -84,7 +85,7 @@ impl<B: Backend> Executor<B> {
     /// `vkExecuteCommandStreamsMESA`: copies the streams out, one behind the other, and executes them.
     fn run_indirect(&mut self) -> Result<(), ContextLost> {
         let mut bytes = std::mem::take(&mut self.copied);
-        transport::copy_streams(&self.state.context, &self.state.indirect, &mut bytes)?;
+        transport::copy_streams(&self.state, &mut bytes)?;
         self.state.indirect.clear();
         self.state.within_indirect = true;
         self.run(&bytes)?;
@@ -140,6 +141,15 @@ impl<B: Backend> State<B> {
             Place::Ring(ring) => run(ring.cancel()),
             // Drivers send these on rings, so the price of stepping away does not matter.
             Place::Virtqueue(inbox) => inbox.while_away(|| run(&context.cancel)),
+        }
+    }
+
+    /// The pages of a resource that a command names. The virtqueue's streams never overtake the message that attaches it; a ring
+    /// does.
+    pub fn shared_memory(&self, id: u32) -> Result<Arc<Mapping>, ContextLost> {
+        match &self.place {
+            Place::Virtqueue(_) => self.context.resources.shared_memory(id),
+            Place::Ring(ring) => self.context.resources.wait_shared_memory(id, ring.cancel()),
         }
     }
 

@@ -8,8 +8,7 @@ use super::ring::{HeadWait, Ring};
 use super::stream::{Executor, Place, State};
 use crate::vulkan::ContextLost;
 use protocol::venus::generated::{
-    ChainStruct, Command, CommandStreamDescriptionMESA, CreateRingMESA, ExecuteCommandStreamsMESA,
-    SetReplyCommandStreamMESA,
+    ChainStruct, Command, CreateRingMESA, ExecuteCommandStreamsMESA, SetReplyCommandStreamMESA,
 };
 use protocol::venus::ring::RingLayout;
 use std::num::NonZeroU64;
@@ -39,15 +38,11 @@ pub(super) fn execute<B: Backend>(state: &mut State<B>, command: &Command<'_>) -
     Ok(true)
 }
 
-/// Copies streams out of shared memory, one behind the other, before anything looks at their bytes. `into` is empty.
-pub(super) fn copy_streams<B: Backend>(
-    context: &Context<B>,
-    streams: &[CommandStreamDescriptionMESA],
-    into: &mut Vec<u8>,
-) -> Result<(), ContextLost> {
-    let limit = context.limits.command_bytes;
-    for stream in streams {
-        let mapping = context.resources.shared_memory(stream.resource_id)?;
+/// Copies the noted streams out of shared memory, one behind the other, before anything looks at their bytes. `into` is empty.
+pub(super) fn copy_streams<B: Backend>(state: &State<B>, into: &mut Vec<u8>) -> Result<(), ContextLost> {
+    let limit = state.context.limits.command_bytes;
+    for stream in &state.indirect {
+        let mapping = state.shared_memory(stream.resource_id)?;
         if !stream.size.is_multiple_of(4) || !mapping.contains(stream.offset, stream.size) {
             return Err(ContextLost::new("command stream outside its resource"));
         }
@@ -69,7 +64,7 @@ fn set_reply_command_stream<B: Backend>(
     set: &SetReplyCommandStreamMESA<'_>,
 ) -> Result<(), ContextLost> {
     let stream = set.p_stream.ok_or_else(|| ContextLost::new("no stream"))?;
-    let mapping = state.context.resources.shared_memory(stream.resource_id)?;
+    let mapping = state.shared_memory(stream.resource_id)?;
     state.reply.set(mapping, stream.offset, stream.size)
 }
 
