@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use tempfile::NamedTempFile;
 
 use crate::model::{self, Shape};
-use crate::packages::ClientRoot;
+use crate::packages::{ClientRoot, Suite};
 use crate::vm::Script;
 
 /// Seed of the model everybody uses. Its words are far enough apart that rounding does not change them.
@@ -35,9 +35,17 @@ pub fn arguments(model: &Path, words: u32) -> Vec<String> {
 #[must_use]
 pub fn script(before: &str, words: u32) -> Script {
     let command = arguments(Path::new("/model.gguf"), words).join(" ");
-    // Messages go to a file that is shown only when the program fails.
+    // Messages go to a file that is shown only when the program fails. The pipe keeps it from colouring its words.
     let text = format!(
-        "{before}\necho\necho {MARK}\nllama-completion {command} </dev/null 2>/tmp/log || {{ status=$?; cat /tmp/log; exit $status; }}\n"
+        "{before}
+echo
+echo '{MARK}'
+set -o pipefail
+llama-completion {command} </dev/null 2>/tmp/log | cat
+status=$?
+[ $status = 0 ] || cat /tmp/log
+exit $status
+"
     );
     Script::new(&text).with_file("model.gguf", model())
 }
@@ -48,12 +56,17 @@ pub fn words_of(output: &str) -> Option<&str> {
     output.rsplit_once(MARK).map(|(_, words)| words.trim())
 }
 
-/// The words as the host's software driver computes them without any virtual GPU.
+/// The words as the host's software driver computes them without any virtual GPU, for a guest with `client`'s Mesa.
 ///
 /// # Errors
 /// The program fails.
 pub fn native(client: &ClientRoot, words: u32) -> Result<String> {
-    run(client.native("llama-completion")?, words)
+    let mut command = client.native("llama-completion")?;
+    if client.suite() == Suite::Trixie {
+        // Mesa before 26.0 does not pass cooperative matrices on, and other shaders round differently.
+        command.env("GGML_VK_DISABLE_COOPMAT", "1");
+    }
+    run(command, words)
 }
 
 /// The words of `command`, a `llama-completion` without arguments.
