@@ -62,6 +62,7 @@ pub struct Outcome {
 /// A running virtual machine. Dropping it ends it.
 pub struct Vm {
     child: Child,
+    qmp: Option<Qmp>,
     output: Arc<Output>,
     folder: TempDir,
     started: Instant,
@@ -163,8 +164,12 @@ impl Vm {
     ///
     /// # Errors
     /// QEMU refused, does not answer, or has ended.
-    pub fn qmp(&self, command: &str) -> Result<()> {
-        Qmp::connect(&self.folder.path().join("qmp"))?.execute(command)
+    pub fn qmp(&mut self, command: &str) -> Result<()> {
+        // One connection for the machine's life: QEMU does not listen while it has one, and for a moment after.
+        if self.qmp.is_none() {
+            self.qmp = Some(Qmp::connect(&self.folder.path().join("qmp"))?);
+        }
+        self.qmp.as_mut().context("just connected")?.execute(command)
     }
 
     /// Kills the machine without warning.
@@ -204,7 +209,7 @@ impl Vm {
             .context("cannot start QEMU")?;
         let stdout = child.stdout.take().context("standard output is piped")?;
         let output = Output::collect(stdout, options.echo);
-        Ok(Self { child, output, folder, started: Instant::now(), limit: options.limit })
+        Ok(Self { child, qmp: None, output, folder, started: Instant::now(), limit: options.limit })
     }
 
     fn shows_sign_of_life(&mut self) -> Result<bool> {
