@@ -104,7 +104,7 @@ pub struct Value {
     pub rust: String,
     /// The value. Flags are never negative.
     pub value: i64,
-    /// Whether this is another name for a value that the registry defines under a newer one.
+    /// Whether this is another name for a value that the registry defines under a newer one; no constant is emitted for it.
     pub is_alias: bool,
 }
 
