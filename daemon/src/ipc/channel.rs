@@ -6,6 +6,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use serde::{Serialize, de::DeserializeOwned};
+use std::cell::RefCell;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,6 +43,11 @@ pub enum ReceiveError {
     /// The peer sent something that is no message: it is broken or hostile.
     #[error("the peer sent a malformed packet: {0}")]
     Malformed(&'static str),
+}
+
+thread_local! {
+    /// Room for one packet. Making it anew for every message would cost more than receiving.
+    static PACKET: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Largest packet in bytes: the largest inline submission and room for its frame.
@@ -108,11 +114,21 @@ impl Channel {
         &self,
         flags: RecvFlags,
     ) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
-        let mut bytes = vec![0u8; PACKET_MAX];
+        PACKET.with_borrow_mut(|packet| {
+            packet.resize(PACKET_MAX, 0);
+            self.receive_into(packet, flags)
+        })
+    }
+
+    fn receive_into<M: DeserializeOwned>(
+        &self,
+        packet: &mut [u8],
+        flags: RecvFlags,
+    ) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
-            match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+            match recvmsg(&self.socket, &mut [IoSliceMut::new(packet)], &mut ancillary, flags) {
                 Ok(received) => break received,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(None),
@@ -132,7 +148,7 @@ impl Channel {
         if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || fds.len() > 1 {
             return Err(ReceiveError::Malformed("too long or with too many descriptors"));
         }
-        let (message, rest) = postcard::take_from_bytes(&bytes[..received.bytes])
+        let (message, rest) = postcard::take_from_bytes(&packet[..received.bytes])
             .map_err(|_| ReceiveError::Malformed("not a message"))?;
         if !rest.is_empty() {
             return Err(ReceiveError::Malformed("bytes after the message"));
