@@ -1,6 +1,6 @@
 //! `Reader` and `Writer`: the only code that walks over wire bytes.
 //!
-//! They know numbers, padding and bounds. They know no Vulkan type: shapes are in `venus::wire`, chains in `venus::chain`.
+//! They know numbers, padding and bounds. They know no Vulkan type: shapes are in `venus::shape`, chains in `venus::chain`.
 //! Everything is little endian, and the unit of alignment is 4 bytes (Venus protocol, EXT_command_serialization).
 
 use bumpalo::Bump;

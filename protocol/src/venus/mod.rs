@@ -1,6 +1,6 @@
 //! The Venus command stream: bytes to typed values and back.
 //!
-//! `generated` holds one type per Vulkan struct, command and reply; `wire` and `chain` hold the shapes they are made of.
+//! `generated` holds one type per Vulkan struct, command and reply; `wire`, `shape` and `chain` hold what they are made of.
 //! `stream` frames commands, `ring` does the arithmetic of rings, `capset` says what is decodable.
 
 pub mod capset;
@@ -10,5 +10,6 @@ pub mod chain;
 #[allow(clippy::all, clippy::too_many_lines, reason = "machine-made; the generator is linted instead")]
 pub mod generated;
 pub mod ring;
+mod shape;
 pub mod stream;
 pub mod wire;
