@@ -21,6 +21,8 @@ pub struct DeviceLimits {
     pub shmem_total_bytes: u64,
     /// Messages queued for one worker that does not read; more and the worker is ended. Default 65 536.
     pub worker_backlog: usize,
+    /// Bytes of the streams among them. Default 64 MiB.
+    pub worker_backlog_bytes: usize,
 }
 
 impl Default for DeviceLimits {
@@ -34,6 +36,7 @@ impl Default for DeviceLimits {
             shmem_blob_bytes: 1 << 30,
             shmem_total_bytes: 8 << 30,
             worker_backlog: 65_536,
+            worker_backlog_bytes: 64 << 20,
         }
     }
 }

@@ -11,7 +11,7 @@ use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 /// Everything the device acts upon.
@@ -38,6 +38,18 @@ impl World {
     pub fn warn(&mut self, kind: &'static str, message: fmt::Arguments<'_>) {
         if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {
             log::warn!(suppressed; "{message}");
+        }
+    }
+
+    fn send(&mut self, ctx_id: ContextId, message: ToWorker, file: Option<BorrowedFd<'_>>) {
+        let sent = self.workers.send(ctx_id, message, file);
+        self.note_overflow(ctx_id, sent);
+    }
+
+    fn note_overflow(&mut self, ctx_id: ContextId, sent: Result<(), &'static str>) {
+        if let Err(limit) = sent {
+            let message = format_args!("limit {limit} reached: killed the worker of context {ctx_id}");
+            self.warn(limit, message);
         }
     }
 
@@ -81,11 +93,11 @@ impl Effects for World {
         let size = u32::try_from(data.len()).map_err(|_| EffectFailed)?;
         if data.len() <= INLINE_SUBMIT_MAX {
             let inline = data.to_vec();
-            self.workers.send(ctx_id, ToWorker::Submit { size, inline, fence }, None);
+            self.send(ctx_id, ToWorker::Submit { size, inline, fence }, None);
         } else {
             let file = memory_file(data).map_err(|e| self.failed("cannot pass a stream", &e))?;
             let message = ToWorker::Submit { size, inline: Vec::new(), fence };
-            self.workers.send(ctx_id, message, Some(file.as_fd()));
+            self.send(ctx_id, message, Some(file.as_fd()));
         }
         Ok(())
     }
@@ -103,7 +115,7 @@ impl Effects for World {
         size: u64,
         mappable: bool,
     ) -> Result<(), EffectFailed> {
-        self.workers.send(ctx_id, ToWorker::ExportBlob { resource_id, blob_id, size, mappable }, None);
+        self.send(ctx_id, ToWorker::ExportBlob { resource_id, blob_id, size, mappable }, None);
         Ok(())
     }
 
@@ -112,13 +124,14 @@ impl Effects for World {
     }
 
     fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64) {
-        if let Some(file) = self.blobs.get(resource_id) {
-            self.workers.send(ctx_id, ToWorker::AttachResource { resource_id, size }, Some(file));
-        }
+        // Not through `send`: the file is borrowed from a neighbour of what that borrows.
+        let Some(file) = self.blobs.get(resource_id) else { return };
+        let sent = self.workers.send(ctx_id, ToWorker::AttachResource { resource_id, size }, Some(file));
+        self.note_overflow(ctx_id, sent);
     }
 
     fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId) {
-        self.workers.send(ctx_id, ToWorker::DetachResource { resource_id }, None);
+        self.send(ctx_id, ToWorker::DetachResource { resource_id }, None);
     }
 
     fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {

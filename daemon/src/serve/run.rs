@@ -86,9 +86,8 @@ impl Server {
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         watch(&epoll, signals, TOKEN_SIGNAL)?;
         let limits = options.limits;
-        let backlog = limits.worker_backlog;
         let workers =
-            Workers::new(options.exe, options.gpu, options.context_limits, backlog, Arc::clone(&epoll));
+            Workers::new(options.exe, options.gpu, options.context_limits, limits, Arc::clone(&epoll));
         let device = Device::new(DeviceOptions {
             num_scanouts: options.num_scanouts,
             window_size: options.window_size,

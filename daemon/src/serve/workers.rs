@@ -1,6 +1,6 @@
 //! Worker processes: started, fed, and ended. A worker that does not end in time, or does not read what it is sent, is killed.
 
-use crate::config::{ContextLimits, GpuChoice};
+use crate::config::{ContextLimits, DeviceLimits, GpuChoice};
 use crate::ipc::{Channel, ReceiveError, SendError, ToDevice, ToWorker, WorkerSetup};
 use crate::sandbox::{self, Exe};
 use protocol::ids::ContextId;
@@ -32,7 +32,7 @@ pub struct Workers {
     exe: Exe,
     gpu: GpuChoice,
     limits: ContextLimits,
-    backlog_max: usize,
+    device_limits: DeviceLimits,
     epoll: Arc<OwnedFd>,
     next_serial: u32,
     running: FxHashMap<ContextId, Worker>,
@@ -47,6 +47,10 @@ struct Worker {
     process: Process,
     /// Messages the socket had no room for, in order.
     backlog: VecDeque<(ToWorker, Option<OwnedFd>)>,
+    /// Bytes of the streams among them.
+    backlog_bytes: usize,
+    /// It did not keep up and is about to be heard of as gone.
+    killed: bool,
 }
 
 #[derive(Debug)]
@@ -77,14 +81,14 @@ impl Workers {
         exe: Exe,
         gpu: GpuChoice,
         limits: ContextLimits,
-        backlog_max: usize,
+        device_limits: DeviceLimits,
         epoll: Arc<OwnedFd>,
     ) -> Self {
         Self {
             exe,
             gpu,
             limits,
-            backlog_max,
+            device_limits,
             epoll,
             next_serial: 0,
             running: FxHashMap::default(),
@@ -105,7 +109,8 @@ impl Workers {
         let watched = self
             .watch(channel.as_fd(), CHANNEL_TOKEN | u64::from(serial))
             .and_then(|()| self.watch(process.pidfd.as_fd(), PROCESS_TOKEN | u64::from(serial)));
-        let worker = Worker { serial, channel, process, backlog: VecDeque::new() };
+        let worker =
+            Worker { serial, channel, process, backlog: VecDeque::new(), backlog_bytes: 0, killed: false };
         if let Err(error) = watched {
             let Worker { process, .. } = worker;
             process.kill();
@@ -116,8 +121,7 @@ impl Workers {
         self.running.insert(ctx_id, worker);
         log::debug!(ctx_id = ctx_id.0, pid; "worker started");
         let setup = WorkerSetup { ctx_id, debug_name, gpu: self.gpu, limits: self.limits };
-        self.send(ctx_id, ToWorker::Setup(setup), None);
-        Ok(())
+        self.send(ctx_id, ToWorker::Setup(setup), None).map_err(io::Error::other)
     }
 
     /// Whether the context has a worker that was not told to end.
@@ -130,29 +134,35 @@ impl Workers {
         self.contexts.get(&serial).copied()
     }
 
-    /// Sends a message, now or as soon as the worker reads. A worker that fails here is heard of as gone.
-    pub fn send(&mut self, ctx_id: ContextId, message: ToWorker, fd: Option<BorrowedFd<'_>>) {
-        let Some(worker) = self.running.get_mut(&ctx_id) else { return };
+    /// Sends a message, now or as soon as the worker reads. A worker that fails here is heard of as gone; the error names the
+    /// limit for which it was killed.
+    pub fn send(
+        &mut self,
+        ctx_id: ContextId,
+        message: ToWorker,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), &'static str> {
+        let Some(worker) = self.running.get_mut(&ctx_id).filter(|worker| !worker.killed) else {
+            return Ok(());
+        };
         if worker.backlog.is_empty() {
             match worker.channel.try_send(&message, fd) {
-                Ok(()) => return,
+                Ok(()) => return Ok(()),
                 Err(SendError::Full) => {}
                 Err(error) => {
                     log::debug!(ctx_id = ctx_id.0, error:%; "cannot send to a worker");
-                    return;
+                    return Ok(());
                 }
             }
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT;
-            watch_again(&self.epoll, worker, flags);
+            watch_again(&self.epoll, worker, epoll::EventFlags::IN | epoll::EventFlags::OUT);
         }
-        let fd = fd.map(|fd| fd.try_clone_to_owned()).transpose();
-        match fd {
-            Ok(fd) if worker.backlog.len() < self.backlog_max => worker.backlog.push_back((message, fd)),
-            _ => {
-                log::error!(ctx_id = ctx_id.0; "limit worker_backlog reached: killing the worker");
-                worker.process.kill();
-            }
+        let kept = worker.keep(message, fd, &self.device_limits);
+        if kept.is_err() {
+            worker.killed = true;
+            worker.backlog.clear();
+            worker.process.kill();
         }
+        kept
     }
 
     /// The worker's socket has room again: sends what waited.
@@ -161,8 +171,9 @@ impl Workers {
         while let Some((message, fd)) = worker.backlog.front() {
             match worker.channel.try_send(message, fd.as_ref().map(AsFd::as_fd)) {
                 Err(SendError::Full) => return,
-                Ok(()) | Err(_) => worker.backlog.pop_front(),
-            };
+                Ok(()) | Err(_) => worker.backlog_bytes -= stream_bytes(message),
+            }
+            worker.backlog.pop_front();
         }
         watch_again(&self.epoll, worker, epoll::EventFlags::IN);
     }
@@ -191,11 +202,8 @@ impl Workers {
         let _ = epoll::delete(&self.epoll, &worker.channel);
         let Worker { serial, process, .. } = worker;
         self.ending.push_back(Ending { serial, process, kill_at: Instant::now() + GRACE });
-        if self.ending.len() > ENDING_MAX
-            && let Some(oldest) = self.ending.front_mut()
-        {
-            oldest.process.kill();
-        }
+        let surplus = self.ending.len().saturating_sub(ENDING_MAX);
+        self.ending.iter().take(surplus).for_each(|ending| ending.process.kill());
     }
 
     /// A worker process has ended. If its context was not told to end, what it sent last can still be received.
@@ -241,6 +249,36 @@ impl Workers {
 
     fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+    }
+}
+
+impl Worker {
+    /// Keeps a message for later; on failure answers with the limit that is reached.
+    fn keep(
+        &mut self,
+        message: ToWorker,
+        fd: Option<BorrowedFd<'_>>,
+        limits: &DeviceLimits,
+    ) -> Result<(), &'static str> {
+        let bytes = self.backlog_bytes + stream_bytes(&message);
+        if self.backlog.len() >= limits.worker_backlog {
+            return Err("worker_backlog");
+        }
+        if bytes > limits.worker_backlog_bytes {
+            return Err("worker_backlog_bytes");
+        }
+        let fd = fd.map(|fd| fd.try_clone_to_owned()).transpose().map_err(|_| "file descriptors")?;
+        self.backlog_bytes = bytes;
+        self.backlog.push_back((message, fd));
+        Ok(())
+    }
+}
+
+/// Bytes of the stream a message carries, in itself or in its file.
+fn stream_bytes(message: &ToWorker) -> usize {
+    match message {
+        ToWorker::Submit { size, .. } => *size as usize,
+        _ => 0,
     }
 }
 
