@@ -164,10 +164,9 @@ pub fn daemon_executable() -> Result<PathBuf> {
 pub fn build_daemon(release: bool) -> Result<PathBuf> {
     let target = own_profile()?.parent().context("a profile lies in the target folder")?.to_owned();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "daemon"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if release {
-        cargo.arg("--release");
-    }
+    cargo.args(["build", "--package", "daemon"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    // A release build takes minutes the first time and should show what it does.
+    cargo.arg(if release { "--release" } else { "--quiet" });
     cargo.arg("--target-dir").arg(&target);
     ensure!(cargo.status().context("cannot run cargo")?.success(), "the daemon does not build");
     Ok(target.join(if release { "release" } else { "debug" }).join("vhost-user-vulkan"))

@@ -4,9 +4,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use tests::completion;
 use tests::daemon_process::{DaemonProcess, children};
-use tests::packages::{HostVulkan, Suite};
+use tests::packages::{ClientRoot, HostVulkan, Suite};
 use tests::vm::{Guest, Options, Script, Vm};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -94,6 +95,49 @@ fn a_killed_machine_leaves_nothing_and_the_next_one_works() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_killed_worker_ends_its_own_program_only() -> Result<()> {
+    const WORDS: u32 = 200;
+    let expected = completion::native(&ClientRoot::open(Suite::Testing)?, WORDS)?;
+    let (guest, daemon) = start()?;
+    let generate = completion::arguments("/model.gguf".as_ref(), WORDS).join(" ");
+    let script = format!(
+        "generate() {{
+             llama-completion {generate} </dev/null >/tmp/words$1 2>/tmp/log$1
+             status=$?
+             [ $status = 0 ] && cp /tmp/words$1 /tmp/survivor
+             echo ended with $status
+         }}
+         said() {{ cat /tmp/words$1 2>/dev/null | wc -w; }}
+         generate 1 &
+         generate 2 &
+         while [ $(said 1) -lt 5 ] || [ $(said 2) -lt 5 ]; do sleep 0.1; done
+         echo both speak
+         wait
+         {VULKANINFO} || exit 1
+         echo '{MARK}'
+         cat /tmp/survivor"
+    );
+    let script = Script::new(&script).with_file("model.gguf", completion::model());
+    let vm = Vm::boot(&guest, &script, &Options { gpus: vec![daemon.socket()], ..Options::default() })?;
+    let spoke = vm.wait_for("both speak", 0, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    let workers = children(daemon.id())?;
+    ensure!(workers.len() >= 2, "two programs, but workers {workers:?}");
+    let victim = Pid::from_raw(i32::try_from(workers[0])?).context("a worker has a number")?;
+    kill_process(victim, Signal::KILL)?;
+    vm.wait_for("ended with", spoke, Duration::from_secs(5)).map_err(|error| error.context(daemon.log()))?;
+    let outcome = vm.wait().map_err(|error| error.context(daemon.log()))?;
+    let (output, log) = (&outcome.output, daemon.log());
+    ensure!(outcome.status == 0, "a new context does not work\n{output}\n{log}");
+    ensure!(output.matches("ended with 0").count() == 1, "one program should have failed\n{output}\n{log}");
+    let words = output.rsplit_once(MARK).map(|(_, words)| words.trim());
+    ensure!(words == Some(expected.as_str()), "the other program said {words:?}, the host {expected:?}");
+    daemon.stop()?;
+    Ok(())
+}
+
+/// What the survivor said follows.
+const MARK: &str = "--- survivor:";
 /// A computation in the background that reports every round.
 const COMPUTE_FOREVER: &str = "(while [ ! -e /tmp/stop ]; do $GENERATE >/tmp/words 2>/tmp/log || { cat /tmp/log; exit 1; }; echo round; done) &";
 /// Ends it, and the script with its status.
