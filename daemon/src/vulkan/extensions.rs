@@ -1,120 +1,106 @@
-//! Device extensions a guest may see: those in this table that the host has, plus what is emulated.
-//!
-//! Being decodable is not enough: an extension is served when its commands are executed and its objects are tracked. What is
-//! not here is either graphics, or shares host handles with other processes, or belongs to a later step.
+//! Device extensions a guest may see: those the host has and the codec can decode, less what this table withholds, plus what is
+//! emulated.
 
 use protocol::venus::generated::EXTENSIONS;
 use std::collections::BTreeMap;
 
-/// Extensions served as the host has them.
-const SERVED: &[&str] = &[
-    "VK_EXT_4444_formats",
-    "VK_EXT_border_color_swizzle",
-    "VK_EXT_buffer_device_address",
-    "VK_EXT_calibrated_timestamps",
-    "VK_EXT_custom_border_color",
-    "VK_EXT_descriptor_indexing",
-    "VK_EXT_extended_dynamic_state",
-    "VK_EXT_filter_cubic",
-    "VK_EXT_global_priority",
-    "VK_EXT_global_priority_query",
-    "VK_EXT_host_query_reset",
-    "VK_EXT_image_2d_view_of_3d",
-    "VK_EXT_image_robustness",
-    "VK_EXT_image_sliced_view_of_3d",
-    "VK_EXT_image_view_min_lod",
-    "VK_EXT_inline_uniform_block",
-    "VK_EXT_memory_budget",
-    "VK_EXT_mutable_descriptor_type",
-    "VK_EXT_non_seamless_cube_map",
-    "VK_EXT_pipeline_creation_cache_control",
-    "VK_EXT_pipeline_creation_feedback",
-    "VK_EXT_pipeline_robustness",
-    "VK_EXT_private_data",
-    "VK_EXT_robustness2",
-    "VK_EXT_sampler_filter_minmax",
-    "VK_EXT_scalar_block_layout",
-    "VK_EXT_separate_stencil_usage",
-    "VK_EXT_shader_atomic_float",
-    "VK_EXT_shader_atomic_float2",
-    "VK_EXT_shader_demote_to_helper_invocation",
-    "VK_EXT_shader_float8",
-    "VK_EXT_shader_image_atomic_int64",
-    "VK_EXT_shader_replicated_composites",
-    "VK_EXT_shader_subgroup_ballot",
-    "VK_EXT_shader_subgroup_vote",
-    "VK_EXT_shader_viewport_index_layer",
-    "VK_EXT_subgroup_size_control",
-    "VK_EXT_texel_buffer_alignment",
-    "VK_EXT_texture_compression_astc_hdr",
-    "VK_EXT_tooling_info",
-    "VK_EXT_ycbcr_2plane_444_formats",
-    "VK_EXT_ycbcr_image_arrays",
-    "VK_EXT_zero_initialize_device_memory",
-    "VK_IMG_filter_cubic",
-    "VK_KHR_16bit_storage",
-    "VK_KHR_8bit_storage",
-    "VK_KHR_bind_memory2",
-    "VK_KHR_buffer_device_address",
-    "VK_KHR_calibrated_timestamps",
-    "VK_KHR_compute_shader_derivatives",
-    "VK_KHR_cooperative_matrix",
-    "VK_KHR_copy_commands2",
-    "VK_KHR_create_renderpass2",
-    "VK_KHR_dedicated_allocation",
-    "VK_KHR_depth_stencil_resolve",
-    "VK_KHR_descriptor_update_template",
-    "VK_KHR_device_group",
-    "VK_KHR_driver_properties",
-    "VK_KHR_external_fence",
-    "VK_KHR_external_memory",
-    "VK_KHR_external_semaphore",
-    "VK_KHR_format_feature_flags2",
-    "VK_KHR_get_memory_requirements2",
-    "VK_KHR_global_priority",
-    "VK_KHR_image_format_list",
-    "VK_KHR_maintenance1",
-    "VK_KHR_maintenance2",
-    "VK_KHR_maintenance3",
-    "VK_KHR_maintenance4",
-    "VK_KHR_maintenance5",
-    "VK_KHR_maintenance6",
-    "VK_KHR_maintenance7",
-    "VK_KHR_maintenance8",
-    "VK_KHR_push_descriptor",
-    "VK_KHR_relaxed_block_layout",
-    "VK_KHR_robustness2",
-    "VK_KHR_sampler_mirror_clamp_to_edge",
-    "VK_KHR_sampler_ycbcr_conversion",
-    "VK_KHR_separate_depth_stencil_layouts",
-    "VK_KHR_shader_atomic_int64",
-    "VK_KHR_shader_bfloat16",
-    "VK_KHR_shader_clock",
-    "VK_KHR_shader_draw_parameters",
-    "VK_KHR_shader_expect_assume",
-    "VK_KHR_shader_float16_int8",
-    "VK_KHR_shader_float_controls",
-    "VK_KHR_shader_float_controls2",
-    "VK_KHR_shader_fma",
-    "VK_KHR_shader_integer_dot_product",
-    "VK_KHR_shader_maximal_reconvergence",
-    "VK_KHR_shader_non_semantic_info",
-    "VK_KHR_shader_quad_control",
-    "VK_KHR_shader_relaxed_extended_instruction",
-    "VK_KHR_shader_subgroup_extended_types",
-    "VK_KHR_shader_subgroup_rotate",
-    "VK_KHR_shader_subgroup_uniform_control_flow",
-    "VK_KHR_shader_terminate_invocation",
-    "VK_KHR_shader_untyped_pointers",
-    "VK_KHR_spirv_1_4",
-    "VK_KHR_storage_buffer_storage_class",
-    "VK_KHR_synchronization2",
-    "VK_KHR_timeline_semaphore",
-    "VK_KHR_uniform_buffer_standard_layout",
-    "VK_KHR_variable_pointers",
-    "VK_KHR_vulkan_memory_model",
-    "VK_KHR_workgroup_memory_explicit_layout",
-    "VK_KHR_zero_initialize_workgroup_memory",
+/// Decodable extensions that are withheld all the same, by reason.
+const WITHHELD: &[(&str, &[&str])] = &[
+    (
+        "graphics: no graphics queue is offered and no graphics command served",
+        &[
+            "VK_ARM_rasterization_order_attachment_access",
+            "VK_EXT_attachment_feedback_loop_dynamic_state",
+            "VK_EXT_attachment_feedback_loop_layout",
+            "VK_EXT_blend_operation_advanced",
+            "VK_EXT_color_write_enable",
+            "VK_EXT_conservative_rasterization",
+            "VK_EXT_depth_bias_control",
+            "VK_EXT_depth_clamp_control",
+            "VK_EXT_depth_clamp_zero_one",
+            "VK_EXT_depth_clip_control",
+            "VK_EXT_depth_clip_enable",
+            "VK_EXT_depth_range_unrestricted",
+            "VK_EXT_dynamic_rendering_unused_attachments",
+            "VK_EXT_extended_dynamic_state",
+            "VK_EXT_extended_dynamic_state2",
+            "VK_EXT_extended_dynamic_state3",
+            "VK_EXT_fragment_shader_interlock",
+            "VK_EXT_graphics_pipeline_library",
+            "VK_EXT_index_type_uint8",
+            "VK_EXT_legacy_dithering",
+            "VK_EXT_legacy_vertex_attributes",
+            "VK_EXT_line_rasterization",
+            "VK_EXT_load_store_op_none",
+            "VK_EXT_mesh_shader",
+            "VK_EXT_multi_draw",
+            "VK_EXT_multisampled_render_to_single_sampled",
+            "VK_EXT_post_depth_coverage",
+            "VK_EXT_primitive_topology_list_restart",
+            "VK_EXT_primitives_generated_query",
+            "VK_EXT_provoking_vertex",
+            "VK_EXT_rasterization_order_attachment_access",
+            "VK_EXT_sample_locations",
+            "VK_EXT_shader_stencil_export",
+            "VK_EXT_transform_feedback",
+            "VK_EXT_vertex_attribute_divisor",
+            "VK_EXT_vertex_attribute_robustness",
+            "VK_EXT_vertex_input_dynamic_state",
+            "VK_KHR_create_renderpass2",
+            "VK_KHR_depth_clamp_zero_one",
+            "VK_KHR_depth_stencil_resolve",
+            "VK_KHR_draw_indirect_count",
+            "VK_KHR_dynamic_rendering",
+            "VK_KHR_dynamic_rendering_local_read",
+            "VK_KHR_fragment_shader_barycentric",
+            "VK_KHR_fragment_shading_rate",
+            "VK_KHR_imageless_framebuffer",
+            "VK_KHR_index_type_uint8",
+            "VK_KHR_line_rasterization",
+            "VK_KHR_load_store_op_none",
+            "VK_KHR_multiview",
+            "VK_KHR_vertex_attribute_divisor",
+        ],
+    ),
+    (
+        "the wire's own; they describe the protocol, not the device",
+        &["VK_EXT_command_serialization", "VK_MESA_venus_protocol"],
+    ),
+    (
+        "instance extensions: what they add is in Vulkan 1.1",
+        &[
+            "VK_KHR_device_group_creation",
+            "VK_KHR_external_fence_capabilities",
+            "VK_KHR_external_memory_capabilities",
+            "VK_KHR_external_semaphore_capabilities",
+            "VK_KHR_get_physical_device_properties2",
+        ],
+    ),
+    (
+        "handles of host memory and fences stay on the host",
+        &[
+            "VK_EXT_external_memory_acquire_unmodified",
+            "VK_EXT_external_memory_dma_buf",
+            "VK_EXT_image_drm_format_modifier",
+            "VK_EXT_queue_family_foreign",
+            "VK_KHR_external_fence_fd",
+            "VK_KHR_external_memory_fd",
+            "VK_KHR_external_semaphore_fd",
+        ],
+    ),
+    (
+        "their commands are not executed yet",
+        &[
+            "VK_EXT_conditional_rendering",
+            "VK_EXT_host_image_copy",
+            "VK_EXT_nested_command_buffer",
+            "VK_EXT_pipeline_library_group_handles",
+            "VK_EXT_pipeline_protected_access",
+            "VK_KHR_pipeline_library",
+        ],
+    ),
+    ("the guest's driver maps blobs itself and offers it on its own", &["VK_KHR_map_memory2"]),
+    ("an address on the host's bus means nothing in a guest", &["VK_EXT_pci_bus_info"]),
 ];
 
 /// Extensions made here, whatever the host has: stripped from the host's device.
@@ -124,14 +110,19 @@ const EMULATED: &[(&str, u32)] = &[("VK_KHR_external_semaphore_fd", 1)];
 
 /// The extensions a guest sees, with versions no newer than what is decoded.
 pub fn offered(host: &BTreeMap<String, u32>) -> Vec<(&'static str, u32)> {
-    let known = |name: &str| EXTENSIONS.iter().find(|(_, n, _)| *n == name).map(|(_, _, version)| *version);
-    let mut offered: Vec<_> = SERVED
+    let mut offered: Vec<_> = EXTENSIONS
         .iter()
-        .filter_map(|name| Some((*name, (*host.get(*name)?).min(known(name)?))))
+        .filter(|(_, name, _)| withheld(name).is_none())
+        .filter_map(|(_, name, version)| Some((*name, (*host.get(*name)?).min(*version))))
         .chain(EMULATED.iter().copied())
         .collect();
     offered.sort_unstable();
     offered
+}
+
+/// Why an extension is withheld, if it is.
+fn withheld(name: &str) -> Option<&'static str> {
+    WITHHELD.iter().find(|(_, names)| names.contains(&name)).map(|(reason, _)| *reason)
 }
 
 /// What to do with an extension that a guest enables.
@@ -161,21 +152,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_extension_of_the_host_that_is_not_served_stays_hidden() {
-        let host =
-            BTreeMap::from([("VK_KHR_swapchain".to_owned(), 70), ("VK_KHR_maintenance4".to_owned(), 9)]);
-        assert!(!offered(&host).iter().any(|(name, _)| *name == "VK_KHR_swapchain"));
+    fn what_is_withheld_or_undecodable_stays_hidden_and_is_refused() {
+        let host: BTreeMap<_, _> = ["VK_KHR_swapchain", "VK_EXT_mesh_shader", "VK_KHR_maintenance4"]
+            .map(|name| (name.to_owned(), 99))
+            .into();
+        let names: Vec<_> = offered(&host).iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["VK_KHR_external_semaphore_fd", "VK_KHR_maintenance4"]);
         assert_eq!(enable("VK_KHR_swapchain", &host), Enable::Refuse);
+        assert_eq!(enable("VK_EXT_mesh_shader", &host), Enable::Refuse);
+        assert_eq!(enable("VK_KHR_maintenance4", &host), Enable::Pass);
         assert_eq!(enable("VK_KHR_external_semaphore_fd", &host), Enable::Strip);
     }
 
     #[test]
-    fn every_served_extension_is_decodable() {
-        for name in SERVED {
-            assert!(
-                EXTENSIONS.iter().any(|(_, known, _)| known == name),
-                "{name} is served but not decodable"
-            );
+    fn only_decodable_extensions_need_to_be_withheld_and_each_once() {
+        let mut rows: Vec<&str> = WITHHELD.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        for name in &rows {
+            assert!(EXTENSIONS.iter().any(|(_, known, _)| known == name), "{name} is not decodable anyway");
         }
+        rows.sort_unstable();
+        assert!(rows.windows(2).all(|pair| pair[0] != pair[1]));
     }
 }

@@ -286,18 +286,22 @@ pub fn get_physical_device_memory_properties<'a>(
     })
 }
 
+/// Only what is counted: drivers leave the rest of the arrays as they find it.
 fn memory(m: &vk::PhysicalDeviceMemoryProperties) -> venus::PhysicalDeviceMemoryProperties {
-    venus::PhysicalDeviceMemoryProperties {
+    let mut out = venus::PhysicalDeviceMemoryProperties {
         memory_type_count: m.memory_type_count,
-        memory_types: m.memory_types.map(|t| venus::MemoryType {
-            property_flags: venus::MemoryPropertyFlags(t.property_flags.as_raw()),
-            heap_index: t.heap_index,
-        }),
         memory_heap_count: m.memory_heap_count,
-        memory_heaps: m
-            .memory_heaps
-            .map(|h| venus::MemoryHeap { size: h.size, flags: venus::MemoryHeapFlags(h.flags.as_raw()) }),
+        ..Default::default()
+    };
+    for (out, ty) in out.memory_types.iter_mut().zip(m.memory_types_as_slice()) {
+        out.property_flags = venus::MemoryPropertyFlags(ty.property_flags.as_raw());
+        out.heap_index = ty.heap_index;
     }
+    for (out, heap) in out.memory_heaps.iter_mut().zip(m.memory_heaps_as_slice()) {
+        out.size = heap.size;
+        out.flags = venus::MemoryHeapFlags(heap.flags.as_raw());
+    }
+    out
 }
 
 /// `vkGetPhysicalDeviceMemoryProperties2`.
