@@ -1,10 +1,10 @@
 //! Runs one virtual machine: QEMU from the package cache, by emulation, with the daemon's sockets as its GPUs.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 use super::guest::{Guest, Script};
+use super::output::Output;
 use super::qmp::Qmp;
 use crate::packages::{PackageRoot, Suite};
 
@@ -68,18 +69,6 @@ pub struct Vm {
     folder: TempDir,
     started: Instant,
     limit: Duration,
-}
-
-/// What the command printed so far. A second port of the machine carries it, apart from kernel messages.
-struct Output {
-    text: Mutex<OutputText>,
-    grown: Condvar,
-}
-
-#[derive(Default)]
-struct OutputText {
-    text: String,
-    ended: bool,
 }
 
 /// A healthy machine reaches its first process sooner than this, even while the host is busy.
@@ -237,58 +226,6 @@ impl Drop for Vm {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
-    }
-}
-
-impl Output {
-    /// Starts a thread that reads to the end.
-    fn collect(mut from: impl Read + Send + 'static, echo: bool) -> Arc<Self> {
-        let output = Arc::new(Self { text: Mutex::default(), grown: Condvar::new() });
-        let collector = Arc::clone(&output);
-        thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            loop {
-                match from.read(&mut buffer) {
-                    Ok(0) => break,
-                    Ok(count) => collector.append(&String::from_utf8_lossy(&buffer[..count]), echo),
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(_) => break,
-                }
-            }
-            collector.lock().ended = true;
-            collector.grown.notify_all();
-        });
-        output
-    }
-
-    fn append(&self, text: &str, echo: bool) {
-        if echo {
-            print!("{text}");
-            std::io::stdout().flush().ok();
-        }
-        self.lock().text.push_str(text);
-        self.grown.notify_all();
-    }
-
-    fn so_far(&self) -> String {
-        self.lock().text.clone()
-    }
-
-    fn until_end(&self) -> String {
-        let ended = self.grown.wait_while(self.lock(), |output| !output.ended);
-        ended.unwrap_or_else(PoisonError::into_inner).text.clone()
-    }
-
-    fn wait_for(&self, text: &str, from: usize, limit: Duration) -> Option<usize> {
-        let found = |output: &OutputText| Some(from + output.text.get(from..)?.find(text)? + text.len());
-        let waited = self
-            .grown
-            .wait_timeout_while(self.lock(), limit, |output| found(output).is_none() && !output.ended);
-        found(&waited.unwrap_or_else(PoisonError::into_inner).0)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, OutputText> {
-        self.text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

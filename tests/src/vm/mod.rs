@@ -8,6 +8,7 @@ mod elf;
 mod guest;
 mod machine;
 mod modules;
+mod output;
 mod qmp;
 
 pub use guest::{Guest, Script};
