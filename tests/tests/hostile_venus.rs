@@ -89,6 +89,7 @@ fn assert_next_context_works(guest: &Arc<Gpu>) -> Result<()> {
     let mut ring = Ring::create(guest, context, RingOptions::default())?;
     let seqno = ring.command(|w| EnumerateInstanceVersion { p_api_version: Some(&0) }.encode(ASYNC, w))?;
     ring.wait(seqno, PATIENCE)?;
+    ring.abandon();
     Ok(guest.destroy_context(context)?)
 }
 
@@ -159,6 +160,7 @@ fn transport_commands_with_wild_arguments_end_their_context_alone() -> Result<()
             }
             drop(guest.submit(context, &payload));
         }
+        ring.abandon();
         Ok(count)
     })
 }
@@ -170,6 +172,8 @@ fn random_ring_contents_and_positions_end_their_context_alone() -> Result<()> {
         let mut ring =
             Ring::create(guest, context, RingOptions { buffer_size: 4096, ..RingOptions::default() })?;
         let question = encode(|w| EnumerateInstanceVersion { p_api_version: Some(&0) }.encode(ASYNC, w));
+        // Its own control words are overwritten: it may well wait for nothing.
+        ring.patience = Duration::from_millis(20);
         let rounds = 1 + random.below(64);
         for _ in 0..rounds {
             // Good commands first, so that the ring is somewhere in its middle and awake.
@@ -189,6 +193,7 @@ fn random_ring_contents_and_positions_end_their_context_alone() -> Result<()> {
                 _ => drop(ring.send(&transport_command(random, ring.id(), ring.resource().resource_id.0))),
             }
         }
+        ring.abandon();
         Ok(rounds)
     })
 }
@@ -198,6 +203,7 @@ fn ring_that_is_rewritten_while_it_is_read_never_hurts_the_device() -> Result<()
     besiege("concurrent rewriting", 14, 20_000, |guest, context, random| {
         let mut ring =
             Ring::create(guest, context, RingOptions { buffer_size: 4096, ..RingOptions::default() })?;
+        ring.patience = Duration::from_millis(20);
         let question = encode(|w| EnumerateInstanceVersion { p_api_version: Some(&0) }.encode(ASYNC, w));
         let mut attempts = 0;
         while attempts < 500 && ring.send(&question).is_ok() {
@@ -205,6 +211,7 @@ fn ring_that_is_rewritten_while_it_is_read_never_hurts_the_device() -> Result<()
             ring.scribble(at, &(random.nasty() as u32).to_le_bytes())?;
             attempts += 1;
         }
+        ring.abandon();
         Ok(attempts)
     })
 }

@@ -60,6 +60,8 @@ pub struct Ring {
     reply_memory: MmapRegion,
     tail: u32,
     last_notify: Option<Instant>,
+    /// How long to wait for room or an answer.
+    pub patience: Duration,
 }
 
 impl Ring {
@@ -103,6 +105,7 @@ impl Ring {
             reply_memory,
             tail: 0,
             last_notify: None,
+            patience: PATIENCE,
         })
     }
 
@@ -122,7 +125,7 @@ impl Ring {
             commands.len() <= self.buffer_size && commands.len().is_multiple_of(4),
             "commands that fit the ring"
         );
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         while self.tail.wrapping_sub(self.head()) as usize + commands.len() > self.buffer_size {
             self.check(deadline)?;
         }
@@ -151,7 +154,7 @@ impl Ring {
             SetReplyCommandStreamMESA { p_stream: Some(&stream) }.encode(ASYNC, w);
             command(w);
         })?;
-        self.wait(seqno, PATIENCE)?;
+        self.wait(seqno, self.patience)?;
         let mut reply = vec![0; REPLY_BYTES as usize];
         self.reply_memory.as_volatile_slice().read_slice(&mut reply, 0)?;
         Ok(reply)
@@ -221,6 +224,11 @@ impl Ring {
         self.gpu.destroy_blob(self.blob)?;
         self.gpu.destroy_blob(self.reply_blob)?;
         Ok(())
+    }
+
+    /// Gives the ring's memory back without a word to the ring.
+    pub fn abandon(self) {
+        self.gpu.destroy_blobs(vec![self.blob, self.reply_blob]);
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
