@@ -124,17 +124,19 @@ impl Client<'_> {
             }
         };
         let resource_id = blob.as_ref().map_or_else(|| self.gpu.new_resource_id(), |blob| blob.resource_id);
+        let mapping = blob.as_ref().and_then(|blob| blob.mapping.as_ref());
+        let map = mapping.map(|(_, map)| map.clone());
+        // First, so that it is given back even if the client has gone in the meantime.
+        self.blobs.insert(resource_id.0, blob);
         self.reply(id::RESOURCE_CREATE_BLOB, &[resource_id.0])?;
-        match blob.as_ref().and_then(|blob| blob.mapping.as_ref()) {
-            Some((_, map)) => {
+        match map {
+            Some(map) => {
                 // The client maps from the descriptor's beginning.
                 ensure!(map.fd_offset == 0, "a blob begins at {:#x} of its descriptor", map.fd_offset);
-                self.send_descriptor(&*map.file)?;
+                self.send_descriptor(&*map.file)
             }
-            None => self.send_descriptor(&File::open("/dev/null")?)?,
+            None => self.send_descriptor(&File::open("/dev/null")?),
         }
-        self.blobs.insert(resource_id.0, blob);
-        Ok(())
     }
 
     fn submit(&mut self, submit: Submit) -> Result<()> {
