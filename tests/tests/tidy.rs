@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// How often `unsafe` may stand in each place that may have it at all. A number may fall freely; it rises only in a
 /// commit that changes it here. Everything else has none.
 const UNSAFE: &[(&str, usize)] =
-    &[("daemon/src/shm/", 24), ("daemon/src/sandbox/sys.rs", 12), ("daemon/src/vulkan/", 1200)];
+    &[("daemon/src/shm/", 21), ("daemon/src/sandbox/sys.rs", 6), ("daemon/src/vulkan/", 560)];
 
 /// Files of more lines than this, tests not counted, are split.
 const LINES_MAX: usize = 1000;

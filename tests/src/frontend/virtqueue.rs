@@ -211,11 +211,6 @@ impl DriverQueue {
         Ok(())
     }
 
-    /// Index of the next used entry the driver expects; the device's `vring base` after a full drain.
-    pub fn last_used(&self) -> u16 {
-        self.ring.lock().last_used
-    }
-
     /// Whether the device owes no answer; used by tests that count.
     pub fn is_idle(&self) -> bool {
         self.in_flight() == 0
