@@ -351,3 +351,22 @@ fn resource_of_another_context_cannot_be_named() -> Result<()> {
     ring.command(|w| SetReplyCommandStreamMESA { p_stream: Some(&stream) }.encode(ASYNC, w))?;
     setup.assert_lost(&ring)
 }
+
+#[test]
+fn busy_ring_answers_faster_than_it_falls_asleep() -> Result<()> {
+    let setup = setup()?;
+    let mut ring = setup.ring()?;
+    let question = encode(|w| QUESTION.encode(ASYNC, w));
+    let mut times = Vec::new();
+    for _ in 0..5000 {
+        let started = Instant::now();
+        let seqno = ring.send(&question)?;
+        ring.wait(seqno, PATIENCE)?;
+        times.push(started.elapsed());
+    }
+    times.sort_unstable();
+    println!("median {:?}, 99th percentile {:?}", times[2500], times[4950]);
+    // Below the idle timeout: the ring was awake.
+    assert!(times[2500] < Duration::from_millis(1), "median {:?}", times[2500]);
+    Ok(())
+}
