@@ -158,7 +158,10 @@ impl Window {
         let sockets = self.duplicator.lock();
         sockets.0.send_with_fd(&[0u8][..], fd.as_raw_fd()).context("duplicating a descriptor")?;
         let (_, file) = sockets.1.recv_with_fd(&mut [0]).context("duplicating a descriptor")?;
-        file.context("a duplicated descriptor")
+        let file = file.context("a duplicated descriptor")?;
+        // It arrives without: programs started from here would keep the blob alive.
+        rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::CLOEXEC)?;
+        Ok(file)
     }
 
     fn answer(&self, what: &str, result: Result<()>) -> HandlerResult<u64> {
