@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use tests::completion;
 use tests::daemon_process::DaemonProcess;
 use tests::packages::{ClientRoot, HostVulkan, Suite};
-use tests::vm::{Guest, Options, Vm};
+use tests::vm::{Guest, Options, Script, Vm};
 
 const WORDS: u32 = 32;
 
@@ -21,6 +21,39 @@ fn debian_testing_computes_what_the_host_computes() -> Result<()> {
 #[test]
 fn debian_unstable_computes_what_the_host_computes() -> Result<()> {
     computes_what_the_host_computes(Suite::Unstable)
+}
+
+/// Kernels before 6.4 refuse a GPU without a scanout, so the default has one.
+#[test]
+fn the_kernel_of_debian_12_drives_the_gpu() -> Result<()> {
+    let guest = Guest::build_with_kernel(Suite::Trixie, Suite::Bookworm)?;
+    let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, &[])?;
+    let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
+    let outcome = Vm::run(&guest, &Script::new("uname -r; vulkaninfo --summary"), &options);
+    let outcome = outcome.map_err(|error| error.context(daemon.log()))?;
+    ensure!(outcome.status == 0, "{}\n{}\n{}", outcome.output, outcome.console, daemon.log());
+    ensure!(outcome.output.starts_with("6.1."), "another kernel\n{}", outcome.output);
+    ensure!(outcome.output.contains("Virtio-GPU Venus (llvmpipe"), "no Venus device\n{}", outcome.output);
+    daemon.stop()?;
+    Ok(())
+}
+
+#[test]
+fn a_guest_uses_two_gpus_one_of_them_without_scanout() -> Result<()> {
+    let guest = Guest::build(Suite::Testing)?;
+    let vulkan = HostVulkan::lavapipe()?;
+    let daemons = [DaemonProcess::start(&vulkan, &[])?, DaemonProcess::start(&vulkan, &["--scanouts", "0"])?];
+    let gpus = daemons.iter().map(DaemonProcess::socket).collect();
+    // Mesa takes the first render node it finds.
+    let first = "vulkaninfo --summary | grep deviceName";
+    let script = Script::new(&format!("{first}; rm /dev/dri/renderD128; {first}"));
+    let outcome = Vm::run(&guest, &script, &Options { gpus, ..Options::default() })?;
+    let found = outcome.output.matches("Virtio-GPU Venus").count();
+    ensure!(found == 2, "{found} devices instead of 2\n{}\n{}", outcome.output, outcome.console);
+    for daemon in daemons {
+        daemon.stop()?;
+    }
+    Ok(())
 }
 
 fn computes_what_the_host_computes(suite: Suite) -> Result<()> {

@@ -13,6 +13,8 @@ use super::cache_dir;
 /// The Debian suites the tests use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Suite {
+    /// Debian 12: kernel 6.1. Its Mesa is too old for Venus as it is today.
+    Bookworm,
     /// Debian 13: kernel 6.12, Mesa 25.0.
     Trixie,
     /// The coming release: kernel 7.x, Mesa 26.1. Also where QEMU, llama.cpp and the software Vulkan driver come from.
@@ -29,6 +31,7 @@ impl Suite {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Bookworm => "bookworm",
             Self::Trixie => "trixie",
             Self::Testing => "testing",
             Self::Unstable => "unstable",

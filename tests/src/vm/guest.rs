@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tempfile::NamedTempFile;
 
 use super::cpio::Archive;
@@ -39,8 +39,21 @@ impl Guest {
     /// # Errors
     /// Packages cannot be had, or lack a file that the guest needs.
     pub fn build(suite: Suite) -> Result<Self> {
-        let (root, kernel_release) = PackageRoot::with_kernel(suite)?;
-        PackageRoot::with(suite, &["libvulkan1", "mesa-vulkan-drivers", "vulkan-tools"])?;
+        Self::build_with_kernel(suite, suite)
+    }
+
+    /// As [`Guest::build`], with the kernel of another suite.
+    ///
+    /// # Errors
+    /// As [`Guest::build`].
+    pub fn build_with_kernel(suite: Suite, kernel: Suite) -> Result<Self> {
+        let (kernel_root, kernel_release) = PackageRoot::with_kernel(kernel)?;
+        let root = PackageRoot::with(suite, &["libvulkan1", "mesa-vulkan-drivers", "vulkan-tools"])?;
+        // Older packages keep the modules outside /usr, and the kernel outside the modules' folder.
+        let places = [format!("usr/lib/modules/{kernel_release}"), format!("lib/modules/{kernel_release}")];
+        let modules = first_present(&kernel_root, &places).context("the kernel package has no modules")?;
+        let places = [format!("{}/vmlinuz", places[0]), format!("boot/vmlinuz-{kernel_release}")];
+        let kernel = first_present(&kernel_root, &places).context("the kernel package has no kernel")?;
         let busybox = PackageRoot::with(Suite::Testing, &["busybox-static"])?.path("usr/bin/busybox");
         let llama = PackageRoot::with(llama_suite(suite), &["llama.cpp", "libggml0-backend-vulkan"])?;
         eprintln!("guest: {}: building the initramfs (kernel {kernel_release})", suite.name());
@@ -54,16 +67,11 @@ impl Guest {
         }
         archive.file("init", include_bytes!("init.sh"), true)?;
         archive.file("bin/busybox", &fs::read(&busybox).context("busybox-static has no busybox")?, true)?;
-        add_modules(&mut archive, &root.path(&format!("usr/lib/modules/{kernel_release}")), &busybox)?;
+        add_modules(&mut archive, &modules, &busybox)?;
         add_vulkan(&mut archive, &root)?;
         add_llama(&mut archive, &llama, if llama.suite() == suite { "" } else { SECOND })?;
         archive.finish()?;
 
-        // Newer packages keep the kernel beside its modules.
-        let places =
-            [format!("usr/lib/modules/{kernel_release}/vmlinuz"), format!("boot/vmlinuz-{kernel_release}")];
-        let kernel = places.iter().map(|place| root.path(place)).find(|path| path.exists());
-        let kernel = kernel.context("the kernel package has no kernel")?;
         Ok(Self { suite, kernel_release, kernel, initramfs })
     }
 
@@ -121,15 +129,20 @@ fn llama_suite(suite: Suite) -> Suite {
     if suite == Suite::Trixie { Suite::Testing } else { suite }
 }
 
+fn first_present(root: &PackageRoot, places: &[String]) -> Option<PathBuf> {
+    places.iter().map(|place| root.path(place)).find(|path| path.exists())
+}
+
 type Initramfs = Archive<BufWriter<File>>;
 
 fn add_modules(archive: &mut Initramfs, folder: &Path, busybox: &Path) -> Result<()> {
     let mut order = String::new();
-    for module in modules::in_load_order(folder, busybox, &["virtio_gpu"])? {
+    for module in modules::in_load_order(folder, busybox, &["virtio_pci", "virtio_gpu"])? {
         archive.file(&format!("modules/{}.ko", module.name), &module.object, false)?;
         order.push_str(&module.name);
         order.push('\n');
     }
+    ensure!(order.contains("virtio_gpu"), "the kernel has no virtio-gpu driver");
     Ok(archive.file("modules/order", order.as_bytes(), false)?)
 }
 

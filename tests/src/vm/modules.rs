@@ -14,14 +14,15 @@ pub(super) struct Module {
     pub object: Vec<u8>,
 }
 
-/// `wanted` and all they depend on, each after what it needs. `folder` is a kernel's folder below `/usr/lib/modules`;
-/// `unxz` is a busybox, as the host may have no decompressor. The packages carry no dependency table (installing them
-/// would make one), so the dependencies are read from the modules.
+/// Those of `wanted` that this kernel has as modules, not built in, and all they depend on, each after what it needs.
+///
+/// `folder` is the kernel's folder below `lib/modules`; `unxz` is a busybox, as the host may have no decompressor. The
+/// packages carry no dependency table (installing them would make one), so dependencies are read from the modules.
 pub(super) fn in_load_order(folder: &Path, unxz: &Path, wanted: &[&str]) -> Result<Vec<Module>> {
     let mut files = BTreeMap::new();
     collect(&folder.join("kernel"), &mut files)?;
     let mut ordered = Vec::new();
-    for name in wanted {
+    for name in wanted.iter().filter(|&&name| files.contains_key(name)) {
         load(name, &files, unxz, &mut ordered)?;
     }
     Ok(ordered)
