@@ -25,10 +25,19 @@ impl Daemon {
 
     /// Starts it with further options.
     pub fn start_with(options: &[&str]) -> Result<Self> {
+        Self::start_on(&vulkan()?, options)
+    }
+
+    /// Starts it on the machine's own Vulkan drivers.
+    pub fn start_on_machine(options: &[&str]) -> Result<Self> {
+        Self::start_on(&HostVulkan::System, options)
+    }
+
+    fn start_on(vulkan: &HostVulkan, options: &[&str]) -> Result<Self> {
         let selection = gpu_selection();
         let selection = selection.iter().flat_map(|gpu| ["--gpu", gpu.as_str()]);
         let arguments: Vec<&str> = selection.chain(options.iter().copied()).collect();
-        DaemonProcess::start(&vulkan()?, &arguments).map(|process| Self(Some(process)))
+        DaemonProcess::start(vulkan, &arguments).map(|process| Self(Some(process)))
     }
 
     /// A guest with default options.
