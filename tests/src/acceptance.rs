@@ -28,6 +28,9 @@ pub struct Tally {
     pub failed: usize,
 }
 
+/// Turns the tests with virtual machines on; everywhere, so that nothing is compiled twice.
+const GUESTS: &str = "--features=tests/guests";
+
 /// No stage takes this long; whatever does is hanging.
 const STAGE_LIMIT: Duration = Duration::from_secs(25 * 60);
 
@@ -48,14 +51,17 @@ pub fn stages() -> Result<Vec<Stage>> {
     }
     let mut stages = vec![
         stage("fmt", &["fmt", "--all", "--check"]),
-        stage("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+        stage(
+            "clippy",
+            &["clippy", "--quiet", "--workspace", "--all-targets", GUESTS, "--", "-D", "warnings"],
+        ),
         stage("codegen", &["codegen", "--check"]),
-        stage("unit", &["test", "--quiet", "--workspace", "--lib", "--bins"]),
+        stage("unit", &["test", "--quiet", "--workspace", "--lib", "--bins", GUESTS]),
         stage("generator", &["test", "--quiet", "--package", "protocol", "--package", "codegen", "--tests"]),
     ];
     for (name, tests) in [("behaviour", behaviour), ("bridge", bridge), ("vm", vm), ("gpu", gpu)] {
         if !tests.is_empty() {
-            let mut stage = stage(name, &["test", "--quiet", "--package", "tests"]);
+            let mut stage = stage(name, &["test", "--quiet", "--package", "tests", GUESTS]);
             stage.arguments.extend(tests.into_iter().flat_map(|test| ["--test".to_owned(), test]));
             stage.needs_gpu = name == "gpu";
             if name == "vm" {
