@@ -15,6 +15,10 @@ use crate::vm::Script;
 /// Seed of the model everybody uses. Its words are far enough apart that rounding does not change them.
 const SEED: u64 = 1;
 
+/// The program prints from a thread of its own, whose last words its end sometimes cuts off: so many more are generated
+/// than are compared.
+pub const SPARE_WORDS: u32 = 4;
+
 /// The model file's bytes.
 #[must_use]
 pub fn model() -> Vec<u8> {
@@ -31,10 +35,10 @@ pub fn arguments(model: &Path, words: u32) -> Vec<String> {
     arguments
 }
 
-/// A guest script that first runs `before` and then generates; the guest's output ends with the words.
+/// A guest script that first runs `before` and then generates `words` and a few more, with which the output ends.
 #[must_use]
 pub fn script(before: &str, words: u32) -> Script {
-    let command = arguments(Path::new("/model.gguf"), words).join(" ");
+    let command = arguments(Path::new("/model.gguf"), words + SPARE_WORDS).join(" ");
     // Messages go to a file that is shown only when the program fails. The pipe keeps it from colouring its words.
     let text = format!(
         "{before}
@@ -50,26 +54,34 @@ exit $status
     Script::new(&text).with_file("model.gguf", model())
 }
 
-/// The words in the output of a guest that ran [`script`].
+/// The first `words` of what a guest that ran [`script`] generated.
 #[must_use]
-pub fn words_of(output: &str) -> Option<&str> {
-    output.rsplit_once(MARK).map(|(_, words)| words.trim())
+pub fn words_of(output: &str, words: u32) -> Option<String> {
+    output.rsplit_once(MARK).map(|(_, text)| first_words(text, words))
 }
 
-/// The words as the host's software driver computes them without any virtual GPU, for a guest with `client`'s Mesa.
+/// The first `words` of `text`, with one space between.
+#[must_use]
+pub fn first_words(text: &str, words: u32) -> String {
+    text.split_whitespace().take(words as usize).collect::<Vec<_>>().join(" ")
+}
+
+/// The first `words` as the host's software driver computes them without any virtual GPU, for a guest with `client`'s Mesa.
 ///
 /// # Errors
-/// The program fails.
+/// The program fails, or says too little.
 pub fn native(client: &ClientRoot, words: u32) -> Result<String> {
     let mut command = client.native("llama-completion")?;
     if client.suite() == Suite::Trixie {
         // Mesa before 26.0 does not pass cooperative matrices on, and other shaders round differently.
         command.env("GGML_VK_DISABLE_COOPMAT", "1");
     }
-    run(command, words)
+    let said = first_words(&run(command, words + SPARE_WORDS)?, words);
+    ensure!(said.split(' ').count() == words as usize, "llama-completion said only {said:?}");
+    Ok(said)
 }
 
-/// The words of `command`, a `llama-completion` without arguments.
+/// What `command` generates, a `llama-completion` without arguments.
 ///
 /// # Errors
 /// The program fails, or says nothing.
