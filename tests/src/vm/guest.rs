@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::NamedTempFile;
@@ -60,6 +61,7 @@ impl Guest {
 
         let folder = cache_dir()?.join("guests");
         fs::create_dir_all(&folder)?;
+        remove_old(&folder)?;
         let initramfs = NamedTempFile::new_in(&folder)?;
         let mut archive = Archive::new(BufWriter::new(File::create(initramfs.path())?));
         for name in ["proc", "sys", "dev", "tmp"] {
@@ -127,6 +129,19 @@ impl Script {
 /// Debian 13 has no llama.cpp; testing's runs there with testing's C library, on Debian 13's kernel and driver.
 fn llama_suite(suite: Suite) -> Suite {
     if suite == Suite::Trixie { Suite::Testing } else { suite }
+}
+
+/// Initramfs files go with their process, unless it was killed.
+fn remove_old(folder: &Path) -> Result<()> {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        if modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > DAY)) {
+            fs::remove_file(entry.path()).ok();
+        }
+    }
+    Ok(())
 }
 
 fn first_present(root: &PackageRoot, places: &[String]) -> Option<PathBuf> {
