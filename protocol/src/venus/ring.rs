@@ -100,7 +100,7 @@ impl RingLayout {
     pub fn extra_word(&self, offset: u64) -> Option<usize> {
         let offset = usize::try_from(offset).ok().filter(|offset| offset.is_multiple_of(4))?;
         let end = offset.checked_add(WORD as usize)?;
-        (end <= self.extra.len()).then_some(self.extra.start + offset)
+        (end <= self.extra.len()).then(|| self.extra.start + offset)
     }
 }
 
@@ -217,6 +217,13 @@ mod tests {
         assert_eq!(layout.copy_ranges(u32::MAX - 3, 8), (204..208, 192..196));
         assert_eq!(layout.pending(u32::MAX - 3, 4), Ok(8));
         assert_eq!(layout.pending(0, 17), Err(RingError::Pending(17)));
+    }
+
+    #[test]
+    fn extra_offsets_near_the_end_of_the_address_space_name_no_word() {
+        let layout = RingLayout::validate(&info(), 135_168).expect("valid");
+        assert_eq!(layout.extra_word(u64::MAX - 7), None);
+        assert_eq!(layout.extra_word(u64::MAX - 3), None);
     }
 
     #[test]
