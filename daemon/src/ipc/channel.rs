@@ -148,13 +148,18 @@ impl Channel {
         if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || fds.len() > 1 {
             return Err(ReceiveError::Malformed("too long or with too many descriptors"));
         }
-        let (message, rest) = postcard::take_from_bytes(&packet[..received.bytes])
-            .map_err(|_| ReceiveError::Malformed("not a message"))?;
-        if !rest.is_empty() {
-            return Err(ReceiveError::Malformed("bytes after the message"));
-        }
-        Ok(Some((message, fds.pop())))
+        Ok(Some((decode(&packet[..received.bytes])?, fds.pop())))
     }
+}
+
+/// The message that fills a packet.
+pub(super) fn decode<M: DeserializeOwned>(packet: &[u8]) -> Result<M, ReceiveError> {
+    let (message, rest) =
+        postcard::take_from_bytes(packet).map_err(|_| ReceiveError::Malformed("not a message"))?;
+    if !rest.is_empty() {
+        return Err(ReceiveError::Malformed("bytes after the message"));
+    }
+    Ok(message)
 }
 
 impl AsFd for Channel {
