@@ -9,6 +9,8 @@ mod command;
 mod context;
 mod effects;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod resource;
 mod scanout;
 #[cfg(test)]

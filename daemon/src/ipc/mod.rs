@@ -4,6 +4,8 @@
 //! it. Both ends treat what arrives as hostile: a malformed packet ends the worker, never the device process.
 
 mod channel;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod message;
 
 pub use channel::{Channel, ReceiveError, SendError};

@@ -5,6 +5,8 @@
 
 pub mod capset;
 pub mod chain;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 #[rustfmt::skip]
 #[allow(missing_docs, reason = "members are documented by the Vulkan specification")]
 #[allow(clippy::all, clippy::too_many_lines, reason = "machine-made; the generator is linted instead")]

@@ -9,6 +9,8 @@ mod command;
 mod config;
 #[cfg(feature = "driver")]
 mod driver;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod header;
 mod response;
 #[cfg(test)]

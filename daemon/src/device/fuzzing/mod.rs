@@ -1,0 +1,159 @@
+//! Entry point for fuzzing the state machine: guests, workers and a failing host in any order, and a panic only where there is a
+//! bug.
+//!
+//! It keeps to what `serve` guarantees: only running workers say something, exports are answered only while they are pending.
+//! [`world`] checks each effect; here is checked what holds between events and at the end.
+
+mod event;
+mod world;
+
+use super::{Device, DeviceOptions, MapsAtReset};
+use crate::config::DeviceLimits;
+use arbitrary::Unstructured;
+use event::{Event, Says};
+use protocol::ids::{ContextId, FenceId, ResourceId, RingIdx};
+use protocol::virtio_gpu::MapCache;
+use world::{Ticket, World};
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+/// Bytes of the host-visible region.
+const WINDOW: u64 = 16 * PAGE;
+/// Small enough that a fuzzer reaches each of them.
+const LIMITS: DeviceLimits = DeviceLimits {
+    contexts: 4,
+    resources: 6,
+    live_maps: 3,
+    backing_entries: 16,
+    submit_bytes: 256,
+    shmem_blob_bytes: 4 * PAGE,
+    shmem_total_bytes: 9 * PAGE,
+    worker_backlog: 16,
+    worker_backlog_bytes: 4096,
+};
+
+/// Every command is answered once, whatever happens; no event causes more effects than there are answers due and objects.
+pub fn fuzz_device(bytes: &[u8]) {
+    let mut rig = Rig::new();
+    for event in events(bytes) {
+        rig.happen(&event);
+        rig.check();
+    }
+    rig.finish();
+}
+
+/// The events these bytes stand for.
+fn events(bytes: &[u8]) -> impl Iterator<Item = Event> {
+    let mut bytes = Unstructured::new(bytes);
+    std::iter::from_fn(move || if bytes.is_empty() { None } else { bytes.arbitrary().ok() })
+}
+
+struct Rig {
+    device: Device<Ticket>,
+    world: World,
+    tickets: u32,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let options =
+            DeviceOptions { num_scanouts: 2, window_size: WINDOW, capset: vec![7; 160], limits: LIMITS };
+        Self { device: Device::new(options), world: World::default(), tickets: 0 }
+    }
+
+    fn happen(&mut self, event: &Event) {
+        self.world.begin();
+        match event {
+            Event::Request { context, fence, request } => {
+                self.tickets += 1;
+                let ticket = self.world.promise(self.tickets);
+                let header = event::header(*context, fence.as_ref());
+                self.device.handle(&header, &request.command(), ticket, &mut self.world);
+            }
+            Event::Worker { context, says } => {
+                let ctx_id = ContextId(context.0);
+                if self.world.is_running(ctx_id) {
+                    self.worker_says(ctx_id, says);
+                }
+            }
+            Event::HostFails(fails) => self.world.fails = *fails,
+            Event::Reset { maps_kept: true } => self.reset(MapsAtReset::Unmap),
+            Event::Reset { maps_kept: false } => self.reset(MapsAtReset::Forget),
+        }
+    }
+
+    fn worker_says(&mut self, ctx_id: ContextId, says: &Says) {
+        match says {
+            Says::Signalled { ring_idx, fence } => {
+                let (ring_idx, fence_id) = (RingIdx(*ring_idx), FenceId(fence.0.into()));
+                self.device.fence_signalled(ctx_id, ring_idx, fence_id, &mut self.world);
+            }
+            Says::Exported(resource) => {
+                let resource_id = ResourceId::from(*resource);
+                if let Some((size, _)) = self.device.pending_export(ctx_id, resource_id) {
+                    self.world.exported(ctx_id, resource_id, size);
+                    self.device.blob_exported(resource_id, MapCache::Cached, &mut self.world);
+                }
+            }
+            Says::Refused(resource) => {
+                let resource_id = ResourceId::from(*resource);
+                if self.device.pending_export(ctx_id, resource_id).is_some() {
+                    self.device.blob_refused(resource_id, &mut self.world);
+                }
+            }
+            Says::Lost => self.lose(ctx_id),
+        }
+    }
+
+    fn lose(&mut self, ctx_id: ContextId) {
+        self.world.worker_gone(ctx_id);
+        self.device.context_lost(ctx_id, &mut self.world);
+    }
+
+    fn reset(&mut self, maps: MapsAtReset) {
+        if maps == MapsAtReset::Forget {
+            self.world.forget_maps();
+        }
+        self.device.reset(maps, &mut self.world);
+        self.world.after_reset();
+    }
+
+    fn check(&self) {
+        self.world.check(LIMITS.contexts);
+        assert!(self.device.contexts() <= LIMITS.contexts && self.device.resources() <= LIMITS.resources);
+        assert_eq!(self.device.live_maps(), self.world.live_maps());
+        assert!(self.device.live_maps() <= LIMITS.live_maps);
+    }
+
+    /// When all workers are gone, nothing is owed; after a reset, nothing is held.
+    fn finish(&mut self) {
+        self.world.fails = false;
+        for ctx_id in self.world.running() {
+            self.world.begin();
+            self.lose(ctx_id);
+        }
+        assert_eq!(self.world.due(), 0, "commands without an answer");
+        self.world.begin();
+        self.reset(MapsAtReset::Unmap);
+        assert_eq!((self.device.contexts(), self.device.resources(), self.device.live_maps()), (0, 0, 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, path::Path};
+
+    #[test]
+    fn committed_sequences_hold() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/device_commands");
+        let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut count = 0;
+        for file in files {
+            let bytes = fs::read(file).unwrap();
+            count += events(&bytes).count();
+            fuzz_device(&bytes);
+        }
+        assert!(count > 100, "seeds make only {count} events");
+    }
+}

@@ -1,0 +1,199 @@
+//! A world that checks what it is asked for: answers that are due, workers that run, memory that is there, ranges that are free.
+
+use super::{LIMITS, WINDOW};
+use crate::device::{EffectFailed, Effects, GuestError};
+use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
+use protocol::virtio_gpu::{Header, Response};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The right to one answer.
+#[derive(Debug)]
+pub struct Ticket(u32);
+
+/// The outside as the device has left it.
+#[derive(Default)]
+pub struct World {
+    /// Effects that can fail do.
+    pub fails: bool,
+    due: BTreeSet<u32>,
+    /// Running workers and the resources they see.
+    workers: BTreeMap<ContextId, BTreeSet<ResourceId>>,
+    /// Memory kept, with its bytes.
+    blobs: BTreeMap<ResourceId, u64>,
+    /// Which of it was made by [`Effects::create_shmem`].
+    shared: BTreeSet<ResourceId>,
+    /// Mapped ranges: start, and end and resource.
+    maps: BTreeMap<u64, (u64, ResourceId)>,
+    /// Effects since the current event began, and answers that were due then.
+    effects: usize,
+    due_before: usize,
+}
+
+impl World {
+    /// An event begins.
+    pub fn begin(&mut self) {
+        (self.effects, self.due_before) = (0, self.due.len());
+    }
+
+    /// A command came whose answer is due.
+    pub fn promise(&mut self, number: u32) -> Ticket {
+        self.due.insert(number);
+        Ticket(number)
+    }
+
+    /// Answers due.
+    pub fn due(&self) -> usize {
+        self.due.len()
+    }
+
+    /// Ranges mapped.
+    pub fn live_maps(&self) -> usize {
+        self.maps.len()
+    }
+
+    /// Contexts with a worker.
+    pub fn running(&self) -> Vec<ContextId> {
+        self.workers.keys().copied().collect()
+    }
+
+    /// Whether the context has a worker.
+    pub fn is_running(&self, ctx_id: ContextId) -> bool {
+        self.workers.contains_key(&ctx_id)
+    }
+
+    /// A worker ended by itself.
+    pub fn worker_gone(&mut self, ctx_id: ContextId) {
+        self.workers.remove(&ctx_id);
+    }
+
+    /// A worker made memory, which it sees from then on.
+    pub fn exported(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64) {
+        assert!(self.blobs.insert(resource_id, size).is_none(), "memory under {resource_id} replaced");
+        assert!(self.worker(ctx_id).insert(resource_id));
+    }
+
+    /// The frontend drops what it has mapped.
+    pub fn forget_maps(&mut self) {
+        self.maps.clear();
+    }
+
+    /// A reset leaves nothing; tickets were dropped.
+    pub fn after_reset(&mut self) {
+        self.due.clear();
+        assert!(self.workers.is_empty() && self.blobs.is_empty() && self.maps.is_empty());
+    }
+
+    /// Checks what holds after every event.
+    pub fn check(&self, contexts: usize) {
+        // A command that waited may detach its resource from every context, unmap it, drop it, and be answered.
+        let bound = (2 + self.due_before) * (contexts + 4) + LIMITS.resources + LIMITS.live_maps;
+        assert!(self.effects <= bound, "{} effects of one event", self.effects);
+        assert!(self.workers.len() <= contexts);
+        let shared: u64 = self.shared.iter().filter_map(|id| self.blobs.get(id)).sum();
+        assert!(shared <= LIMITS.shmem_total_bytes, "{shared} bytes of shared memory");
+    }
+
+    fn worker(&mut self, ctx_id: ContextId) -> &mut BTreeSet<ResourceId> {
+        self.workers.get_mut(&ctx_id).expect("only running workers are spoken to")
+    }
+
+    fn outcome(&mut self) -> Result<(), EffectFailed> {
+        self.effects += 1;
+        if self.fails { Err(EffectFailed) } else { Ok(()) }
+    }
+}
+
+impl Effects for World {
+    type Ticket = Ticket;
+
+    fn respond(&mut self, Ticket(number): Ticket, _: Response) {
+        self.effects += 1;
+        assert!(self.due.remove(&number), "command {number} answered twice");
+    }
+
+    fn refused(&mut self, _: &Header, _: &GuestError) {
+        self.effects += 1;
+    }
+
+    fn start_worker(&mut self, ctx_id: ContextId, _: &[u8]) -> Result<(), EffectFailed> {
+        self.outcome()?;
+        assert!(self.workers.insert(ctx_id, BTreeSet::new()).is_none(), "second worker of {ctx_id}");
+        Ok(())
+    }
+
+    fn end_worker(&mut self, ctx_id: ContextId) {
+        self.effects += 1;
+        assert!(self.workers.remove(&ctx_id).is_some(), "context {ctx_id} has no worker to end");
+    }
+
+    fn submit(
+        &mut self,
+        ctx_id: ContextId,
+        data: &[u8],
+        _: Option<(RingIdx, FenceId)>,
+    ) -> Result<(), EffectFailed> {
+        self.worker(ctx_id);
+        assert!(data.len() <= LIMITS.submit_bytes as usize);
+        self.outcome()
+    }
+
+    fn create_shmem(&mut self, resource_id: ResourceId, size: u64) -> Result<(), EffectFailed> {
+        assert!(size <= LIMITS.shmem_blob_bytes);
+        self.outcome()?;
+        assert!(self.blobs.insert(resource_id, size).is_none(), "memory under {resource_id} replaced");
+        self.shared.insert(resource_id);
+        Ok(())
+    }
+
+    fn export_blob(
+        &mut self,
+        ctx_id: ContextId,
+        resource_id: ResourceId,
+        _: BlobId,
+        _: u64,
+        _: bool,
+    ) -> Result<(), EffectFailed> {
+        self.worker(ctx_id);
+        assert!(!self.blobs.contains_key(&resource_id));
+        self.outcome()
+    }
+
+    fn drop_blob(&mut self, resource_id: ResourceId) {
+        self.effects += 1;
+        assert!(self.blobs.remove(&resource_id).is_some(), "no memory under {resource_id}");
+        assert!(self.workers.values().all(|seen| !seen.contains(&resource_id)), "a worker still sees it");
+        assert!(self.maps.values().all(|(_, mapped)| *mapped != resource_id), "it is still mapped");
+        self.shared.remove(&resource_id);
+    }
+
+    fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64) {
+        self.effects += 1;
+        assert_eq!(self.blobs.get(&resource_id), Some(&size));
+        assert!(self.worker(ctx_id).insert(resource_id), "attached twice");
+    }
+
+    fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId) {
+        self.effects += 1;
+        assert!(self.worker(ctx_id).remove(&resource_id), "it was not attached");
+    }
+
+    fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
+        assert_eq!(self.blobs.get(&resource_id), Some(&size));
+        let end = offset.checked_add(size).expect("a range");
+        assert!(offset.is_multiple_of(4096) && end <= WINDOW);
+        assert!(self.maps.iter().all(|(start, (stop, _))| end <= *start || *stop <= offset), "overlap");
+        self.outcome()?;
+        self.maps.insert(offset, (end, resource_id));
+        Ok(())
+    }
+
+    /// The range counts as unmapped even when that fails: whoever performs it ends the session then.
+    fn unmap_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
+        assert_eq!(self.maps.remove(&offset), Some((offset + size, resource_id)));
+        self.outcome()
+    }
+
+    fn random(&mut self) -> Result<[u8; 16], EffectFailed> {
+        self.outcome().map(|()| [0xff; 16])
+    }
+}

@@ -1,0 +1,167 @@
+//! Writes the seeds of all targets into `corpus/`, and `venus.dict`: the same files in every run.
+
+use daemon::config::GpuChoice;
+use daemon::ipc::{Fence, MapInfo, ToDevice, ToWorker, WorkerSetup};
+use protocol::cursor::{Arena, Reader};
+use protocol::error::{DecodeError, DecodeErrorKind as Kind};
+use protocol::ids::*;
+use protocol::venus::generated::{ChainStruct, Command as Venus, Reply};
+use protocol::virtio_gpu::{self as gpu, BlobFlags, BlobMem, Command, FenceTimeline, Rect};
+use std::{fs, io, path::Path};
+
+fn main() -> io::Result<()> {
+    fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("venus.dict"), dictionary())?;
+    write("virtio_gpu_command", requests())?;
+    let streams = streams(|number, r| Venus::decode(number, r).map(drop), true);
+    write("venus_stream", streams.clone())?;
+    write("venus_roundtrip", streams)?;
+    write("venus_reply", self::streams(|number, r| Reply::decode(number, r).map(drop), false))?;
+    write("ring_layout", vec![ring(4096, 131_072, 20), ring(0, 16, 17)])?;
+    write("ipc_message", packets())?;
+    write("device_commands", (1..=8).map(random_bytes).collect())
+}
+
+fn write(target: &str, seeds: Vec<Vec<u8>>) -> io::Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    fs::create_dir_all(&folder)?;
+    for (index, seed) in seeds.into_iter().enumerate() {
+        fs::write(folder.join(format!("seed_{index:02}")), seed)?;
+    }
+    Ok(())
+}
+
+fn requests() -> Vec<Vec<u8>> {
+    let (resource_id, scanout_id) = (ResourceId(5), ScanoutId(0));
+    let r = Rect { x: 0, y: 0, width: 64, height: 32 };
+    let entries = &[gpu::MemEntry { addr: 4096.into(), length: 8192.into(), padding: 0.into() }; 2];
+    let (format, width, height) = (1, 64, 32);
+    let shown = Some(resource_id);
+    let (strides, offsets) = ([256, 0, 0, 0], [0; 4]);
+    let (blob_mem, blob_flags, size) = (BlobMem::Host3d, BlobFlags::MAPPABLE, 8192);
+    let commands = [
+        Command::GetDisplayInfo,
+        Command::ResourceCreate2d { resource_id, format, width, height },
+        Command::ResourceUnref { resource_id },
+        Command::SetScanout { r, scanout_id, resource_id: shown },
+        Command::TransferToHost2d { r, offset: 64, resource_id },
+        Command::ResourceAttachBacking { resource_id, entries },
+        Command::GetCapsetInfo { capset_index: 0 },
+        Command::GetCapset { capset_id: CapsetId::VENUS, capset_version: 0 },
+        Command::ResourceCreateBlob { resource_id, blob_mem, blob_flags, blob_id: BlobId(7), size, entries },
+        Command::SetScanoutBlob {
+            r,
+            scanout_id,
+            resource_id: shown,
+            width,
+            height,
+            format,
+            strides,
+            offsets,
+        },
+        Command::CtxCreate { capset_id: CapsetId::VENUS, debug_name: b"vkcube" },
+        Command::CtxAttachResource { resource_id },
+        Command::Submit3d { data: &[9; 20] },
+        Command::ResourceMapBlob { resource_id, offset: 8192 },
+        Command::UpdateCursor { scanout_id, resource_id: shown },
+    ];
+    let fence = gpu::Fence { timeline: FenceTimeline::Ring(RingIdx(1)), fence_id: FenceId(3) };
+    let encoded = commands.iter().map(|command| {
+        let mut bytes = Vec::new();
+        command.encode(Some(ContextId(1)), Some(fence), &mut bytes);
+        bytes
+    });
+    encoded.collect()
+}
+
+/// Numbers that a decoder compares with, a word each.
+fn dictionary() -> String {
+    let numbers = Venus::NUMBERS.iter().chain(ChainStruct::S_TYPES);
+    let words = numbers.map(|number| number.to_le_bytes().map(|byte| format!("\\x{byte:02x}")).concat());
+    words.map(|word| format!("\"{word}\"\n")).collect()
+}
+
+type Decoder = fn(i32, &mut Reader<'_>) -> Result<(), DecodeError>;
+
+/// The plainest form of every command or reply, some after each other in each seed.
+fn streams(decode: Decoder, framed: bool) -> Vec<Vec<u8>> {
+    let head =
+        |number: i32| if framed { [number.to_le_bytes(), 1_u32.to_le_bytes()].concat() } else { Vec::new() };
+    let all = Venus::NUMBERS.iter().map(|&number| [head(number), plainest(number, decode)].concat());
+    all.collect::<Vec<_>>().chunks(12).map(|some| some.concat()).collect()
+}
+
+/// Zeros, put right wherever the decoder complains.
+fn plainest(number: i32, decode: Decoder) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    for _ in 0..100 {
+        let arena = Arena::new(1 << 20);
+        let mut reader = Reader::new(&bytes, &arena);
+        let Err(error) = decode(number, &mut reader) else {
+            let length = reader.offset();
+            bytes.truncate(length);
+            return bytes;
+        };
+        let (at, value) = match error.kind {
+            Kind::Null => (error.offset - 8, 1),
+            Kind::Count { expected, .. } => (error.offset - 8, expected),
+            Kind::String { .. } => (error.offset - 8, 1),
+            Kind::StructureType { expected, .. } => (error.offset - 4, expected as u64),
+            Kind::Command(_) => (error.offset - 4, number as u64),
+            other => panic!("command {number}: {other}"),
+        };
+        let size = error_size(error.kind);
+        bytes[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
+    }
+    panic!("command {number} has no plain form");
+}
+
+/// Bytes of the number that is wrong.
+fn error_size(kind: Kind) -> usize {
+    if matches!(kind, Kind::StructureType { .. } | Kind::Command(_)) { 4 } else { 8 }
+}
+
+/// Members of a create info, the resource's length, position, bytes pending, extra offset.
+fn ring(offset: u64, buffer: u64, pending: u32) -> Vec<u8> {
+    let size = 192 + buffer + 4;
+    let places = [offset, size, 1_000_000, 0, 64, 128, 192, buffer, 192 + buffer, 4, offset + size];
+    let mut bytes = [0_u32, 4].map(u32::to_le_bytes).concat();
+    bytes.extend(places.iter().flat_map(|place| place.to_le_bytes()));
+    bytes.extend([u32::MAX - 7, pending, 0, 0].iter().flat_map(|word| word.to_le_bytes()));
+    bytes
+}
+
+fn packets() -> Vec<Vec<u8>> {
+    let (resource_id, size) = (ResourceId(5), 8192);
+    let fence = Fence { ring_idx: RingIdx(1), fence_id: FenceId(300) };
+    let gpu = GpuChoice { uuid: [3; 16], importable_types: 7 };
+    let setup =
+        WorkerSetup { ctx_id: ContextId(1), debug_name: "vkcube".into(), gpu, limits: Default::default() };
+    let to_worker = [
+        ToWorker::Setup(setup),
+        ToWorker::AttachResource { resource_id, size },
+        ToWorker::DetachResource { resource_id },
+        ToWorker::Submit { size: 3, inline: vec![1, 2, 3], fence: Some(fence) },
+        ToWorker::ExportBlob { resource_id, blob_id: BlobId(9), size, mappable: true },
+    ];
+    let reason = || "words".to_owned();
+    let to_device = [
+        ToDevice::Ready,
+        ToDevice::BlobExported { resource_id, map_info: MapInfo::WriteCombined },
+        ToDevice::BlobRefused { resource_id, reason: reason() },
+        ToDevice::FenceSignalled(fence),
+        ToDevice::Lost { reason: reason() },
+    ];
+    let to_worker = to_worker.iter().map(postcard::to_stdvec);
+    to_worker.chain(to_device.iter().map(postcard::to_stdvec)).map(|bytes| bytes.expect("encodes")).collect()
+}
+
+/// Half a kilobyte, which makes some dozen events (splitmix64).
+fn random_bytes(seed: u64) -> Vec<u8> {
+    let words = (1..=64_u64).map(|at| {
+        let mixed = (seed << 32).wrapping_add(at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)).to_le_bytes()
+    });
+    words.flatten().collect()
+}
