@@ -5,8 +5,12 @@ use std::path::{Path, PathBuf};
 
 /// How often `unsafe` may stand in each place that may have it at all. A number may fall freely; it rises only in a
 /// commit that changes it here. Everything else has none.
-const UNSAFE: &[(&str, usize)] =
-    &[("daemon/src/shm/", 21), ("daemon/src/sandbox/sys.rs", 6), ("daemon/src/vulkan/", 560)];
+const UNSAFE: &[(&str, usize)] = &[
+    ("daemon/src/shm/", 21),
+    ("daemon/src/sandbox/sys.rs", 6),
+    ("daemon/src/vulkan/", 560),
+    ("tests/src/bin/many_blobs.rs", 14),
+];
 
 /// Files of more lines than this, tests not counted, are split.
 const LINES_MAX: usize = 1000;
@@ -83,7 +87,9 @@ fn unsafe_code_is_where_it_may_be_and_not_more() {
     let mut counts = vec![0; UNSAFE.len()];
     let mut wrong = Vec::new();
     for source in sources() {
-        if let Some((_, root)) = FORBIDDING.iter().find(|(place, _)| source.path.starts_with(place)) {
+        let agreed = UNSAFE.iter().any(|(place, _)| source.path.starts_with(place));
+        let forbidding = FORBIDDING.iter().find(|(place, _)| source.path.starts_with(place));
+        if let (Some((_, root)), false) = (forbidding, agreed) {
             if source.path == *root && !source.code.contains("#![forbid(unsafe_code)]") {
                 wrong.push(format!("{root} does not forbid it"));
             }

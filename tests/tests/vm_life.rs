@@ -75,6 +75,21 @@ fn the_guest_driver_can_be_unbound_and_bound_again() -> Result<()> {
 }
 
 #[test]
+fn a_program_that_maps_a_thousand_blobs_meets_a_limit_and_harms_nothing() -> Result<()> {
+    let (guest, daemon) = start()?;
+    let program = std::fs::read(env!("CARGO_BIN_EXE_many_blobs")).context("reading the guest program")?;
+    let script =
+        format!("chmod +x /many_blobs; /many_blobs 1000 || exit 1; {VULKANINFO} || exit 2; /many_blobs 1000");
+    let script = Script::new(&script).with_file("many_blobs", program);
+    let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
+    let outcome = Vm::run(&guest, &script, &options).map_err(|error| error.context(daemon.log()))?;
+    ensure!(outcome.status == 0, "status {}\n{}\n{}", outcome.status, outcome.output, daemon.log());
+    println!("{}", outcome.output);
+    daemon.stop()?;
+    Ok(())
+}
+
+#[test]
 fn a_killed_machine_leaves_nothing_and_the_next_one_works() -> Result<()> {
     let (guest, daemon) = start()?;
     let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
