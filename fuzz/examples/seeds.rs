@@ -155,9 +155,9 @@ fn packets() -> Vec<Vec<u8>> {
     to_worker.chain(to_device.iter().map(postcard::to_stdvec)).map(|bytes| bytes.expect("encodes")).collect()
 }
 
-/// Half a kilobyte, which makes some dozen events (splitmix64).
+/// Four kilobytes, which make some hundred events (splitmix64).
 fn random_bytes(seed: u64) -> Vec<u8> {
-    let words = (1..=64_u64).map(|at| {
+    let words = (1..=512_u64).map(|at| {
         let mixed = (seed << 32).wrapping_add(at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -6,12 +6,12 @@ use protocol::ids::{BlobId, CapsetId, FenceId, ResourceId, RingIdx, ScanoutId};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, CommandType, Header, HeaderFlags};
 
 /// One event.
-#[derive(Debug, Arbitrary)]
+#[derive(Debug)]
 pub enum Event {
     /// A command of the guest.
-    Request { context: Id, fence: Option<GuestFence>, request: Request },
+    Request { context: Context, fence: Option<GuestFence>, request: Request },
     /// A message of a worker; nothing if the context has none.
-    Worker { context: Id, says: Says },
+    Worker { context: Context, says: Says },
     /// From now on the host fails, or not.
     HostFails(bool),
     /// The driver resets the device.
@@ -21,19 +21,23 @@ pub enum Event {
     },
 }
 
-/// A context, resource, blob or fence: 0 to 7.
+/// A context: mostly 1 to 3, sometimes none.
+#[derive(Clone, Copy, Debug)]
+pub struct Context(pub u32);
+
+/// A resource, blob, timeline or fence: 0 to 3. More would hardly ever meet.
 #[derive(Clone, Copy, Debug)]
 pub struct Id(pub u32);
 
 /// A fence, of the global timeline or of a ring.
 #[derive(Debug, Arbitrary)]
 pub struct GuestFence {
-    ring_idx: Option<u8>,
+    ring_idx: Option<Id>,
     id: Id,
 }
 
 /// A command.
-#[derive(Debug, Arbitrary)]
+#[derive(Debug)]
 pub enum Request {
     CtxCreate { capset: Capset },
     CtxDestroy,
@@ -41,10 +45,16 @@ pub enum Request {
     Detach(Id),
     Submit(u8),
     CreateBlob { resource: Id, memory: Memory, pages: Id, mappable: bool },
-    Create2d(Id),
     Unref(Id),
     Map { resource: Id, offset: Offset },
     Unmap(Id),
+    Bookkeeping(Bookkeeping),
+}
+
+/// A command without effects on workers or memory; grouped, to be rarer.
+#[derive(Clone, Copy, Debug, Arbitrary)]
+pub enum Bookkeeping {
+    Create2d(Id),
     AssignUuid(Id),
     SetScanout { scanout: Id, resource: Option<Id> },
     Flush(Id),
@@ -52,19 +62,12 @@ pub enum Request {
     GetCapset(Id),
 }
 
-/// The capability set of a context.
-#[derive(Debug, Arbitrary)]
-pub enum Capset {
-    /// None.
-    Shell,
-    /// Venus.
-    Venus,
-    /// Any.
-    Any(u8),
-}
+/// The capability set of a context, mostly Venus.
+#[derive(Debug)]
+pub struct Capset(CapsetId);
 
 /// Where a blob's memory comes from.
-#[derive(Debug, Arbitrary)]
+#[derive(Debug)]
 pub enum Memory {
     /// The guest.
     Guest,
@@ -77,8 +80,10 @@ pub enum Memory {
 }
 
 /// An offset in the host-visible region.
-#[derive(Debug, Arbitrary)]
+#[derive(Debug)]
 pub enum Offset {
+    /// That many pages.
+    Pages(Id),
     /// That many half pages.
     HalfPages(u8),
     /// Whatever.
@@ -86,17 +91,100 @@ pub enum Offset {
 }
 
 /// What a worker can say.
-#[derive(Debug, Arbitrary)]
+#[derive(Debug)]
 pub enum Says {
-    Signalled { ring_idx: u8, fence: Id },
+    Signalled { ring_idx: Id, fence: Id },
     Exported(Id),
     Refused(Id),
     Lost,
 }
 
+/// Resets and failures of the host are rare enough for the rest to get somewhere between them.
+impl Arbitrary<'_> for Event {
+    fn arbitrary(u: &mut Unstructured<'_>) -> Result<Self> {
+        Ok(match u.int_in_range(0..=63)? {
+            0 => Self::Reset { maps_kept: u.arbitrary()? },
+            1 => Self::HostFails(true),
+            2..=5 => Self::HostFails(false),
+            6..=19 => Self::Worker { context: u.arbitrary()?, says: u.arbitrary()? },
+            _ => Self::Request { context: u.arbitrary()?, fence: u.arbitrary()?, request: u.arbitrary()? },
+        })
+    }
+}
+
+/// A context that is lost is of little interest afterwards.
+impl Arbitrary<'_> for Says {
+    fn arbitrary(u: &mut Unstructured<'_>) -> Result<Self> {
+        Ok(match u.int_in_range(0..=31)? {
+            0 => Self::Lost,
+            1..=4 => Self::Refused(u.arbitrary()?),
+            5..=15 => Self::Exported(u.arbitrary()?),
+            _ => Self::Signalled { ring_idx: u.arbitrary()?, fence: u.arbitrary()? },
+        })
+    }
+}
+
+/// What must come together to matter is frequent: contexts, blobs, mappings.
+impl Arbitrary<'_> for Request {
+    fn arbitrary(u: &mut Unstructured<'_>) -> Result<Self> {
+        Ok(match u.int_in_range(0..=31)? {
+            0..=3 => Self::CtxCreate { capset: u.arbitrary()? },
+            4 => Self::CtxDestroy,
+            5..=10 => Self::CreateBlob {
+                resource: u.arbitrary()?,
+                memory: u.arbitrary()?,
+                pages: u.arbitrary()?,
+                mappable: !u.ratio(1, 8)?,
+            },
+            11..=15 => Self::Map { resource: u.arbitrary()?, offset: u.arbitrary()? },
+            16..=17 => Self::Unmap(u.arbitrary()?),
+            18..=20 => Self::Attach(u.arbitrary()?),
+            21..=22 => Self::Detach(u.arbitrary()?),
+            23..=24 => Self::Unref(u.arbitrary()?),
+            25..=28 => Self::Submit(u.arbitrary()?),
+            _ => Self::Bookkeeping(u.arbitrary()?),
+        })
+    }
+}
+
+impl Arbitrary<'_> for Memory {
+    fn arbitrary(u: &mut Unstructured<'_>) -> Result<Self> {
+        Ok(match u.int_in_range(0..=15)? {
+            0 => Self::Guest,
+            1 => Self::Hybrid,
+            2..=8 => Self::Shared,
+            _ => Self::Exported(u.arbitrary()?),
+        })
+    }
+}
+
+impl Arbitrary<'_> for Offset {
+    fn arbitrary(u: &mut Unstructured<'_>) -> Result<Self> {
+        Ok(match u.int_in_range(0..=15)? {
+            0 => Self::Any(u.arbitrary()?),
+            1 => Self::HalfPages(u.arbitrary()?),
+            _ => Self::Pages(u.arbitrary()?),
+        })
+    }
+}
+
+impl Arbitrary<'_> for Context {
+    fn arbitrary(u: &mut Unstructured<'_>) -> Result<Self> {
+        let number = u.int_in_range(0..=15)?;
+        Ok(Self(if number == 0 { 0 } else { 1 + number % 3 }))
+    }
+}
+
+impl Arbitrary<'_> for Capset {
+    fn arbitrary(u: &mut Unstructured<'_>) -> Result<Self> {
+        let number = u.int_in_range(0..=15)?;
+        Ok(Self(if number < 3 { CapsetId(number) } else { CapsetId::VENUS }))
+    }
+}
+
 impl Arbitrary<'_> for Id {
     fn arbitrary(u: &mut Unstructured<'_>) -> Result<Self> {
-        u.int_in_range(0..=7).map(Self)
+        u.int_in_range(0..=3).map(Self)
     }
 
     fn size_hint(_: usize) -> (usize, Option<usize>) {
@@ -111,8 +199,15 @@ impl From<Id> for ResourceId {
     }
 }
 
+impl From<Id> for RingIdx {
+    fn from(Id(number): Id) -> Self {
+        // The last one is refused.
+        Self(if number == 3 { Self::COUNT } else { number as u8 })
+    }
+}
+
 /// The header of a request.
-pub fn header(context: Id, fence: Option<&GuestFence>) -> Header {
+pub fn header(context: Context, fence: Option<&GuestFence>) -> Header {
     let ring_idx = fence.and_then(|fence| fence.ring_idx);
     let mut flags = HeaderFlags::empty();
     flags.set(HeaderFlags::FENCE, fence.is_some());
@@ -122,7 +217,7 @@ pub fn header(context: Id, fence: Option<&GuestFence>) -> Header {
         flags,
         fence_id: FenceId(fence.map_or(0, |fence| fence.id.0.into())),
         ctx_id: context.0,
-        ring_idx: RingIdx(ring_idx.unwrap_or(0)),
+        ring_idx: ring_idx.map_or(RingIdx::CONTEXT, Into::into),
     }
 }
 
@@ -130,12 +225,7 @@ impl Request {
     /// The command as the decoder would give it.
     pub fn command(&self) -> Command<'static> {
         match *self {
-            Self::CtxCreate { ref capset } => {
-                let capset_id = CapsetId(match capset {
-                    Capset::Shell => 0,
-                    Capset::Venus => CapsetId::VENUS.0,
-                    Capset::Any(number) => (*number).into(),
-                });
+            Self::CtxCreate { capset: Capset(capset_id) } => {
                 Command::CtxCreate { capset_id, debug_name: b"app" }
             }
             Self::CtxDestroy => Command::CtxDestroy,
@@ -158,18 +248,27 @@ impl Request {
                     entries: &[],
                 }
             }
-            Self::Create2d(id) => {
-                Command::ResourceCreate2d { resource_id: id.into(), format: 1, width: 1, height: 1 }
-            }
             Self::Unref(id) => Command::ResourceUnref { resource_id: id.into() },
             Self::Map { resource, ref offset } => {
                 let offset = match offset {
+                    Offset::Pages(count) => PAGE * u64::from(count.0),
                     Offset::HalfPages(count) => PAGE / 2 * u64::from(*count),
                     Offset::Any(offset) => *offset,
                 };
                 Command::ResourceMapBlob { resource_id: resource.into(), offset }
             }
             Self::Unmap(id) => Command::ResourceUnmapBlob { resource_id: id.into() },
+            Self::Bookkeeping(bookkeeping) => bookkeeping.command(),
+        }
+    }
+}
+
+impl Bookkeeping {
+    fn command(self) -> Command<'static> {
+        match self {
+            Self::Create2d(id) => {
+                Command::ResourceCreate2d { resource_id: id.into(), format: 1, width: 1, height: 1 }
+            }
             Self::AssignUuid(id) => Command::ResourceAssignUuid { resource_id: id.into() },
             Self::SetScanout { scanout, resource } => {
                 let (scanout_id, resource_id) = (ScanoutId(scanout.0), resource.map(Into::into));
