@@ -26,6 +26,16 @@ pub struct Device {
     host_pointer_alignment: u64,
     /// Queues the guest asked for so far.
     pub queues: Mutex<Vec<Arc<Queue>>>,
+    /// Queues that were created with the device.
+    created: Vec<CreatedQueues>,
+}
+
+/// Queues of one family and one set of flags.
+#[derive(Clone, Copy, Debug)]
+struct CreatedQueues {
+    flags: u32,
+    family: u32,
+    count: u32,
 }
 
 impl std::fmt::Debug for Device {
@@ -40,7 +50,7 @@ impl Device {
     /// # Safety
     ///
     /// `handle` is a live device of `physical` that nothing else destroys.
-    unsafe fn new(physical: Arc<PhysicalDevice>, handle: vk::Device) -> Self {
+    unsafe fn new(physical: Arc<PhysicalDevice>, handle: vk::Device, created: Vec<CreatedQueues>) -> Self {
         let instance = &physical.instance.ash;
         // SAFETY: the caller's promise.
         let ash = unsafe { ash::Device::load(instance.fp_v1_0(), handle) };
@@ -53,7 +63,7 @@ impl Device {
                 .map_or(std::ptr::null(), |function| function as *const c_void)
         });
         let host_pointer_alignment = host_pointer_alignment(instance, physical.handle);
-        Self { ash, table, host_pointer_alignment, queues: Mutex::default(), physical }
+        Self { ash, table, host_pointer_alignment, queues: Mutex::default(), created, physical }
     }
 
     /// The handle as a number.
@@ -174,7 +184,7 @@ fn open(
     c: &venus::CreateDevice<'_>,
 ) -> Result<Device, Fault> {
     let Some(info) = c.p_create_info else { return Err(Fault::lost("vkCreateDevice without a description")) };
-    check_queues(physical, info)?;
+    let created = created_queues(physical, info)?;
     let names = enabled_extensions(physical, info)?;
     let lowered = call.lowering().out_pointer(Some(info))?;
     // SAFETY: `lowered` is a struct of the arena that nothing else refers to.
@@ -196,17 +206,26 @@ fn open(
         return Err(Fault::Failed(result));
     }
     // SAFETY: the driver just made this device of `physical`.
-    Ok(unsafe { Device::new(physical.clone(), vk::Device::from_raw(raw)) })
+    Ok(unsafe { Device::new(physical.clone(), vk::Device::from_raw(raw), created) })
 }
 
-fn check_queues(physical: &PhysicalDevice, info: &venus::DeviceCreateInfo<'_>) -> Result<(), Fault> {
-    for queues in info.p_queue_create_infos.unwrap_or(&[]) {
+/// The queues a device creation asks for, refused if they are not offered.
+fn created_queues(
+    physical: &PhysicalDevice,
+    info: &venus::DeviceCreateInfo<'_>,
+) -> Result<Vec<CreatedQueues>, Fault> {
+    let asked = info.p_queue_create_infos.unwrap_or(&[]).iter().map(|queues| {
         let family = physical.families.get(queues.queue_family_index as usize);
-        if family.is_none_or(|family| queues.queue_count > family.queue_count) {
-            return Err(Fault::lost("queues of a family that is not offered"));
+        match family {
+            Some(family) if queues.queue_count <= family.queue_count => Ok(CreatedQueues {
+                flags: queues.flags.0,
+                family: queues.queue_family_index,
+                count: queues.queue_count,
+            }),
+            _ => Err(vk::Result::ERROR_INITIALIZATION_FAILED.into()),
         }
-    }
-    Ok(())
+    });
+    asked.collect()
 }
 
 /// Names for the host's device: what the guest enabled and was offered, and what this daemon needs.
@@ -249,15 +268,19 @@ pub fn get_device_queue2<'a>(
     let Some(ring_idx @ 1..=63) = ring_idx else {
         return Err(Fault::lost("a queue without a ring_idx of 1 to 63"));
     };
+    let exists = device.created.iter().any(|created| {
+        (created.flags, created.family) == (info.flags.0, info.queue_family_index)
+            && info.queue_index < created.count
+    });
+    if !exists {
+        return Err(Fault::lost("a queue that was not created"));
+    }
     let host = vk::DeviceQueueInfo2::default()
         .flags(vk::DeviceQueueCreateFlags::from_raw(info.flags.0))
         .queue_family_index(info.queue_family_index)
         .queue_index(info.queue_index);
-    // SAFETY: the device is live. Family and index are checked by the driver's answer: it is null if they do not exist.
+    // SAFETY: the device is live and was created with this queue.
     let raw = unsafe { device.ash.get_device_queue2(&host) };
-    if raw == vk::Queue::null() {
-        return Err(Fault::lost("a queue that was not created"));
-    }
     let queue = Queue::new(&device, raw, ring_idx as u8);
     call.renderer.bind_timeline(ring_idx as u8, &queue)?;
     device.queues.lock().push(queue.clone());
