@@ -63,7 +63,7 @@ impl Effects for World {
     type Ticket = PendingResponse;
 
     fn respond(&mut self, ticket: PendingResponse, response: Response) {
-        log::trace!("-> {response:?}");
+        log::trace!("-> {:#x}", response.response_type().0);
         ticket.respond(&response);
     }
 

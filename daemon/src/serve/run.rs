@@ -288,7 +288,7 @@ impl Server {
         };
         match Command::decode(&header, request, &self.command_limits) {
             Ok(command) => {
-                log::trace!(ctx_id = header.ctx_id; "{command:?}");
+                log::trace!(ctx_id = header.ctx_id; "{command}");
                 self.device.handle(&header, &command, pending, &mut self.world);
             }
             Err(error) => {

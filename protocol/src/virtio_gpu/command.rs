@@ -4,6 +4,7 @@ use super::header::{CommandType, HEADER_BYTES, Header, ResponseType};
 use super::types::{BlobFlags, BlobMem, MemEntry, Rect};
 use super::wire;
 use crate::ids::{BlobId, CapsetId, ResourceId, ScanoutId};
+use std::fmt;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 /// Bounds on the variable parts of a command.
@@ -113,6 +114,25 @@ pub enum Command<'a> {
     MoveCursor {
         scanout_id: ScanoutId,
     },
+}
+
+/// For logs: what the guest chose freely shows as its length only.
+impl fmt::Display for Command<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Submit3d { data } => write!(f, "Submit3d of {} bytes", data.len()),
+            Self::CtxCreate { capset_id, debug_name } => {
+                write!(f, "CtxCreate with capset {capset_id}, name of {} bytes", debug_name.len())
+            }
+            Self::ResourceAttachBacking { resource_id, entries } => {
+                write!(f, "ResourceAttachBacking of resource {resource_id}, {} entries", entries.len())
+            }
+            Self::ResourceCreateBlob { resource_id, blob_mem, blob_id, size, .. } => {
+                write!(f, "ResourceCreateBlob {resource_id}: {blob_mem:?}, blob id {blob_id}, {size} bytes")
+            }
+            other => write!(f, "{other:?}"),
+        }
+    }
 }
 
 /// Why bytes are no command of this device.

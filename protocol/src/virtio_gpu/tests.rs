@@ -291,3 +291,11 @@ fn the_configuration_space_has_sixteen_bytes() {
     use zerocopy::IntoBytes;
     assert_eq!(Config::new(1, 2).as_bytes(), hex("00000000 00000000 01000000 02000000"));
 }
+
+#[test]
+fn what_a_guest_chose_freely_is_not_in_the_log() {
+    let submit = Command::Submit3d { data: b"secret" }.to_string();
+    assert_eq!(submit, "Submit3d of 6 bytes");
+    let create = Command::CtxCreate { capset_id: CapsetId::VENUS, debug_name: b"\x1b[2J" }.to_string();
+    assert_eq!(create, "CtxCreate with capset 4, name of 4 bytes");
+}
