@@ -15,9 +15,9 @@ use crate::vm::Script;
 /// Seed of the model everybody uses. Its words are far enough apart that rounding does not change them.
 const SEED: u64 = 1;
 
-/// The program prints from a thread of its own, whose last words its end sometimes cuts off: so many more are generated
-/// than are compared.
-pub const SPARE_WORDS: u32 = 4;
+/// The program prints from a thread of its own, whose last words (a dozen was seen) its end sometimes cuts off: so many
+/// more are generated than are compared.
+pub const SPARE_WORDS: u32 = 32;
 
 /// The model file's bytes.
 #[must_use]

@@ -35,7 +35,7 @@ fn the_gpu_of_this_machine_computes_for_a_guest() -> Result<()> {
     std::fs::write(&model, completion::model())?;
     let words = || -> Result<Vec<String>> {
         let mut llama = client.through_vtest("llama-completion", &socket)?;
-        llama.args(completion::arguments(&model, 28));
+        llama.args(completion::arguments(&model, 24 + completion::SPARE_WORDS));
         Ok(succeed(llama, LIMIT)?.split_whitespace().take(24).map(str::to_owned).collect())
     };
     let first = words()?;

@@ -33,24 +33,40 @@ fn a_guest_that_restarts_while_it_computes_finds_a_working_gpu() -> Result<()> {
     Ok(())
 }
 
+/// The program maps nothing while it is paused: QEMU 11.1 crashes when a map or unmap request is on its way as it stops the
+/// device, and nothing a back end does can prevent that.
 #[test]
 fn a_paused_guest_continues_its_computation() -> Result<()> {
+    const WORDS: u32 = 200;
+    let expected = completion::native(&ClientRoot::open(Suite::Testing)?, WORDS)?;
     let (guest, daemon) = start()?;
-    let script = with_model(&format!("{COMPUTE_FOREVER}\nread -r word\n{STOP_COMPUTING}"));
+    let script = format!(
+        "$GENERATE -n {} </dev/null >/tmp/words 2>/tmp/log &
+         while kill -0 $! 2>/dev/null; do
+             [ $(wc -w </tmp/words) -gt ${{said:-4}} ] && said=$(wc -w </tmp/words) && echo {BUSY}
+             sleep 0.2
+         done
+         wait $! || {{ cat /tmp/log; exit 1; }}
+         echo '{MARK}'
+         cat /tmp/words",
+        WORDS + completion::SPARE_WORDS
+    );
     let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
-    let mut vm = Vm::boot(&guest, &script, &options)?;
+    let mut vm = Vm::boot(&guest, &with_model(&script), &options)?;
     let mut seen = vm.wait_for(BUSY, 0, LIMIT)?;
     for _ in 0..3 {
-        vm.qmp("stop")?;
+        vm.qmp("stop").map_err(|error| error.context(daemon.log()))?;
         thread::sleep(Duration::from_secs(1));
-        vm.qmp("cont")?;
+        vm.qmp("cont").map_err(|error| error.context(daemon.log()))?;
         // Two more: one may have been on its way.
         for _ in 0..2 {
             seen = vm.wait_for(BUSY, seen, LIMIT).map_err(|error| error.context(daemon.log()))?;
         }
     }
-    vm.send_line("go")?;
-    ensure!(vm.wait()?.status == 0);
+    let outcome = vm.wait().map_err(|error| error.context(daemon.log()))?;
+    ensure!(outcome.status == 0, "{}\n{}", outcome.output, daemon.log());
+    let words = outcome.output.rsplit_once(MARK).map(|(_, text)| completion::first_words(text, WORDS));
+    ensure!(words.as_ref() == Some(&expected), "the paused program said {words:?}, the host {expected:?}");
     daemon.stop()?;
     Ok(())
 }
@@ -151,12 +167,10 @@ fn a_killed_worker_ends_its_own_program_only() -> Result<()> {
     Ok(())
 }
 
-/// What the survivor said follows.
-const MARK: &str = "--- survivor:";
+/// What a program said follows.
+const MARK: &str = "--- said:";
 /// A computation in the background that reports every round.
 const COMPUTE_FOREVER: &str = "(while [ ! -e /tmp/stop ]; do $GENERATE >/tmp/words 2>/tmp/log || { cat /tmp/log; exit 1; }; echo round; done) &";
-/// Ends it, and the script with its status.
-const STOP_COMPUTING: &str = "touch /tmp/stop; wait $!";
 const BUSY: &str = "round";
 
 fn with_model(text: &str) -> Script {

@@ -155,11 +155,25 @@ impl Vm {
     /// # Errors
     /// QEMU refused, does not answer, or has ended.
     pub fn qmp(&mut self, command: &str) -> Result<()> {
-        // One connection for the machine's life: QEMU does not listen while it has one, and for a moment after.
+        self.control().and_then(|control| control.execute(command)).map_err(|error| {
+            // A machine that does not answer may be dying.
+            thread::sleep(BOOT_LIMIT / 60);
+            let end = self
+                .child
+                .try_wait()
+                .ok()
+                .flatten()
+                .map_or("running".to_owned(), |status| status.to_string());
+            error.context(format!("{command}; the machine: {end}\n{}", self.evidence()))
+        })
+    }
+
+    /// One connection for the machine's life: QEMU does not listen while it has one, and for a moment after.
+    fn control(&mut self) -> Result<&mut Qmp> {
         if self.qmp.is_none() {
             self.qmp = Some(Qmp::connect(&self.folder.path().join("qmp"))?);
         }
-        self.qmp.as_mut().context("just connected")?.execute(command)
+        self.qmp.as_mut().context("just connected")
     }
 
     /// Kills the machine without warning.
