@@ -34,7 +34,7 @@ fn a_guest_that_restarts_while_it_computes_finds_a_working_gpu() -> Result<()> {
 }
 
 /// The program maps nothing while it is paused: QEMU 11.1 crashes when a map or unmap request is on its way as it stops the
-/// device, and nothing a back end does can prevent that.
+/// device (seen with an unmap), and a request that was sent cannot be taken back.
 #[test]
 fn a_paused_guest_continues_its_computation() -> Result<()> {
     const WORDS: u32 = 200;
@@ -54,6 +54,8 @@ fn a_paused_guest_continues_its_computation() -> Result<()> {
     let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
     let mut vm = Vm::boot(&guest, &with_model(&script), &options)?;
     let mut seen = vm.wait_for(BUSY, 0, LIMIT)?;
+    let blobs = live_blobs(&daemon)?;
+    ensure!(blobs >= 12, "only {blobs} blobs are live");
     for _ in 0..3 {
         vm.qmp("stop").map_err(|error| error.context(daemon.log()))?;
         thread::sleep(Duration::from_secs(1));
@@ -177,6 +179,13 @@ fn with_model(text: &str) -> Script {
     let generate = completion::arguments("/model.gguf".as_ref(), 8).join(" ");
     let text = format!("GENERATE='llama-completion {generate}'\n{text}");
     Script::new(&text).with_file("model.gguf", completion::model())
+}
+
+/// Blobs the guest has: the device process holds a memory file of each.
+fn live_blobs(daemon: &DaemonProcess) -> Result<usize> {
+    let links = std::fs::read_dir(format!("/proc/{}/fd", daemon.id()))?.flatten();
+    let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    Ok(targets.filter(|target| target.to_string_lossy().starts_with("/memfd:")).count())
 }
 
 fn start() -> Result<(Guest, DaemonProcess)> {

@@ -78,7 +78,7 @@ const POLL: Duration = Duration::from_millis(50);
 impl Vm {
     /// Starts a machine that runs `script`. Returns when its first process runs.
     ///
-    /// About one emulated start in a hundred hangs somewhere in the kernel, so one start that takes too long is repeated.
+    /// An emulated start now and then hangs somewhere in the kernel, so one start that takes too long is repeated.
     ///
     /// # Errors
     /// QEMU cannot be had, the machine died, or hung twice.
