@@ -124,6 +124,11 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Leaves a tombstone for each id of a creation that made none.
+    pub fn none_created<H: Handle>(&self, ids: &[H], result: i32) -> Result<(), ContextLost> {
+        ids.iter().try_for_each(|id| self.not_created(Some(id), result))
+    }
+
     /// Removes an object to destroy it; none if there is nothing to destroy.
     pub fn take<H: Handle>(&self, id: H) -> Result<Option<u64>, Fault> {
         Ok(self.renderer.objects.remove(id)?.map(|object| object.raw))

@@ -98,7 +98,10 @@ pub fn allocate_command_buffers<'a>(
         return Err(Fault::lost("vkAllocateCommandBuffers without ids"));
     };
     let lowered = match call.lowering().pointer(Some(info)) {
-        Err(Fault::Failed(result)) => return refused_command_buffers(call, c, ids, result),
+        Err(Fault::Failed(result)) => {
+            call.none_created(ids, result)?;
+            return Ok(c.failed(venus::VkResult(result)));
+        }
         lowered => lowered?,
     };
     let raws = call.arena.slice_try_fill(ids.len(), |_| Ok::<_, Fault>(0u64))?;
@@ -108,24 +111,10 @@ pub fn allocate_command_buffers<'a>(
     // SAFETY: the device is live, `info` lives in the arena, and the decoder checked that there are as many ids as it asks for.
     let result = unsafe { function(device.raw(), lowered, raws.as_mut_ptr()) };
     if result < 0 {
-        return refused_command_buffers(call, c, ids, result);
+        call.none_created(ids, result)?;
+        return Ok(c.failed(venus::VkResult(result)));
     }
     bind_children(call, &device, info.command_pool, ids, raws)?;
-    Ok(venus::AllocateCommandBuffersReply {
-        result: venus::VkResult(result),
-        p_command_buffers: c.p_command_buffers,
-    })
-}
-
-fn refused_command_buffers<'a>(
-    call: &Call<'a>,
-    c: &venus::AllocateCommandBuffers<'a>,
-    ids: &[venus::CommandBuffer],
-    result: i32,
-) -> Result<venus::AllocateCommandBuffersReply<'a>, Fault> {
-    for id in ids {
-        call.not_created(Some(id), result)?;
-    }
     Ok(venus::AllocateCommandBuffersReply {
         result: venus::VkResult(result),
         p_command_buffers: c.p_command_buffers,

@@ -65,7 +65,10 @@ pub fn allocate_descriptor_sets<'a>(
         return Err(Fault::lost("vkAllocateDescriptorSets without ids"));
     };
     let lowered = match call.lowering().pointer(Some(info)) {
-        Err(Fault::Failed(result)) => return refused(call, c, ids, result),
+        Err(Fault::Failed(result)) => {
+            call.none_created(ids, result)?;
+            return Ok(c.failed(venus::VkResult(result)));
+        }
         lowered => lowered?,
     };
     let raws = call.arena.slice_try_fill(ids.len(), |_| Ok::<_, Fault>(0u64))?;
@@ -75,24 +78,10 @@ pub fn allocate_descriptor_sets<'a>(
     // SAFETY: the device is live, `info` lives in the arena, and the decoder checked that there are as many ids as it asks for.
     let result = unsafe { function(device.raw(), lowered, raws.as_mut_ptr()) };
     if result < 0 {
-        return refused(call, c, ids, result);
+        call.none_created(ids, result)?;
+        return Ok(c.failed(venus::VkResult(result)));
     }
     bind_children(call, &device, info.descriptor_pool, ids, raws)?;
-    Ok(venus::AllocateDescriptorSetsReply {
-        result: venus::VkResult(result),
-        p_descriptor_sets: c.p_descriptor_sets,
-    })
-}
-
-fn refused<'a>(
-    call: &Call<'a>,
-    c: &venus::AllocateDescriptorSets<'a>,
-    ids: &[venus::DescriptorSet],
-    result: i32,
-) -> Result<venus::AllocateDescriptorSetsReply<'a>, Fault> {
-    for id in ids {
-        call.not_created(Some(id), result)?;
-    }
     Ok(venus::AllocateDescriptorSetsReply {
         result: venus::VkResult(result),
         p_descriptor_sets: c.p_descriptor_sets,

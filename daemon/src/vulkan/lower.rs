@@ -37,9 +37,9 @@ pub struct Lowering<'l> {
 
 /// The first two members of every struct that can be in a chain.
 #[repr(C)]
-struct Header {
-    s_type: i32,
-    p_next: *const c_void,
+pub(super) struct Header {
+    pub s_type: i32,
+    pub p_next: *const c_void,
 }
 
 impl Lowering<'_> {

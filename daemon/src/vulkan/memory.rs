@@ -7,13 +7,13 @@ use super::call::Call;
 use super::device::Device;
 use super::error::Fault;
 use super::objects::State;
+use crate::shm::{self, Mapping};
 use ash::vk;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
 use std::ffi::c_void;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Memory of a guest's device.
@@ -27,60 +27,33 @@ pub struct Memory {
 #[derive(Debug)]
 pub struct Pages {
     fd: OwnedFd,
-    address: *mut c_void,
-    size: usize,
+    /// Unmapped on drop; the driver's import was freed before (see `Device::destroy` and `free_memory`).
+    mapping: Mapping,
 }
-
-// SAFETY: the address is only handed to the driver and unmapped; nothing here reads or writes through it.
-unsafe impl Send for Pages {}
-// SAFETY: as above.
-unsafe impl Sync for Pages {}
 
 impl Pages {
     /// Zeroed pages for at least `size` bytes, in multiples of `alignment`, which is a power of two.
-    pub fn new(size: u64, alignment: u64) -> Result<Self, rustix::io::Errno> {
+    pub fn new(size: u64, alignment: u64) -> io::Result<Self> {
         let alignment = alignment.max(rustix::param::page_size() as u64);
-        let size = size.max(1).checked_next_multiple_of(alignment).ok_or(rustix::io::Errno::NOMEM)?;
-        let bytes = usize::try_from(size).map_err(|_| rustix::io::Errno::NOMEM)?;
-        let fd = rustix::fs::memfd_create(c"vulkan-memory", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&fd, size)?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        let address = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &fd,
-                0,
-            )
-        }?;
-        Ok(Self { fd, address, size: bytes })
+        let size = size.max(1).checked_next_multiple_of(alignment).ok_or(io::ErrorKind::OutOfMemory)?;
+        let fd = shm::create("vulkan-memory", size)?;
+        let mapping = Mapping::new(&fd, size).map_err(io::Error::other)?;
+        Ok(Self { fd, mapping })
     }
 
     /// Where they are mapped in this process.
     pub fn address(&self) -> *mut c_void {
-        self.address
+        self.mapping.as_ptr()
     }
 
     /// Bytes.
     pub fn size(&self) -> u64 {
-        self.size as u64
+        self.mapping.len()
     }
 
     /// A descriptor for the device process.
-    pub fn duplicate(&self) -> Result<OwnedFd, std::io::Error> {
-        self.fd.as_fd().try_clone_to_owned()
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours; the driver's import was freed before (see `Device::destroy` and `free_memory`).
-        if let Err(error) = unsafe { rustix::mm::munmap(self.address, self.size) } {
-            log::error!("cannot unmap memory: {error}");
-        }
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
     }
 }
 

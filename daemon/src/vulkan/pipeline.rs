@@ -21,13 +21,8 @@ pub fn create_compute_pipelines<'a>(
     };
     let (cache, infos) = match lowered {
         Err(Fault::Failed(result)) => {
-            for id in ids {
-                call.not_created(Some(id), result)?;
-            }
-            return Ok(venus::CreateComputePipelinesReply {
-                result: venus::VkResult(result),
-                p_pipelines: c.p_pipelines,
-            });
+            call.none_created(ids, result)?;
+            return Ok(c.failed(venus::VkResult(result)));
         }
         lowered => lowered?,
     };

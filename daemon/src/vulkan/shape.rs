@@ -2,6 +2,7 @@
 //! difference. Extensions have a table of their own.
 
 use super::generated::sys;
+use super::lower::Header;
 use ash::vk;
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -149,19 +150,13 @@ fn for_each_withheld(chain: *const c_void, mut visit: impl FnMut(&mut vk::Bool32
     });
 }
 
-#[repr(C)]
-struct Header {
-    s_type: vk::StructureType,
-    p_next: *const c_void,
-}
-
 /// Visits a chain that this process lowered.
 fn for_each(first: *const c_void, mut visit: impl FnMut(vk::StructureType, *mut u8)) {
     let mut at = first;
     while !at.is_null() {
         // SAFETY: chains are written by `Lowering::linked`; every struct in one starts with a header.
         let header = unsafe { &*at.cast::<Header>() };
-        visit(header.s_type, at.cast_mut().cast());
+        visit(vk::StructureType::from_raw(header.s_type), at.cast_mut().cast());
         at = header.p_next;
     }
 }

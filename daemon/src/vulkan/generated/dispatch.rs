@@ -19,10 +19,7 @@ pub fn execute<'a>(
                 crate::vulkan::instance::create_instance(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::CreateInstanceReply {
-                        result: venus::VkResult(result),
-                        p_instance: c.p_instance,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -48,11 +45,7 @@ pub fn execute<'a>(
                 crate::vulkan::instance::enumerate_physical_devices(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::EnumeratePhysicalDevicesReply {
-                        result: venus::VkResult(result),
-                        p_physical_device_count: c.p_physical_device_count,
-                        p_physical_devices: c.p_physical_devices,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -98,10 +91,7 @@ pub fn execute<'a>(
                 ),
                 |result| {
                     let _ = result;
-                    Ok(venus::GetPhysicalDeviceImageFormatPropertiesReply {
-                        result: venus::VkResult(result),
-                        p_image_format_properties: c.p_image_format_properties,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -166,10 +156,7 @@ pub fn execute<'a>(
                 crate::vulkan::device::create_device(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::CreateDeviceReply {
-                        result: venus::VkResult(result),
-                        p_device: c.p_device,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -198,11 +185,7 @@ pub fn execute<'a>(
                 ),
                 |result| {
                     let _ = result;
-                    Ok(venus::EnumerateInstanceExtensionPropertiesReply {
-                        result: venus::VkResult(result),
-                        p_property_count: c.p_property_count,
-                        p_properties: c.p_properties,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -218,11 +201,7 @@ pub fn execute<'a>(
                 ),
                 |result| {
                     let _ = result;
-                    Ok(venus::EnumerateDeviceExtensionPropertiesReply {
-                        result: venus::VkResult(result),
-                        p_property_count: c.p_property_count,
-                        p_properties: c.p_properties,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -235,11 +214,7 @@ pub fn execute<'a>(
                 crate::vulkan::instance::enumerate_instance_layer_properties(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::EnumerateInstanceLayerPropertiesReply {
-                        result: venus::VkResult(result),
-                        p_property_count: c.p_property_count,
-                        p_properties: c.p_properties,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -252,11 +227,7 @@ pub fn execute<'a>(
                 super::physical_device::enumerate_device_layer_properties(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::EnumerateDeviceLayerPropertiesReply {
-                        result: venus::VkResult(result),
-                        p_property_count: c.p_property_count,
-                        p_properties: c.p_properties,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -269,9 +240,7 @@ pub fn execute<'a>(
                 crate::vulkan::queue::queue_submit(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::QueueSubmitReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -284,9 +253,7 @@ pub fn execute<'a>(
                 crate::vulkan::queue::queue_wait_idle(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::QueueWaitIdleReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -299,9 +266,7 @@ pub fn execute<'a>(
                 crate::vulkan::device::device_wait_idle(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::DeviceWaitIdleReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -314,10 +279,7 @@ pub fn execute<'a>(
                 crate::vulkan::memory::allocate_memory(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::AllocateMemoryReply {
-                        result: venus::VkResult(result),
-                        p_memory: c.p_memory,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -358,9 +320,7 @@ pub fn execute<'a>(
                 super::buffer::bind_buffer_memory(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::BindBufferMemoryReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -373,9 +333,7 @@ pub fn execute<'a>(
                 super::image::bind_image_memory(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::BindImageMemoryReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -454,10 +412,7 @@ pub fn execute<'a>(
                 crate::vulkan::sync::create_fence(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::CreateFenceReply {
-                        result: venus::VkResult(result),
-                        p_fence: c.p_fence,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -483,9 +438,7 @@ pub fn execute<'a>(
                 super::fence::reset_fences(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::ResetFencesReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -498,9 +451,7 @@ pub fn execute<'a>(
                 super::fence::get_fence_status(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::GetFenceStatusReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -513,9 +464,7 @@ pub fn execute<'a>(
                 crate::vulkan::sync::wait_for_fences(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::WaitForFencesReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -528,10 +477,7 @@ pub fn execute<'a>(
                 crate::vulkan::sync::create_semaphore(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::CreateSemaphoreReply {
-                        result: venus::VkResult(result),
-                        p_semaphore: c.p_semaphore,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -558,10 +504,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.not_created(c.p_event, result)?;
-                    Ok(venus::CreateEventReply {
-                        result: venus::VkResult(result),
-                        p_event: c.p_event,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -587,9 +530,7 @@ pub fn execute<'a>(
                 super::event::get_event_status(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::GetEventStatusReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -602,9 +543,7 @@ pub fn execute<'a>(
                 super::event::set_event(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::SetEventReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -617,9 +556,7 @@ pub fn execute<'a>(
                 super::event::reset_event(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::ResetEventReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -633,10 +570,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.not_created(c.p_query_pool, result)?;
-                    Ok(venus::CreateQueryPoolReply {
-                        result: venus::VkResult(result),
-                        p_query_pool: c.p_query_pool,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -662,10 +596,7 @@ pub fn execute<'a>(
                 crate::vulkan::query::get_query_pool_results(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::GetQueryPoolResultsReply {
-                        result: venus::VkResult(result),
-                        p_data: c.p_data,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -679,10 +610,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.not_created(c.p_buffer, result)?;
-                    Ok(venus::CreateBufferReply {
-                        result: venus::VkResult(result),
-                        p_buffer: c.p_buffer,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -709,10 +637,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.not_created(c.p_view, result)?;
-                    Ok(venus::CreateBufferViewReply {
-                        result: venus::VkResult(result),
-                        p_view: c.p_view,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -739,10 +664,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.not_created(c.p_image, result)?;
-                    Ok(venus::CreateImageReply {
-                        result: venus::VkResult(result),
-                        p_image: c.p_image,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -784,10 +706,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.not_created(c.p_view, result)?;
-                    Ok(venus::CreateImageViewReply {
-                        result: venus::VkResult(result),
-                        p_view: c.p_view,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -814,10 +733,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.not_created(c.p_shader_module, result)?;
-                    Ok(venus::CreateShaderModuleReply {
-                        result: venus::VkResult(result),
-                        p_shader_module: c.p_shader_module,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -843,10 +759,7 @@ pub fn execute<'a>(
                 crate::vulkan::pipeline::create_pipeline_cache(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::CreatePipelineCacheReply {
-                        result: venus::VkResult(result),
-                        p_pipeline_cache: c.p_pipeline_cache,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -873,11 +786,7 @@ pub fn execute<'a>(
                 super::pipeline::get_pipeline_cache_data(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::GetPipelineCacheDataReply {
-                        result: venus::VkResult(result),
-                        p_data_size: c.p_data_size,
-                        p_data: c.p_data,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -890,9 +799,7 @@ pub fn execute<'a>(
                 super::pipeline::merge_pipeline_caches(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::MergePipelineCachesReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -905,10 +812,7 @@ pub fn execute<'a>(
                 crate::vulkan::pipeline::create_compute_pipelines(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::CreateComputePipelinesReply {
-                        result: venus::VkResult(result),
-                        p_pipelines: c.p_pipelines,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -935,10 +839,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.not_created(c.p_pipeline_layout, result)?;
-                    Ok(venus::CreatePipelineLayoutReply {
-                        result: venus::VkResult(result),
-                        p_pipeline_layout: c.p_pipeline_layout,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -966,10 +867,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.not_created(c.p_sampler, result)?;
-                    Ok(venus::CreateSamplerReply {
-                        result: venus::VkResult(result),
-                        p_sampler: c.p_sampler,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -996,10 +894,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.not_created(c.p_set_layout, result)?;
-                    Ok(venus::CreateDescriptorSetLayoutReply {
-                        result: venus::VkResult(result),
-                        p_set_layout: c.p_set_layout,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1026,10 +921,7 @@ pub fn execute<'a>(
                 crate::vulkan::descriptor_pool::create_descriptor_pool(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::CreateDescriptorPoolReply {
-                        result: venus::VkResult(result),
-                        p_descriptor_pool: c.p_descriptor_pool,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1056,9 +948,7 @@ pub fn execute<'a>(
                 crate::vulkan::descriptor_pool::reset_descriptor_pool(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::ResetDescriptorPoolReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1071,10 +961,7 @@ pub fn execute<'a>(
                 crate::vulkan::descriptor_pool::allocate_descriptor_sets(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::AllocateDescriptorSetsReply {
-                        result: venus::VkResult(result),
-                        p_descriptor_sets: c.p_descriptor_sets,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1087,9 +974,7 @@ pub fn execute<'a>(
                 crate::vulkan::descriptor_pool::free_descriptor_sets(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::FreeDescriptorSetsReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1116,10 +1001,7 @@ pub fn execute<'a>(
                 crate::vulkan::command_pool::create_command_pool(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::CreateCommandPoolReply {
-                        result: venus::VkResult(result),
-                        p_command_pool: c.p_command_pool,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1145,9 +1027,7 @@ pub fn execute<'a>(
                 crate::vulkan::command_pool::reset_command_pool(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::ResetCommandPoolReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1160,10 +1040,7 @@ pub fn execute<'a>(
                 crate::vulkan::command_pool::allocate_command_buffers(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::AllocateCommandBuffersReply {
-                        result: venus::VkResult(result),
-                        p_command_buffers: c.p_command_buffers,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1190,9 +1067,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.spoil(c.command_buffer, result);
-                    Ok(venus::BeginCommandBufferReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1206,9 +1081,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.spoil(c.command_buffer, result);
-                    Ok(venus::EndCommandBufferReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1222,9 +1095,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.spoil(c.command_buffer, result);
-                    Ok(venus::ResetCommandBufferReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1592,10 +1463,7 @@ pub fn execute<'a>(
                 crate::vulkan::instance::enumerate_instance_version(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::EnumerateInstanceVersionReply {
-                        result: venus::VkResult(result),
-                        p_api_version: c.p_api_version,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1608,9 +1476,7 @@ pub fn execute<'a>(
                 super::buffer::bind_buffer_memory2(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::BindBufferMemory2Reply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1623,9 +1489,7 @@ pub fn execute<'a>(
                 super::image::bind_image_memory2(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::BindImageMemory2Reply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1681,12 +1545,7 @@ pub fn execute<'a>(
                 crate::vulkan::instance::enumerate_physical_device_groups(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::EnumeratePhysicalDeviceGroupsReply {
-                        result: venus::VkResult(result),
-                        p_physical_device_group_count: c.p_physical_device_group_count,
-                        p_physical_device_group_properties: c
-                            .p_physical_device_group_properties,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1794,10 +1653,7 @@ pub fn execute<'a>(
                 ),
                 |result| {
                     let _ = result;
-                    Ok(venus::GetPhysicalDeviceImageFormatProperties2Reply {
-                        result: venus::VkResult(result),
-                        p_image_format_properties: c.p_image_format_properties,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -1895,10 +1751,7 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     call.not_created(c.p_ycbcr_conversion, result)?;
-                    Ok(venus::CreateSamplerYcbcrConversionReply {
-                        result: venus::VkResult(result),
-                        p_ycbcr_conversion: c.p_ycbcr_conversion,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2008,10 +1861,7 @@ pub fn execute<'a>(
                 super::semaphore::get_semaphore_counter_value(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::GetSemaphoreCounterValueReply {
-                        result: venus::VkResult(result),
-                        p_value: c.p_value,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2024,9 +1874,7 @@ pub fn execute<'a>(
                 crate::vulkan::sync::wait_semaphores(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::WaitSemaphoresReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2039,9 +1887,7 @@ pub fn execute<'a>(
                 super::semaphore::signal_semaphore(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::SignalSemaphoreReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2108,10 +1954,7 @@ pub fn execute<'a>(
                 super::image::get_image_drm_format_modifier_properties_ext(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::GetImageDrmFormatModifierPropertiesEXTReply {
-                        result: venus::VkResult(result),
-                        p_properties: c.p_properties,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2130,10 +1973,7 @@ pub fn execute<'a>(
                 crate::vulkan::memory::get_memory_resource_properties_mesa(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::GetMemoryResourcePropertiesMESAReply {
-                        result: venus::VkResult(result),
-                        p_memory_resource_properties: c.p_memory_resource_properties,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2216,9 +2056,7 @@ pub fn execute<'a>(
                 crate::vulkan::queue::queue_submit2(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::QueueSubmit2Reply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2367,11 +2205,7 @@ pub fn execute<'a>(
                 ),
                 |result| {
                     let _ = result;
-                    Ok(venus::GetPhysicalDeviceCalibrateableTimeDomainsKHRReply {
-                        result: venus::VkResult(result),
-                        p_time_domain_count: c.p_time_domain_count,
-                        p_time_domains: c.p_time_domains,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2384,11 +2218,7 @@ pub fn execute<'a>(
                 super::device::get_calibrated_timestamps_khr(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::GetCalibratedTimestampsKHRReply {
-                        result: venus::VkResult(result),
-                        p_timestamps: c.p_timestamps,
-                        p_max_deviation: c.p_max_deviation,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2589,9 +2419,7 @@ pub fn execute<'a>(
                 super::image::copy_image_to_image(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::CopyImageToImageReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2604,9 +2432,7 @@ pub fn execute<'a>(
                 super::image::transition_image_layout(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::TransitionImageLayoutReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2619,10 +2445,7 @@ pub fn execute<'a>(
                 crate::vulkan::host_copy::copy_image_to_memory_mesa(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::CopyImageToMemoryMESAReply {
-                        result: venus::VkResult(result),
-                        p_data: c.p_data,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2635,9 +2458,7 @@ pub fn execute<'a>(
                 crate::vulkan::host_copy::copy_memory_to_image_mesa(call, c),
                 |result| {
                     let _ = result;
-                    Ok(venus::CopyMemoryToImageMESAReply {
-                        result: venus::VkResult(result),
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {
@@ -2653,11 +2474,7 @@ pub fn execute<'a>(
                 ),
                 |result| {
                     let _ = result;
-                    Ok(venus::GetPhysicalDeviceCooperativeMatrixPropertiesKHRReply {
-                        result: venus::VkResult(result),
-                        p_property_count: c.p_property_count,
-                        p_properties: c.p_properties,
-                    })
+                    Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
             if let Some(w) = reply {

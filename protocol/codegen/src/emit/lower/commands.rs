@@ -283,7 +283,6 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
 fn arm(c: &Command) -> TokenStream {
     let variant = format_ident!("{}", c.names.rust);
     let snake = format_ident!("{}", c.snake);
-    let reply = format_ident!("{}Reply", c.names.rust);
     let path = match kind(c) {
         Kind::Transport => {
             let vk = &c.names.vk;
@@ -309,24 +308,30 @@ fn arm(c: &Command) -> TokenStream {
         }
         _ => quote!(),
     };
-    let ret = match c.ret {
-        Return::Void => quote!(),
-        Return::Result => quote!(result: venus::VkResult(result),),
-        Return::Value(_) => quote!(ret: 0,),
-    };
-    let echoed = outs(c).map(|p| {
-        let name = field(&p.member.rust);
-        quote!(#name: c.#name,)
-    });
+    let failed = failed_reply(c);
     quote! {
         Command::#variant(c) => {
             let value = settle(#path(call, c), |result| {
                 let _ = result;
                 #on_failure
-                Ok(venus::#reply { #ret #(#echoed)* })
+                Ok(#failed)
             })?;
             if let Some(w) = reply { value.encode(w); }
             Ok(())
         }
     }
+}
+
+/// The reply of a command that was not executed: out parameters go back as they came.
+fn failed_reply(c: &Command) -> TokenStream {
+    if c.ret == Return::Result {
+        return quote!(c.failed(venus::VkResult(result)));
+    }
+    let reply = format_ident!("{}Reply", c.names.rust);
+    let ret = (c.ret != Return::Void).then(|| quote!(ret: 0,));
+    let echoed = outs(c).map(|p| {
+        let name = field(&p.member.rust);
+        quote!(#name: c.#name,)
+    });
+    quote!(venus::#reply { #ret #(#echoed)* })
 }
