@@ -2,11 +2,14 @@
 
 use anyhow::{Context, Result};
 use protocol::ids::{BlobId, RingIdx};
+use protocol::venus::generated::{DestroyRingMESA, RingStatusFlagsMESA};
 use protocol::virtio_gpu::{BlobFlags, Command};
 use rustix::process::{Signal, kill_process};
+use std::sync::Arc;
 use std::time::Duration;
-use tests::daemon::Daemon;
+use tests::daemon::{Daemon, eventually};
 use tests::guest::PATIENCE;
+use tests::guest::ring::{ASYNC, Ring, RingOptions, encode};
 use vm_memory::{Bytes, VolatileMemory};
 
 #[test]
@@ -38,6 +41,24 @@ fn fences_of_a_killed_worker_complete_and_others_do_not_notice() -> Result<()> {
     assert!(map.wait(PATIENCE).is_err());
     guest.submit_fenced(other, RingIdx(0), &[]).wait(PATIENCE)?;
     daemon.wait_for_workers(1)?;
+    Ok(())
+}
+
+#[test]
+fn rings_of_a_killed_worker_are_fatal_and_ended_ones_are_left_alone() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = Arc::new(daemon.guest()?);
+    let context = guest.create_context("victim")?;
+    let worker = daemon.wait_for_workers(1)?[0];
+    let rings = (0..3).map(|_| Ring::create(&guest, context, RingOptions::default()));
+    let mut rings = rings.collect::<Result<Vec<_>>>()?;
+    let ended = rings.remove(1);
+    let destroy = encode(|w| DestroyRingMESA { ring: ended.id() }.encode(ASYNC, w));
+    guest.submit_fenced(context, RingIdx(0), &destroy).wait(PATIENCE)?;
+    kill_process(worker, Signal::KILL)?;
+    let fatal = |ring: &Ring| ring.status().contains(RingStatusFlagsMESA::FATAL);
+    assert!(eventually(PATIENCE, || rings.iter().all(fatal)), "the driver is not told");
+    assert!(!fatal(&ended), "memory of a ring that has ended was written to");
     Ok(())
 }
 

@@ -194,6 +194,11 @@ impl<T> Device<T> {
         })
     }
 
+    /// Whether a resource is attached to a context.
+    pub fn sees(&self, ctx_id: ContextId, resource_id: ResourceId) -> bool {
+        self.contexts.get(&ctx_id).is_some_and(|context| context.attached.contains(&resource_id))
+    }
+
     /// The context a command names, if commands can be sent to it.
     pub(super) fn venus_context(&self, header: &Header) -> Result<ContextId, GuestError> {
         let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;

@@ -100,6 +100,20 @@ pub enum ToDevice {
     },
     /// A fence of [`ToWorker::Submit`] is passed. Per timeline in submission order.
     FenceSignalled(Fence),
+    /// A ring begins: should the worker die, the device process marks it FATAL.
+    RingBegins {
+        /// The driver's id of the ring.
+        ring: u64,
+        /// The shared memory it lies in.
+        resource_id: ResourceId,
+        /// Byte offset of its status word there, a multiple of 4.
+        status: u64,
+    },
+    /// A ring has ended: the driver uses its memory for something else.
+    RingEnds {
+        /// The driver's id of the ring.
+        ring: u64,
+    },
     /// The context cannot go on (undecodable stream, lost device): its rings are FATAL and every fence is answered at once.
     Lost {
         /// For the log, in words of ours.

@@ -2,6 +2,7 @@
 
 use super::blobs::Blobs;
 use super::limiter::LogLimiter;
+use super::rings::Rings;
 use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError};
 use crate::ipc::{Fence, INLINE_SUBMIT_MAX, ToWorker};
@@ -20,6 +21,7 @@ pub struct World {
     pub session: Option<Session>,
     pub workers: Workers,
     pub blobs: Blobs,
+    pub rings: Rings,
     pub limiter: LogLimiter,
     /// Offset and bytes of mappings the frontend made after it had stopped the queues: if that was for a reset, it has
     /// dropped all others and kept these.
@@ -80,6 +82,7 @@ impl Effects for World {
 
     fn end_worker(&mut self, ctx_id: ContextId) {
         self.workers.end(ctx_id);
+        self.rings.forget(ctx_id);
     }
 
     fn submit(

@@ -8,6 +8,7 @@ mod blobs;
 mod effects;
 mod gpu;
 mod limiter;
+mod rings;
 mod run;
 mod socket;
 mod workers;

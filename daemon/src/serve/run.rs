@@ -3,6 +3,7 @@
 use super::blobs::Blobs;
 use super::effects::World;
 use super::limiter::LogLimiter;
+use super::rings::Rings;
 use super::socket::Listen;
 use super::workers::{CHANNEL_TOKEN, FromWorker, PROCESS_TOKEN, Workers};
 use crate::config::{ContextLimits, DeviceLimits, GpuChoice};
@@ -111,6 +112,7 @@ impl Server {
                 session: None,
                 workers,
                 blobs: Blobs::default(),
+                rings: Rings::new(options.context_limits.rings),
                 limiter: LogLimiter::default(),
                 late_maps: Vec::new(),
             },
@@ -340,6 +342,10 @@ impl Server {
             ToDevice::BlobRefused { resource_id, reason } => {
                 self.refuse_blob(ctx_id, resource_id, &reason);
             }
+            ToDevice::RingBegins { ring, resource_id, status } => {
+                self.world.rings.begins(ctx_id, ring, resource_id, status);
+            }
+            ToDevice::RingEnds { ring } => self.world.rings.ends(ctx_id, ring),
             ToDevice::Lost { reason } => self.lose(ctx_id, &reason),
         }
     }
@@ -381,6 +387,9 @@ impl Server {
         if self.world.workers.is_running(ctx_id) {
             self.world.warn("context lost", format_args!("context {ctx_id} is lost: {reason:?}"));
             self.world.workers.end(ctx_id);
+            // A worker that was killed could not tell the driver.
+            let seen = |resource_id| self.device.sees(ctx_id, resource_id);
+            self.world.rings.fail(ctx_id, &self.world.blobs, seen);
             self.device.context_lost(ctx_id, &mut self.world);
         }
     }

@@ -96,11 +96,14 @@ impl Peer {
         peer
     }
 
+    /// The next message that is not about rings.
     fn answer(&self) -> ToDevice {
         let start = Instant::now();
         loop {
-            if let Some((answer, _)) = self.channel.try_receive().unwrap() {
-                return answer;
+            match self.channel.try_receive().unwrap() {
+                Some((ToDevice::RingBegins { .. } | ToDevice::RingEnds { .. }, _)) => continue,
+                Some((answer, _)) => return answer,
+                None => {}
             }
             assert!(start.elapsed() < LONG, "no answer");
             std::thread::sleep(Duration::from_micros(100));

@@ -6,7 +6,9 @@ use super::backend::Backend;
 use super::context::Context;
 use super::ring::{HeadWait, Ring};
 use super::stream::{Executor, Place, State};
+use crate::ipc::ToDevice;
 use crate::vulkan::ContextLost;
+use protocol::ids::ResourceId;
 use protocol::venus::generated::{
     ChainStruct, Command, CreateRingMESA, ExecuteCommandStreamsMESA, SetReplyCommandStreamMESA,
 };
@@ -94,6 +96,7 @@ fn create_ring<B: Backend>(
     let mapping = context.resources.shared_memory(info.resource_id)?;
     let layout = RingLayout::validate(info, mapping.len() as usize)
         .map_err(|error| ContextLost::new(error.to_string()))?;
+    let status = layout.status as u64;
     let ring = Ring::new(mapping, layout, Duration::from_nanos(info.idle_timeout));
     let ring = Arc::new(ring.map_err(|error| ContextLost::new(error.to_string()))?);
     if !ring.is_fresh() {
@@ -112,6 +115,8 @@ fn create_ring<B: Backend>(
     }
     context
         .add_ring(id, Arc::clone(&ring), || start_thread(Arc::clone(context), Arc::clone(&ring), priority))?;
+    let begins = ToDevice::RingBegins { ring: id, resource_id: ResourceId(info.resource_id), status };
+    context.answer(&begins, None);
     if let Some(period) = period {
         let watched = context.monitor.watch(ring, Duration::from_micros(period.into()));
         watched.map_err(|error| ContextLost::new(format!("no thread for the monitor: {error}")))?;
@@ -149,6 +154,7 @@ fn prepare_thread(priority: i32) {
 fn destroy_ring<B: Backend>(state: &State<B>, id: u64) -> Result<(), ContextLost> {
     let context = on_virtqueue(state)?;
     let thread = context.remove_ring(id)?;
+    context.answer(&ToDevice::RingEnds { ring: id }, None);
     // The driver reuses the memory as soon as this is done.
     let joined = away(state, || thread.join());
     joined.map_err(|_| ContextLost::new("thread of a ring panicked"))

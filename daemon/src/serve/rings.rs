@@ -1,0 +1,101 @@
+//! Where the rings of each context report their status, so that the driver learns of a worker that died without a word.
+//!
+//! Drivers look at the FATAL bit whenever they submit and while they wait; without it they rely on a bit that the worker may have
+//! set just before it died, and notice ten seconds later. Workers are not believed: only a resource that the context sees is
+//! written to, and only this bit.
+
+use super::blobs::Blobs;
+use protocol::ids::{ContextId, ResourceId};
+use protocol::venus::generated::RingStatusFlagsMESA;
+use rustc_hash::FxHashMap;
+
+/// The table.
+#[derive(Debug)]
+pub struct Rings {
+    per_context: usize,
+    contexts: FxHashMap<ContextId, FxHashMap<u64, Status>>,
+}
+
+/// A status word: byte offset in the memory of a resource.
+#[derive(Clone, Copy, Debug)]
+struct Status {
+    resource_id: ResourceId,
+    offset: u64,
+}
+
+impl Rings {
+    /// No rings yet; at most `per_context` are kept of each context, as many as a worker allows.
+    pub fn new(per_context: usize) -> Self {
+        Self { per_context, contexts: FxHashMap::default() }
+    }
+
+    /// A worker says that a ring begins. One too many, or with a status that no driver could read, is left out.
+    pub fn begins(&mut self, ctx_id: ContextId, ring: u64, resource_id: ResourceId, offset: u64) {
+        let rings = self.contexts.entry(ctx_id).or_default();
+        if rings.len() < self.per_context && offset.is_multiple_of(4) {
+            rings.insert(ring, Status { resource_id, offset });
+        }
+    }
+
+    /// A worker says that a ring has ended.
+    pub fn ends(&mut self, ctx_id: ContextId, ring: u64) {
+        if let Some(rings) = self.contexts.get_mut(&ctx_id) {
+            rings.remove(&ring);
+        }
+    }
+
+    /// The context is gone.
+    pub fn forget(&mut self, ctx_id: ContextId) {
+        self.contexts.remove(&ctx_id);
+    }
+
+    /// Marks all rings of a context FATAL, in those resources which the context sees.
+    pub fn fail(&mut self, ctx_id: ContextId, blobs: &Blobs, sees: impl Fn(ResourceId) -> bool) {
+        for status in self.contexts.remove(&ctx_id).into_iter().flat_map(FxHashMap::into_values) {
+            let memory = blobs.get(status.resource_id).filter(|_| sees(status.resource_id));
+            // Nobody but the driver shares the word any more, and it only takes bits away. Beyond the end nothing is written:
+            // the file cannot grow.
+            let written = memory.map(|memory| {
+                rustix::io::pwrite(memory, &RingStatusFlagsMESA::FATAL.0.to_le_bytes(), status.offset)
+            });
+            if !matches!(written, Some(Ok(_))) {
+                log::debug!(ctx_id = ctx_id.0; "status of a ring not written: {written:?}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTEXT: ContextId = ContextId(3);
+
+    fn words(blobs: &Blobs, id: ResourceId) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        rustix::io::pread(blobs.get(id).unwrap(), &mut bytes[..], 0).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn only_live_rings_in_visible_memory_are_marked() {
+        let (seen, hidden) = (ResourceId(1), ResourceId(2));
+        let mut blobs = Blobs::default();
+        blobs.create(seen, 4096).unwrap();
+        blobs.create(hidden, 4096).unwrap();
+        let mut rings = Rings::new(6);
+        rings.begins(CONTEXT, 1, seen, 4);
+        rings.begins(CONTEXT, 2, seen, 8);
+        rings.begins(CONTEXT, 3, hidden, 0);
+        rings.begins(CONTEXT, 4, seen, 4096);
+        rings.begins(CONTEXT, 5, seen, u64::MAX - 3);
+        rings.begins(CONTEXT, 6, ResourceId(7), 0);
+        rings.begins(CONTEXT, 7, seen, 12);
+        rings.begins(ContextId(4), 1, seen, 12);
+        rings.ends(CONTEXT, 2);
+        rings.begins(CONTEXT, 8, seen, 13);
+        rings.fail(CONTEXT, &blobs, |id| id == seen);
+        assert_eq!(words(&blobs, seen), [0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(words(&blobs, hidden), [0; 16]);
+    }
+}
