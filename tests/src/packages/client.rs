@@ -67,6 +67,17 @@ impl ClientRoot {
         use_driver(&mut command, &self.programs, "lvp")?;
         Ok(command)
     }
+
+    /// `executable`, built on this machine, on the suite's Venus driver, talking vtest to `socket`.
+    ///
+    /// # Errors
+    /// The suite has no such driver.
+    pub fn own_through_vtest(&self, executable: &Path, socket: &Path) -> Result<Command> {
+        let mut command = self.drivers.command_of(executable, &[]);
+        use_driver(&mut command, &self.drivers, "virtio")?;
+        command.env("VN_DEBUG", "vtest").env("VTEST_SOCKET_NAME", socket);
+        Ok(command)
+    }
 }
 
 fn use_driver(command: &mut Command, root: &PackageRoot, driver: &str) -> Result<()> {

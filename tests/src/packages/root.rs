@@ -133,9 +133,19 @@ impl PackageRoot {
     pub fn command_with_libraries(&self, program: &str, more: &[PathBuf]) -> Result<Command> {
         let file = self.path("usr/bin").join(program);
         ensure!(file.exists(), "{} has no {program}", self.suite.name());
+        Ok(self.command_of(&file, more))
+    }
+
+    /// A command that runs `executable`, from wherever it is, with this root's libraries and then those in `more`.
+    #[must_use]
+    pub fn command_of(&self, executable: &Path, more: &[PathBuf]) -> Command {
         let mut command = Command::new(self.loader());
-        command.arg("--library-path").arg(self.library_path(more)).arg("--argv0").arg(program).arg(file);
-        Ok(command)
+        command
+            .arg("--library-path")
+            .arg(self.library_path(more))
+            .arg("--argv0")
+            .args([executable, executable]);
+        command
     }
 
     /// The search path for this root's libraries, followed by `more`.

@@ -1,0 +1,133 @@
+//! A client that does everything at once: several instances, devices and queues, and threads that compile, record and submit
+//! at the same time. Every result is checked against the same arithmetic on the processor.
+//!
+//! Each lane is two threads. One only compiles, which Mesa's Venus driver sends over a ring of that thread's own; the other makes
+//! its own pools, records what was compiled, submits it and waits. It calls Vulkan as any application does and knows nothing of the
+//! device below.
+
+mod gpu;
+mod shader;
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use gpu::{Gpu, Lane, Pipeline};
+
+#[derive(Parser, Clone)]
+#[command(about = "Compute on many instances, devices, queues and threads at once")]
+struct Arguments {
+    /// Instances
+    #[arg(long, default_value_t = 2)]
+    instances: u32,
+    /// Devices of each instance
+    #[arg(long, default_value_t = 2)]
+    devices: u32,
+    /// Lanes of each device: a compiling and a submitting thread
+    #[arg(long, default_value_t = 3)]
+    lanes: u32,
+    /// How often each lane compiles, computes and checks; endless and reporting every round if 0
+    #[arg(long, default_value_t = 12)]
+    rounds: u32,
+    /// Words that each round computes; a multiple of 64
+    #[arg(long, default_value_t = 4096)]
+    words: u32,
+    /// Steps of arithmetic for each word
+    #[arg(long, default_value_t = 64)]
+    steps: u32,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    ensure!(arguments.words.is_multiple_of(shader::GROUP), "--words is a multiple of {}", shader::GROUP);
+    let mut gpus = Vec::new();
+    for _ in 0..arguments.instances {
+        gpus.extend(Gpu::open_many(arguments.devices)?);
+    }
+    let queues: usize = gpus.iter().map(|gpu| gpu.queues()).sum();
+    let count = gpus.len() * arguments.lanes as usize;
+    println!("{} devices, {queues} queues, {count} lanes", gpus.len());
+    // Everybody starts at once, and so gets into everybody's way.
+    let start = Arc::new(Barrier::new(2 * count));
+    let mut lanes = Vec::new();
+    for number in 0..count {
+        let gpu = Arc::clone(&gpus[number % gpus.len()]);
+        let (start, arguments) = (Arc::clone(&start), arguments.clone());
+        lanes.push(thread::spawn(move || lane(&gpu, number as u32, &start, &arguments)));
+    }
+    let mut checked = 0;
+    for lane in lanes {
+        checked += lane.join().ok().context("a lane panicked")??;
+    }
+    // Not before the threads end: the loader unloads the driver with its last instance, and Mesa before 26.2 then leaves threads
+    // with a destructor that is gone.
+    drop(gpus);
+    println!("checked {checked} words");
+    Ok(())
+}
+
+/// Runs one lane and returns how many words it checked.
+fn lane(gpu: &Arc<Gpu>, number: u32, start: &Arc<Barrier>, arguments: &Arguments) -> Result<u64> {
+    let (sender, compiled) = sync_channel(2);
+    let compiler = {
+        let (gpu, start, arguments) = (Arc::clone(gpu), Arc::clone(start), arguments.clone());
+        thread::spawn(move || compile(&gpu, number, &start, &arguments, &sender))
+    };
+    start.wait();
+    let result = compute(gpu, number, arguments, compiled);
+    compiler
+        .join()
+        .ok()
+        .context("a compiler panicked")?
+        .with_context(|| format!("compiling in lane {number}"))?;
+    result.with_context(|| format!("lane {number}"))
+}
+
+/// Compiles for every round until the lane ends.
+fn compile(
+    gpu: &Arc<Gpu>,
+    number: u32,
+    start: &Barrier,
+    arguments: &Arguments,
+    compiled: &SyncSender<Pipeline>,
+) -> Result<()> {
+    start.wait();
+    for round in rounds(arguments) {
+        let pipeline = gpu.compile(multiplier(number, round), arguments.steps)?;
+        if compiled.send(pipeline).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn compute(gpu: &Arc<Gpu>, number: u32, arguments: &Arguments, compiled: Receiver<Pipeline>) -> Result<u64> {
+    let mut lane = Lane::new(gpu, number, arguments.words)?;
+    let mut words: Vec<u32> = (0..arguments.words).map(|word| word ^ number).collect();
+    let mut checked = 0;
+    for (round, pipeline) in rounds(arguments).zip(compiled) {
+        let results = lane.run(&pipeline, &words)?;
+        let expected = shader::on_the_processor(&words, multiplier(number, round), arguments.steps);
+        let wrong = results.iter().zip(&expected).position(|(result, expected)| result != expected);
+        if let Some(at) = wrong {
+            anyhow::bail!("round {round}: word {at} is {:#x} instead of {:#x}", results[at], expected[at]);
+        }
+        checked += u64::from(arguments.words);
+        words = results;
+        if arguments.rounds == 0 {
+            println!("round {round} of lane {number}");
+        }
+    }
+    Ok(checked)
+}
+
+fn rounds(arguments: &Arguments) -> impl Iterator<Item = u32> + use<> {
+    0..if arguments.rounds == 0 { u32::MAX } else { arguments.rounds }
+}
+
+/// Another program in every round of every lane, so that no cache makes a compilation unnecessary.
+fn multiplier(lane: u32, round: u32) -> u32 {
+    (lane << 16).wrapping_add(round << 1) | 1
+}
