@@ -1,6 +1,7 @@
 //! The command line. What is wrong with it is said in one line.
 
 use clap::{Parser, Subcommand, ValueEnum};
+use daemon::config::MemoryBackEnd;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
@@ -29,6 +30,9 @@ pub struct Serve {
     /// Size of the region that GPU memory is mapped into; with KiB, MiB or GiB
     #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = window_size)]
     pub window_size: u64,
+    /// What memory that guests map is made of; auto takes the first that works
+    #[arg(long, value_name = "BACKEND", default_value = "auto")]
+    pub memory: Memory,
     /// Scanouts, always disconnected; guest kernels before 6.4 need one
     #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
     pub scanouts: u32,
@@ -73,6 +77,27 @@ pub struct Child {
     pub channel_fd: RawFd,
     #[arg(long, default_value = "warn")]
     pub log_level: LogLevel,
+}
+
+/// What memory that guests map is made of.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Memory {
+    /// Whatever works on the GPU, in the order of the others
+    Auto,
+    /// Memory files that the driver imports
+    Memfd,
+    /// Memory that the driver exports
+    DmaBuf,
+}
+
+impl From<Memory> for Option<MemoryBackEnd> {
+    fn from(memory: Memory) -> Self {
+        match memory {
+            Memory::Auto => None,
+            Memory::Memfd => Some(MemoryBackEnd::Memfd),
+            Memory::DmaBuf => Some(MemoryBackEnd::DmaBuf),
+        }
+    }
 }
 
 /// Log levels, most important first.

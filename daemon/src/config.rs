@@ -60,13 +60,33 @@ impl Default for ContextLimits {
     }
 }
 
-/// The GPU of a daemon, as the probe process found it at start-up.
+/// What the memory that guests map is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemoryBackEnd {
+    /// Memory files of ours, imported by the driver through `VK_EXT_external_memory_host`.
+    Memfd,
+    /// The driver's own memory, exported by it through `VK_EXT_external_memory_dma_buf`.
+    DmaBuf,
+}
+
+/// What a driver can do with one [`MemoryBackEnd`], as tried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryTrial {
+    /// Memory types, a bit each, that guests can map; never 0.
+    pub mappable_types: u32,
+    /// Memory of one device can be imported into another.
+    pub shareable: bool,
+}
+
+/// The GPU of a daemon and how to use it, as found at start-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuChoice {
     /// `VkPhysicalDeviceIDProperties::deviceUUID`.
     pub uuid: [u8; 16],
-    /// Memory types, a bit each, into which the pages of a memfd can be imported.
-    pub importable_types: u32,
+    /// What mappable memory is made of.
+    pub memory: MemoryBackEnd,
+    /// What can be done with it.
+    pub trial: MemoryTrial,
 }
 
 /// A GPU as the probe process found it.
@@ -74,8 +94,8 @@ pub struct GpuChoice {
 pub struct GpuInfo {
     /// `VkPhysicalDeviceProperties::deviceName`.
     pub name: String,
-    /// What a worker needs to find and use it.
-    pub choice: GpuChoice,
+    /// `VkPhysicalDeviceIDProperties::deviceUUID`; zero if its driver is too old to tell.
+    pub uuid: [u8; 16],
     /// PCI address as `0000:01:00.0`, if the driver tells.
     pub pci_address: Option<String>,
     /// Driver name and version for people.
@@ -84,6 +104,29 @@ pub struct GpuInfo {
     pub api_version: u32,
     /// A software device such as lavapipe.
     pub software: bool,
-    /// Why guests cannot use it, if they cannot.
-    pub unusable: Option<String>,
+    /// How [`MemoryBackEnd::Memfd`] works on it, or why not.
+    pub memfd: Result<MemoryTrial, String>,
+    /// How [`MemoryBackEnd::DmaBuf`] works on it, or why not.
+    pub dma_buf: Result<MemoryTrial, String>,
+}
+
+impl GpuInfo {
+    /// How to use it: with the back end that is wanted, or with the first that works. Memory files come first: they need no
+    /// device node, and cost the driver no descriptor.
+    ///
+    /// # Errors
+    ///
+    /// Why guests cannot use it.
+    pub fn choice(&self, wanted: Option<MemoryBackEnd>) -> Result<GpuChoice, String> {
+        let with = |memory, trial: MemoryTrial| GpuChoice { uuid: self.uuid, memory, trial };
+        let memfd = self.memfd.as_ref().map(|trial| with(MemoryBackEnd::Memfd, *trial));
+        let dma_buf = self.dma_buf.as_ref().map(|trial| with(MemoryBackEnd::DmaBuf, *trial));
+        match (wanted, memfd, dma_buf) {
+            (Some(MemoryBackEnd::Memfd), memfd, _) => memfd.map_err(String::clone),
+            (Some(MemoryBackEnd::DmaBuf), _, dma_buf) => dma_buf.map_err(String::clone),
+            (None, Ok(choice), _) | (None, Err(_), Ok(choice)) => Ok(choice),
+            (None, Err(memfd), Err(dma_buf)) if memfd == dma_buf => Err(memfd.clone()),
+            (None, Err(memfd), Err(dma_buf)) => Err(format!("{memfd}, and {dma_buf}")),
+        }
+    }
 }

@@ -56,19 +56,19 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     // An inherited descriptor is taken before anything else is opened; a socket file appears when all is ready.
     let inherited = options.fd.map(Listen::inherited).transpose()?;
     raise_descriptor_limit()?;
-    let gpu = serve::select(serve::probe(&exe)?, options.gpu.as_deref())?;
+    let (gpu, choice) = serve::select(serve::probe(&exe)?, options.gpu.as_deref(), options.memory.into())?;
     let listen = match (inherited, &options.socket_path) {
         (Some(listen), _) => listen,
         (None, Some(path)) => Listen::at(path)?,
         (None, None) => bail!("one of --socket-path and --fd is needed"),
     };
-    log::info!(gpu = gpu.name.as_str(), driver = gpu.driver.as_str(); "ready for a frontend");
+    log::info!(gpu = gpu.name.as_str(), driver = gpu.driver.as_str(), memory:? = choice.memory; "ready for a frontend");
     serve::serve(serve::Options {
         listen,
         window_size: options.window_size,
         num_scanouts: options.scanouts,
         exit_on_disconnect: options.exit_on_disconnect,
-        gpu: gpu.choice,
+        gpu: choice,
         capset: Capset::default().to_bytes().to_vec(),
         exe,
         limits: DeviceLimits::default(),

@@ -1,7 +1,7 @@
 //! Writes the seeds of all targets into `corpus/`, and `venus.dict`: the same files in every run.
 
-use daemon::config::GpuChoice;
-use daemon::ipc::{Fence, MapInfo, ToDevice, ToWorker, WorkerSetup};
+use daemon::config::{GpuChoice, MemoryBackEnd, MemoryTrial};
+use daemon::ipc::{Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
 use protocol::cursor::{Arena, Reader};
 use protocol::error::{DecodeError, DecodeErrorKind as Kind};
 use protocol::ids::*;
@@ -133,12 +133,15 @@ fn ring(offset: u64, buffer: u64, pending: u32) -> Vec<u8> {
 fn packets() -> Vec<Vec<u8>> {
     let (resource_id, size) = (ResourceId(5), 8192);
     let fence = Fence { ring_idx: RingIdx(1), fence_id: FenceId(300) };
-    let gpu = GpuChoice { uuid: [3; 16], importable_types: 7 };
+    let trial = MemoryTrial { mappable_types: 7, shareable: true };
+    let gpu = GpuChoice { uuid: [3; 16], memory: MemoryBackEnd::Memfd, trial };
     let setup =
         WorkerSetup { ctx_id: ContextId(1), debug_name: "vkcube".into(), gpu, limits: Default::default() };
     let to_worker = [
         ToWorker::Setup(setup),
-        ToWorker::AttachResource { resource_id, size },
+        ToWorker::AttachResource { resource_id, size, kind: ResourceKind::SharedMemory },
+        ToWorker::AttachResource { resource_id, size, kind: ResourceKind::DeviceMemory { mappable: true } },
+        ToWorker::AttachResource { resource_id, size, kind: ResourceKind::Expected },
         ToWorker::DetachResource { resource_id },
         ToWorker::Submit { size: 3, inline: vec![1, 2, 3], fence: Some(fence) },
         ToWorker::ExportBlob { resource_id, blob_id: BlobId(9), size, mappable: true },

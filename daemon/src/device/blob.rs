@@ -1,10 +1,11 @@
 //! Host blobs: shared memory made here (`blob_id` 0) and memory objects exported by a worker (VIRTIO 1.3, 5.7.6.10).
 //!
-//! An export is asked for and answered later. Until then, commands that name the resource wait for it, in their order.
+//! An export is asked for and answered later. Until then, commands about its memory wait for it, in their order; other contexts that
+//! it is attached to are told to expect it, because what they submit next may name it.
 
 use super::command::Outcome;
 use super::resource::{Kind, Resource};
-use super::{Device, Effects, GuestError};
+use super::{Device, Effects, GuestError, Shown};
 use protocol::ids::{BlobId, ContextId, ResourceId};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Header, MapCache, Response};
 
@@ -31,6 +32,15 @@ impl<T> HostBlob<T> {
     /// Its memory is there.
     pub fn is_ready(&self) -> bool {
         !matches!(self.state, State::Pending { .. })
+    }
+
+    /// What a worker is shown of it.
+    pub fn shown(&self) -> Shown {
+        match self.state {
+            State::Pending { .. } => Shown::Expected,
+            State::Shmem => Shown::SharedMemory,
+            State::Exported(_) => Shown::DeviceMemory { mappable: self.mappable },
+        }
     }
 
     /// It counts as shared memory of the VM.
@@ -89,7 +99,7 @@ impl<T> Device<T> {
         // The creating context sees it at once: its worker may need it before CTX_ATTACH_RESOURCE.
         if let Some(context) = self.contexts.get_mut(&ctx_id) {
             context.attach(resource_id);
-            effects.attach(ctx_id, resource_id, size);
+            effects.attach(ctx_id, resource_id, size, Shown::SharedMemory);
         }
         Ok(Outcome::Answer(Response::OkNodata))
     }
@@ -123,26 +133,32 @@ impl<T> Device<T> {
         }
     }
 
-    /// Keeps a command that names a resource whose export is pending; gives the ticket back if none is.
+    /// Keeps a command that has to wait for a pending export; gives the ticket back if it has not.
+    ///
+    /// To its creator the resource is attached with the export. Other contexts can be told at once.
     pub(super) fn defer(&mut self, header: &Header, command: &Command<'_>, ticket: T) -> Option<T> {
-        let (resource_id, command) = match *command {
-            Command::ResourceUnref { resource_id } => (resource_id, Command::ResourceUnref { resource_id }),
+        let (resource_id, command, for_all) = match *command {
+            Command::ResourceUnref { resource_id } => {
+                (resource_id, Command::ResourceUnref { resource_id }, true)
+            }
             Command::ResourceMapBlob { resource_id, offset } => {
-                (resource_id, Command::ResourceMapBlob { resource_id, offset })
+                (resource_id, Command::ResourceMapBlob { resource_id, offset }, true)
             }
             Command::ResourceUnmapBlob { resource_id } => {
-                (resource_id, Command::ResourceUnmapBlob { resource_id })
+                (resource_id, Command::ResourceUnmapBlob { resource_id }, true)
             }
             Command::CtxAttachResource { resource_id } => {
-                (resource_id, Command::CtxAttachResource { resource_id })
+                (resource_id, Command::CtxAttachResource { resource_id }, false)
             }
             Command::CtxDetachResource { resource_id } => {
-                (resource_id, Command::CtxDetachResource { resource_id })
+                (resource_id, Command::CtxDetachResource { resource_id }, false)
             }
             _ => return Some(ticket),
         };
         match self.blob_mut(resource_id).map(|blob| &mut blob.state) {
-            Some(State::Pending { waiting, .. }) => {
+            Some(State::Pending { creator, waiting, .. })
+                if for_all || header.context() == Some(*creator) =>
+            {
                 waiting.push((*header, command, ticket));
                 None
             }
@@ -176,6 +192,7 @@ impl<T> Device<T> {
         else {
             return;
         };
+        self.show_to_attached(resource_id, effects);
         if let Some(context) = self.contexts.get_mut(&creator) {
             context.export_ends(resource_id);
             context.attach(resource_id);
@@ -201,6 +218,7 @@ impl<T> Device<T> {
         if let Some(context) = self.contexts.get_mut(&creator) {
             context.export_ends(resource_id);
         }
+        self.detach_everywhere(resource_id, effects);
         if let Some((header, ticket)) = create {
             self.refuse(&header, &GuestError::Host, ticket, effects);
         }

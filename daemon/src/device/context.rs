@@ -138,8 +138,11 @@ impl<T> Device<T> {
         let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;
         let resource = self.resources.get(&resource_id).ok_or(GuestError::UnknownResource(resource_id))?;
         let context = self.contexts.get_mut(&ctx_id).ok_or(GuestError::UnknownContext)?;
-        if context.attach(resource_id) && context.has_worker() && resource.holds_blob() {
-            effects.attach(ctx_id, resource_id, resource.size);
+        if context.attach(resource_id)
+            && context.has_worker()
+            && let Some(shown) = resource.shown()
+        {
+            effects.attach(ctx_id, resource_id, resource.size, shown);
         }
         Ok(Response::OkNodata)
     }
@@ -153,10 +156,21 @@ impl<T> Device<T> {
         let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;
         let resource = self.resources.get(&resource_id).ok_or(GuestError::UnknownResource(resource_id))?;
         let context = self.contexts.get_mut(&ctx_id).ok_or(GuestError::UnknownContext)?;
-        if context.detach(resource_id) && context.has_worker() && resource.holds_blob() {
+        if context.detach(resource_id) && context.has_worker() && resource.shown().is_some() {
             effects.detach(ctx_id, resource_id);
         }
         Ok(Response::OkNodata)
+    }
+
+    /// The contexts that a resource is attached to are shown it as it is now.
+    pub(super) fn show_to_attached<E: Effects<Ticket = T>>(&self, resource_id: ResourceId, effects: &mut E) {
+        let Some(resource) = self.resources.get(&resource_id) else { return };
+        let Some(shown) = resource.shown() else { return };
+        for (ctx_id, context) in &self.contexts {
+            if context.attached.contains(&resource_id) && context.has_worker() {
+                effects.attach(*ctx_id, resource_id, resource.size, shown);
+            }
+        }
     }
 
     /// A resource goes away: no context sees it any more.

@@ -8,6 +8,20 @@ use protocol::virtio_gpu::{Header, Response};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EffectFailed;
 
+/// What a context's worker is shown of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// Shared memory made by [`Effects::create_shmem`].
+    SharedMemory,
+    /// Device memory that a worker exported.
+    DeviceMemory {
+        /// The guest can map it.
+        mappable: bool,
+    },
+    /// Device memory whose export is pending: shown again, or hidden, when it is answered.
+    Expected,
+}
+
 /// Performs what the device decides. Calls take effect in their order; none may wait for a worker.
 pub trait Effects {
     /// Identifies a command whose answer is due.
@@ -51,7 +65,7 @@ pub trait Effects {
     fn drop_blob(&mut self, resource_id: ResourceId);
 
     /// Shows the memory kept under `resource_id` to a context's worker.
-    fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64);
+    fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown);
 
     /// Hides it again.
     fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId);

@@ -17,7 +17,7 @@ mod scanout;
 mod tests;
 mod window;
 
-pub use effects::{EffectFailed, Effects};
+pub use effects::{EffectFailed, Effects, Shown};
 pub use error::GuestError;
 
 use crate::config::DeviceLimits;

@@ -3,7 +3,7 @@
 //! Resources with guest memory, 2D or blob, are bookkeeping: no scanout is ever connected, so nobody looks at their contents.
 
 use super::blob::HostBlob;
-use super::{Device, Effects, GuestError};
+use super::{Device, Effects, GuestError, Shown};
 use protocol::ids::ResourceId;
 use protocol::virtio_gpu::Response;
 
@@ -35,6 +35,14 @@ impl<T> Resource<T> {
     /// The host keeps memory for it.
     pub fn holds_blob(&self) -> bool {
         matches!(&self.kind, Kind::HostBlob(blob) if blob.is_ready())
+    }
+
+    /// What a worker is shown of it: nothing of memory in the guest.
+    pub fn shown(&self) -> Option<Shown> {
+        match &self.kind {
+            Kind::Guest => None,
+            Kind::HostBlob(blob) => Some(blob.shown()),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ enum Asked {
     Shmem(u32, u64),
     Export(u32, u32, u64, u64, bool),
     Drop(u32),
-    Attach(u32, u32, u64),
+    Attach(u32, u32, u64, Shown),
     Detach(u32, u32),
     Map(u32, u64, u64),
     Unmap(u32, u64, u64),
@@ -82,8 +82,8 @@ impl Effects for World {
     fn drop_blob(&mut self, resource_id: ResourceId) {
         let _ = self.ask(Asked::Drop(resource_id.0));
     }
-    fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64) {
-        let _ = self.ask(Asked::Attach(ctx_id.0, resource_id.0, size));
+    fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown) {
+        let _ = self.ask(Asked::Attach(ctx_id.0, resource_id.0, size, shown));
     }
     fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId) {
         let _ = self.ask(Asked::Detach(ctx_id.0, resource_id.0));
@@ -285,9 +285,9 @@ fn shared_memory_is_made_attached_and_mapped() {
         rig.asked(),
         [
             Asked::Shmem(5, 8192),
-            Asked::Attach(1, 5, 8192),
+            Asked::Attach(1, 5, 8192, Shown::SharedMemory),
             Asked::Map(5, 4096, 8192),
-            Asked::Attach(2, 5, 8192),
+            Asked::Attach(2, 5, 8192, Shown::SharedMemory),
             Asked::Detach(1, 5),
             Asked::Unmap(5, 4096, 8192),
             Asked::Detach(2, 5),
@@ -396,7 +396,7 @@ fn commands_on_a_pending_blob_wait_for_it_in_order() {
     let create = rig.start(header(1, None), blob(5, 77, 4096));
     let waiting: Vec<_> = [map(5, 0), attach(5), detach(5), unref(5), map(5, 0)]
         .into_iter()
-        .map(|command| rig.start(header(2, None), command))
+        .map(|command| rig.start(header(1, None), command))
         .collect();
     assert!(waiting.iter().all(|ticket| rig.answer(*ticket).is_none()));
     // Other resources do not wait.
@@ -411,13 +411,45 @@ fn commands_on_a_pending_blob_wait_for_it_in_order() {
         rig.asked(),
         [
             Asked::Map(5, 0, 4096),
-            Asked::Attach(2, 5, 4096),
-            Asked::Detach(2, 5),
-            Asked::Unmap(5, 0, 4096),
+            // To the creator it was attached with the export.
             Asked::Detach(1, 5),
+            Asked::Unmap(5, 0, 4096),
             Asked::Drop(5),
         ]
     );
+}
+
+#[test]
+fn a_pending_blob_is_expected_by_other_contexts_before_what_they_submit_next() {
+    let mut rig = Rig::with_contexts();
+    let create = rig.start(header(1, None), blob(5, 77, 4096));
+    rig.asked();
+    assert_eq!(rig.call(2, attach(5)), OK);
+    let submit = Command::Submit3d { data: &[1, 2, 3, 4] };
+    assert_eq!(rig.call(2, submit), OK);
+    let expected = Asked::Attach(2, 5, 4096, Shown::Expected);
+    assert_eq!(rig.asked(), [expected.clone(), Asked::Submit(2, vec![1, 2, 3, 4], None)]);
+    rig.device.blob_exported(ResourceId(5), MapCache::Cached, &mut rig.world);
+    assert_eq!(rig.answer(create), Some(OK));
+    assert_eq!(rig.asked(), [Asked::Attach(2, 5, 4096, Shown::DeviceMemory { mappable: true })]);
+
+    // What is detached in time, or refused, is expected no longer.
+    rig.start(header(1, None), blob(6, 77, 4096));
+    rig.asked();
+    assert_eq!(rig.call(2, attach(6)), OK);
+    assert_eq!(rig.call(2, detach(6)), OK);
+    rig.device.blob_exported(ResourceId(6), MapCache::Cached, &mut rig.world);
+    assert_eq!(rig.asked(), [Asked::Attach(2, 6, 4096, Shown::Expected), Asked::Detach(2, 6)]);
+    for lose in [false, true] {
+        rig.start(header(1, None), blob(7, 77, 4096));
+        rig.asked();
+        assert_eq!(rig.call(2, attach(7)), OK);
+        match lose {
+            false => rig.device.blob_refused(ResourceId(7), &mut rig.world),
+            true => rig.device.context_lost(ContextId(1), &mut rig.world),
+        }
+        assert_eq!(rig.asked(), [Asked::Attach(2, 7, 4096, Shown::Expected), Asked::Detach(2, 7)]);
+    }
 }
 
 #[test]

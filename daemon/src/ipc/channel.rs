@@ -171,7 +171,7 @@ impl AsFd for Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipc::{Fence, ToDevice, ToWorker};
+    use crate::ipc::{Fence, ResourceKind, ToDevice, ToWorker};
     use protocol::ids::{FenceId, ResourceId, RingIdx};
     use std::fs::File;
     use std::io::{Read, Seek, Write};
@@ -181,7 +181,11 @@ mod tests {
         let (a, b) = Channel::pair().unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"pages").unwrap();
-        let sent = ToWorker::AttachResource { resource_id: ResourceId(7), size: 4096 };
+        let sent = ToWorker::AttachResource {
+            resource_id: ResourceId(7),
+            size: 4096,
+            kind: ResourceKind::SharedMemory,
+        };
         a.send(&sent, Some(file.as_fd())).unwrap();
         let (got, fd): (ToWorker, _) = b.receive().unwrap();
         assert_eq!(got, sent);

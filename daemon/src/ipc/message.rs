@@ -38,17 +38,34 @@ pub enum MapInfo {
     WriteCombined,
 }
 
+/// What a resource is to the contexts that see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ResourceKind {
+    /// Shared memory, for rings and streams.
+    SharedMemory,
+    /// Device memory, to be imported.
+    DeviceMemory {
+        /// The guest can map it.
+        mappable: bool,
+    },
+    /// Device memory that is still being exported: attached again when it is there, detached when it will not be.
+    Expected,
+}
+
 /// Device process to worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
     /// First message, exactly once.
     Setup(WorkerSetup),
-    /// A resource became visible to the context. Descriptor: its memory, mappable from offset 0, sealed against shrinking.
+    /// A resource became visible to the context, or what was expected is there. Descriptor: its memory, of a size that cannot
+    /// change, if there is any that the context can use.
     AttachResource {
         /// Its id.
         resource_id: ResourceId,
         /// Bytes that may be accessed.
         size: u64,
+        /// What it is.
+        kind: ResourceKind,
     },
     /// The context no longer sees the resource.
     DetachResource {

@@ -9,4 +9,6 @@ pub mod fuzzing;
 mod message;
 
 pub use channel::{Channel, ReceiveError, SendError};
-pub use message::{Fence, INLINE_SUBMIT_MAX, MapInfo, ProbeReport, ToDevice, ToWorker, WorkerSetup};
+pub use message::{
+    Fence, INLINE_SUBMIT_MAX, MapInfo, ProbeReport, ResourceKind, ToDevice, ToWorker, WorkerSetup,
+};

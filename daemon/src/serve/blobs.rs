@@ -1,9 +1,9 @@
 //! The memory behind host blobs, by resource.
 
-use crate::shm;
+use crate::config::MemoryBackEnd;
+use crate::shm::{self, FixedFile};
 use protocol::ids::ResourceId;
 use rustc_hash::FxHashMap;
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -13,21 +13,32 @@ pub enum BlobError {
     /// A mappable blob came without one.
     #[error("no descriptor")]
     Missing,
-    /// Not a memory file, or one that can still shrink: accessing it could kill whoever maps it.
-    #[error("no memory file sealed against shrinking")]
-    NotSealed,
+    /// Not what this GPU's memory is made of. Accessing a file that can shrink could kill whoever maps it.
+    #[error("not a sealed memory file or dma-buf, as agreed")]
+    WrongKind,
     /// Smaller than the blob.
     #[error("too small")]
     TooSmall,
 }
 
 /// The table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Blobs {
+    /// What workers export.
+    exported: FixedFile,
     files: FxHashMap<ResourceId, OwnedFd>,
 }
 
 impl Blobs {
+    /// An empty table; workers export memory of `memory`.
+    pub fn new(memory: MemoryBackEnd) -> Self {
+        let exported = match memory {
+            MemoryBackEnd::Memfd => FixedFile::Memfd,
+            MemoryBackEnd::DmaBuf => FixedFile::DmaBuf,
+        };
+        Self { exported, files: FxHashMap::default() }
+    }
+
     /// Makes zeroed shared memory for a resource.
     pub fn create(&mut self, resource_id: ResourceId, size: u64) -> io::Result<()> {
         self.files.insert(resource_id, shm::create("virtio-gpu blob", size)?);
@@ -45,13 +56,13 @@ impl Blobs {
         let Some(file) = file else {
             return if mappable { Err(BlobError::Missing) } else { Ok(()) };
         };
-        let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(BlobError::NotSealed);
-        }
-        let bytes = fstat(&file).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
-        if bytes < size {
-            return Err(BlobError::TooSmall);
+        match shm::inspect(&file) {
+            Ok((kind, bytes)) if kind == self.exported => {
+                if bytes < size {
+                    return Err(BlobError::TooSmall);
+                }
+            }
+            _ => return Err(BlobError::WrongKind),
         }
         self.files.insert(resource_id, file);
         Ok(())
@@ -74,7 +85,7 @@ mod tests {
 
     #[test]
     fn only_sealed_memory_files_of_sufficient_size_are_taken() {
-        let mut blobs = Blobs::default();
+        let mut blobs = Blobs::new(MemoryBackEnd::Memfd);
         let id = ResourceId(1);
         let file = || Some(shm::create("test", 8192).unwrap());
         assert_eq!(blobs.accept(id, None, 4096, true), Err(BlobError::Missing));
@@ -82,10 +93,12 @@ mod tests {
         assert!(blobs.get(id).is_none());
         assert_eq!(blobs.accept(id, file(), 12288, true), Err(BlobError::TooSmall));
         let unsealed = OwnedFd::from(tempfile::tempfile().unwrap());
-        assert_eq!(blobs.accept(id, Some(unsealed), 4096, true), Err(BlobError::NotSealed));
+        assert_eq!(blobs.accept(id, Some(unsealed), 4096, true), Err(BlobError::WrongKind));
         assert_eq!(blobs.accept(id, file(), 8192, true), Ok(()));
         assert!(blobs.get(id).is_some());
         blobs.remove(id);
         assert!(blobs.get(id).is_none());
+        let mut blobs = Blobs::new(MemoryBackEnd::DmaBuf);
+        assert_eq!(blobs.accept(id, file(), 8192, true), Err(BlobError::WrongKind));
     }
 }

@@ -4,8 +4,8 @@ use super::blobs::Blobs;
 use super::limiter::LogLimiter;
 use super::rings::Rings;
 use super::workers::Workers;
-use crate::device::{EffectFailed, Effects, GuestError};
-use crate::ipc::{Fence, INLINE_SUBMIT_MAX, ToWorker};
+use crate::device::{EffectFailed, Effects, GuestError, Shown};
+use crate::ipc::{Fence, INLINE_SUBMIT_MAX, ResourceKind, ToWorker};
 use crate::shm;
 use crate::transport::{CONTROLQ, PendingResponse, QUEUES, Session};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
@@ -126,10 +126,15 @@ impl Effects for World {
         self.blobs.remove(resource_id);
     }
 
-    fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64) {
+    fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown) {
+        let kind = match shown {
+            Shown::SharedMemory => ResourceKind::SharedMemory,
+            Shown::DeviceMemory { mappable } => ResourceKind::DeviceMemory { mappable },
+            Shown::Expected => ResourceKind::Expected,
+        };
         // Not through `send`: the file is borrowed from a neighbour of what that borrows.
-        let Some(file) = self.blobs.get(resource_id) else { return };
-        let sent = self.workers.send(ctx_id, ToWorker::AttachResource { resource_id, size }, Some(file));
+        let file = self.blobs.get(resource_id);
+        let sent = self.workers.send(ctx_id, ToWorker::AttachResource { resource_id, size, kind }, file);
         self.note_overflow(ctx_id, sent);
     }
 

@@ -1,6 +1,6 @@
 //! Choosing the GPU at start-up. A child process asks the driver, so that none is ever loaded here.
 
-use crate::config::GpuInfo;
+use crate::config::{GpuChoice, GpuInfo, MemoryBackEnd};
 use crate::ipc::{Channel, ProbeReport};
 use crate::sandbox::{self, Exe};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -77,23 +77,27 @@ pub fn probe(exe: &Exe) -> Result<Vec<GpuInfo>, NoGpu> {
 }
 
 /// Chooses by UUID, PCI address or a part of the name that only one GPU has; without a selection the first usable GPU that is
-/// no software, or else the first usable one.
-pub fn select(gpus: Vec<GpuInfo>, selection: Option<&str>) -> Result<GpuInfo, NoGpu> {
+/// no software, or else the first usable one. `memory` demands one back end.
+pub fn select(
+    gpus: Vec<GpuInfo>,
+    selection: Option<&str>,
+    memory: Option<MemoryBackEnd>,
+) -> Result<(GpuInfo, GpuChoice), NoGpu> {
     if gpus.is_empty() {
         return Err(NoGpu::None("the driver reports none".into()));
     }
     let chosen = match selection {
         Some(selection) => named(&gpus, selection)?,
-        None => default(&gpus),
+        None => default(&gpus, memory),
     };
-    match &chosen.unusable {
-        Some(reason) => Err(NoGpu::Unusable { name: chosen.name.clone(), reason: reason.clone() }),
-        None => Ok(chosen.clone()),
+    match chosen.choice(memory) {
+        Err(reason) => Err(NoGpu::Unusable { name: chosen.name.clone(), reason }),
+        Ok(choice) => Ok((chosen.clone(), choice)),
     }
 }
 
-fn default(gpus: &[GpuInfo]) -> &GpuInfo {
-    let usable = |gpu: &&GpuInfo| gpu.unusable.is_none();
+fn default(gpus: &[GpuInfo], memory: Option<MemoryBackEnd>) -> &GpuInfo {
+    let usable = |gpu: &&GpuInfo| gpu.choice(memory).is_ok();
     let hardware = gpus.iter().filter(usable).find(|gpu| !gpu.software);
     hardware.or_else(|| gpus.iter().find(usable)).unwrap_or(&gpus[0])
 }
@@ -103,7 +107,7 @@ fn named<'a>(gpus: &'a [GpuInfo], selection: &str) -> Result<&'a GpuInfo, NoGpu>
     let uuid = wanted.replace('-', "");
     let exactly = |gpu: &&GpuInfo| {
         let pci = gpu.pci_address.as_deref().map(str::to_lowercase);
-        hex(&gpu.choice.uuid) == uuid
+        hex(&gpu.uuid) == uuid
             || pci.is_some_and(|pci| pci == wanted || pci.strip_prefix("0000:") == Some(wanted.as_str()))
     };
     if let Some(gpu) = gpus.iter().find(exactly) {
@@ -130,13 +134,13 @@ impl fmt::Display for List {
         for gpu in &self.0 {
             let version = gpu.api_version;
             let (major, minor, patch) = (version >> 22 & 0x7f, version >> 12 & 0x3ff, version & 0xfff);
-            write!(f, "\n  {}", dashed(&gpu.choice.uuid))?;
+            write!(f, "\n  {}", dashed(&gpu.uuid))?;
             write!(f, "  {:12}", gpu.pci_address.as_deref().unwrap_or("-"))?;
             write!(f, "  {} ({}, Vulkan {major}.{minor}.{patch})", gpu.name, gpu.driver)?;
             if gpu.software {
                 f.write_str(" [software]")?;
             }
-            if let Some(reason) = &gpu.unusable {
+            if let Err(reason) = gpu.choice(None) {
                 write!(f, " [unusable: {reason}]")?;
             }
         }
@@ -160,17 +164,20 @@ fn dashed(uuid: &[u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::GpuChoice;
+    use crate::config::MemoryTrial;
+
+    const TRIAL: MemoryTrial = MemoryTrial { mappable_types: 1, shareable: true };
 
     fn gpu(name: &str, id: u8, pci: Option<&str>, software: bool, unusable: Option<&str>) -> GpuInfo {
         GpuInfo {
             name: name.into(),
-            choice: GpuChoice { uuid: [id; 16], importable_types: 0 },
+            uuid: [id; 16],
             pci_address: pci.map(Into::into),
             driver: "driver 1".into(),
             api_version: 1 << 22 | 3 << 12 | 290,
             software,
-            unusable: unusable.map(Into::into),
+            memfd: unusable.map_or(Ok(TRIAL), |reason| Err(reason.into())),
+            dma_buf: Err(unusable.unwrap_or("no dma-buf").into()),
         }
     }
 
@@ -184,7 +191,7 @@ mod tests {
     }
 
     fn chosen(selection: Option<&str>) -> Result<u8, NoGpu> {
-        select(gpus(), selection).map(|gpu| gpu.choice.uuid[0])
+        select(gpus(), selection, None).map(|(_, choice)| choice.uuid[0])
     }
 
     #[test]
@@ -200,9 +207,9 @@ mod tests {
     #[test]
     fn the_default_is_the_first_usable_gpu_that_is_no_software() {
         assert_eq!(chosen(None).unwrap(), 3);
-        assert_eq!(select(gpus()[..2].to_vec(), None).unwrap().choice.uuid[0], 1);
-        assert!(matches!(select(gpus()[1..2].to_vec(), None), Err(NoGpu::Unusable { .. })));
-        assert!(matches!(select(Vec::new(), None), Err(NoGpu::None(_))));
+        assert_eq!(select(gpus()[..2].to_vec(), None, None).unwrap().0.uuid[0], 1);
+        assert!(matches!(select(gpus()[1..2].to_vec(), None, None), Err(NoGpu::Unusable { .. })));
+        assert!(matches!(select(Vec::new(), None, None), Err(NoGpu::None(_))));
     }
 
     #[test]
@@ -215,5 +222,25 @@ mod tests {
         }
         assert!(matches!(chosen(Some("nvidia")), Err(NoGpu::Ambiguous { .. })));
         assert!(matches!(chosen(Some("old")), Err(NoGpu::Unusable { .. })));
+    }
+
+    #[test]
+    fn the_back_end_is_the_first_that_works_or_the_one_that_is_wanted() {
+        let mut both = gpus().remove(2);
+        let used =
+            |gpu: &GpuInfo, wanted| select(vec![gpu.clone()], None, wanted).map(|(_, choice)| choice.memory);
+        let (memfd, dma_buf) = (MemoryBackEnd::Memfd, MemoryBackEnd::DmaBuf);
+        assert_eq!(used(&both, None).unwrap(), memfd);
+        let refused = used(&both, Some(dma_buf)).unwrap_err();
+        assert_eq!(refused.to_string(), "NVIDIA H200 cannot be used: no dma-buf");
+        both.dma_buf = Ok(TRIAL);
+        assert_eq!(used(&both, None).unwrap(), memfd);
+        assert_eq!(used(&both, Some(dma_buf)).unwrap(), dma_buf);
+        both.memfd = Err("no memfd".into());
+        assert_eq!(used(&both, None).unwrap(), dma_buf);
+        assert!(used(&both, Some(memfd)).is_err());
+        both.dma_buf = Err("no dma-buf".into());
+        let refused = used(&both, None).unwrap_err();
+        assert_eq!(refused.to_string(), "NVIDIA H200 cannot be used: no memfd, and no dma-buf");
     }
 }

@@ -68,6 +68,7 @@ impl Rings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::MemoryBackEnd;
 
     const CONTEXT: ContextId = ContextId(3);
 
@@ -80,7 +81,7 @@ mod tests {
     #[test]
     fn only_live_rings_in_visible_memory_are_marked() {
         let (seen, hidden) = (ResourceId(1), ResourceId(2));
-        let mut blobs = Blobs::default();
+        let mut blobs = Blobs::new(MemoryBackEnd::Memfd);
         blobs.create(seen, 4096).unwrap();
         blobs.create(hidden, 4096).unwrap();
         let mut rings = Rings::new(6);

@@ -111,7 +111,7 @@ impl Server {
             world: World {
                 session: None,
                 workers,
-                blobs: Blobs::default(),
+                blobs: Blobs::new(options.gpu.memory),
                 rings: Rings::new(options.context_limits.rings),
                 limiter: LogLimiter::default(),
                 late_maps: Vec::new(),

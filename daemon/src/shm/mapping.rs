@@ -1,7 +1,6 @@
 //! One mapped memory file, and single words in it.
 
-use super::copy;
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use super::{copy, inspect};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::c_void;
@@ -21,7 +20,7 @@ pub struct Mapping {
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// It could shrink later, and touching what is gone would kill this process.
-    #[error("file is not sealed against shrinking")]
+    #[error("no memory file sealed against shrinking, and no dma-buf")]
     Unsealed,
     /// It is smaller than it should be, or empty.
     #[error("file of {actual} bytes cannot hold {wanted}")]
@@ -54,15 +53,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `size` bytes of a file, which must be sealed against shrinking.
+    /// Maps the first `size` bytes of a file whose size cannot change.
     pub fn new(file: impl AsFd, size: u64) -> Result<Self, MapError> {
-        let actual = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
+        let (_, actual) = inspect(&file)?;
         let len = usize::try_from(size).unwrap_or(usize::MAX);
         if size == 0 || size > actual || len > isize::MAX as usize {
             return Err(MapError::Size { wanted: size, actual });
-        }
-        if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
-            return Err(MapError::Unsealed);
         }
         // SAFETY: without an address hint and MAP_FIXED the kernel picks free addresses, so no memory in use is replaced.
         let start = unsafe {

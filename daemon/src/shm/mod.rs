@@ -7,9 +7,11 @@
 #![expect(unsafe_code, reason = "mapping files and touching memory that other processes write")]
 
 mod copy;
+mod fixed;
 mod mapping;
 mod memfd;
 
+pub use fixed::{FixedFile, inspect};
 #[cfg(test)]
 pub(crate) use mapping::tests;
 pub use mapping::{MapError, Mapping, OutOfBounds, Word};

@@ -6,10 +6,12 @@ use super::device::Device;
 use super::error::{ContextLost, Fault};
 use super::instance::Instance;
 use super::lower::Lowering;
+use super::memory::ResourceMemory;
 use super::objects::{Handle, Object, State};
 use super::physical_device::PhysicalDevice;
 use super::queue::Queue;
 use super::renderer::Renderer;
+use ash::vk;
 use protocol::cursor::Arena;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
@@ -41,7 +43,14 @@ pub fn settle<T>(
 impl<'a> Call<'a> {
     /// Locks the object table for reading, to lower parameters. Never held across a driver call.
     pub fn lowering(&self) -> Lowering<'a> {
-        Lowering { objects: self.renderer.objects.read(), arena: self.arena }
+        let (objects, memory) = (self.renderer.objects.read(), self.renderer.gpu.memory);
+        Lowering { objects, arena: self.arena, memory }
+    }
+
+    /// The device memory behind a resource that the context sees.
+    pub fn resource(&self, id: u32) -> Result<Arc<ResourceMemory>, Fault> {
+        let memory = self.renderer.resources.device_memory(id, self.cancel);
+        memory.ok_or_else(|| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE.into())
     }
 
     /// The instance an id names.

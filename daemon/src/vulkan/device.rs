@@ -4,15 +4,15 @@ use super::call::Call;
 use super::error::Fault;
 use super::extensions::{self, Enable};
 use super::generated::{DeviceTable, sys};
+use super::memory::BackEnd;
 use super::objects::{Handle, Object, State};
 use super::physical_device::PhysicalDevice;
-use super::probe::host_pointer_alignment;
 use super::queue::Queue;
 use super::shape;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 
 /// A logical device of a guest.
@@ -23,7 +23,8 @@ pub struct Device {
     pub table: DeviceTable,
     /// What it was made from.
     pub physical: Arc<PhysicalDevice>,
-    host_pointer_alignment: u64,
+    /// How its memory is made.
+    pub memory: BackEnd,
     /// Queues the guest asked for so far.
     pub queues: Mutex<Vec<Arc<Queue>>>,
     /// Queues that were created with the device.
@@ -62,18 +63,13 @@ impl Device {
                 .find_map(|name| unsafe { load(handle, name.as_ptr()) })
                 .map_or(std::ptr::null(), |function| function as *const c_void)
         });
-        let host_pointer_alignment = host_pointer_alignment(instance, physical.handle);
-        Self { ash, table, host_pointer_alignment, queues: Mutex::default(), created, physical }
+        let memory = BackEnd::new(&physical, &ash);
+        Self { ash, table, memory, queues: Mutex::default(), created, physical }
     }
 
     /// The handle as a number.
     pub fn raw(&self) -> u64 {
         self.ash.handle().as_raw()
-    }
-
-    /// Alignment of imported pages in bytes.
-    pub fn host_pointer_alignment(&self) -> u64 {
-        self.host_pointer_alignment
     }
 
     /// Destroys one object of this device.
@@ -233,15 +229,19 @@ fn enabled_extensions(
     physical: &PhysicalDevice,
     info: &venus::DeviceCreateInfo<'_>,
 ) -> Result<Vec<*const c_char>, Fault> {
-    let mut names = vec![ash::ext::external_memory_host::NAME.as_ptr()];
+    let mut names = vec![];
     for name in info.pp_enabled_extension_names.unwrap_or(&[]) {
-        match name.to_str().map(|text| extensions::enable(text, &physical.host_extensions)) {
-            Ok(Enable::Pass) => names.push(name.as_ptr()),
+        let judged =
+            name.to_str().map(|text| extensions::enable(text, &physical.host_extensions, &physical.gpu));
+        match judged {
+            Ok(Enable::Pass) => names.push(*name),
             Ok(Enable::Strip) => {}
             Ok(Enable::Refuse) | Err(_) => return Err(vk::Result::ERROR_EXTENSION_NOT_PRESENT.into()),
         }
     }
-    Ok(names)
+    let needed = extensions::needed(physical.gpu.memory).iter();
+    names.extend(needed.filter(|name| !names.contains(name)).collect::<Vec<_>>());
+    Ok(names.into_iter().map(CStr::as_ptr).collect())
 }
 
 /// `vkDestroyDevice`: may come while children are alive.

@@ -1,8 +1,10 @@
 //! Device extensions a guest may see: those the host has and the codec can decode, less what this table withholds, plus what is
 //! emulated.
 
+use crate::config::{GpuChoice, MemoryBackEnd};
 use protocol::venus::generated::EXTENSIONS;
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 
 /// Decodable extensions that are withheld all the same, by reason.
 const WITHHELD: &[(&str, &[&str])] = &[
@@ -77,17 +79,15 @@ const WITHHELD: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "handles of host memory and fences stay on the host",
+        "fences and semaphores of the host stay on the host",
         &[
             "VK_EXT_external_memory_acquire_unmodified",
-            "VK_EXT_external_memory_dma_buf",
-            "VK_EXT_image_drm_format_modifier",
-            "VK_EXT_queue_family_foreign",
             "VK_KHR_external_fence_fd",
-            "VK_KHR_external_memory_fd",
             "VK_KHR_external_semaphore_fd",
         ],
     ),
+    ("memory that contexts cannot share", MEMORY_FDS),
+    ("images that contexts cannot share", IMAGE_FDS),
     (
         "their commands are not executed yet",
         &[
@@ -103,21 +103,58 @@ const WITHHELD: &[(&str, &[&str])] = &[
     ("an address on the host's bus means nothing in a guest", &["VK_EXT_pci_bus_info"]),
 ];
 
+/// Extensions of shared memory. A guest has them where contexts can share memory.
+const MEMORY_FDS: &[&str] = &["VK_EXT_external_memory_dma_buf", "VK_KHR_external_memory_fd"];
+
+/// Extensions of shared images. A guest has them where the host has and its dma-bufs are shared.
+const IMAGE_FDS: &[&str] = &["VK_EXT_image_drm_format_modifier", "VK_EXT_queue_family_foreign"];
+
 /// Extensions made here, whatever the host has: stripped from the host's device.
 ///
 /// Mesa before 26.2 reports Vulkan 1.2 instead of 1.3 unless semaphores can be imported from a SYNC_FD.
 const EMULATED: &[(&str, u32)] = &[("VK_KHR_external_semaphore_fd", 1)];
 
+/// What the daemon itself needs of the host's device.
+pub fn needed(memory: MemoryBackEnd) -> &'static [&'static CStr] {
+    match memory {
+        MemoryBackEnd::Memfd => &[ash::ext::external_memory_host::NAME],
+        MemoryBackEnd::DmaBuf => {
+            &[ash::khr::external_memory_fd::NAME, ash::ext::external_memory_dma_buf::NAME]
+        }
+    }
+}
+
 /// The extensions a guest sees, with versions no newer than what is decoded.
-pub fn offered(host: &BTreeMap<String, u32>) -> Vec<(&'static str, u32)> {
+pub fn offered(host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Vec<(&'static str, u32)> {
     let mut offered: Vec<_> = EXTENSIONS
         .iter()
-        .filter(|(_, name, _)| withheld(name).is_none())
-        .filter_map(|(_, name, version)| Some((*name, (*host.get(*name)?).min(*version))))
+        .filter_map(|(_, name, version)| {
+            let host = host.get(*name).copied();
+            let offered = match shared(name, gpu) {
+                Some(Enable::Pass) => host?,
+                // Made here, so the host's version does not matter.
+                Some(Enable::Strip) => *version,
+                Some(Enable::Refuse) => return None,
+                None if withheld(name).is_some() => return None,
+                None => host?,
+            };
+            Some((*name, offered.min(*version)))
+        })
         .chain(EMULATED.iter().copied())
         .collect();
     offered.sort_unstable();
     offered
+}
+
+/// What to do with an extension of shared memory; none if it is another.
+fn shared(name: &str, gpu: &GpuChoice) -> Option<Enable> {
+    let (memory, image) = (MEMORY_FDS.contains(&name), IMAGE_FDS.contains(&name));
+    match (gpu.trial.shareable, gpu.memory) {
+        _ if !memory && !image => None,
+        (true, MemoryBackEnd::DmaBuf) => Some(Enable::Pass),
+        (true, MemoryBackEnd::Memfd) if memory => Some(Enable::Strip),
+        _ => Some(Enable::Refuse),
+    }
 }
 
 /// Why an extension is withheld, if it is.
@@ -137,10 +174,12 @@ pub enum Enable {
 }
 
 /// Judges one enabled extension.
-pub fn enable(name: &str, host: &BTreeMap<String, u32>) -> Enable {
+pub fn enable(name: &str, host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Enable {
     if EMULATED.iter().any(|(emulated, _)| *emulated == name) {
         Enable::Strip
-    } else if offered(host).iter().any(|(offered, _)| *offered == name) {
+    } else if let Some(Enable::Strip) = shared(name, gpu) {
+        Enable::Strip
+    } else if offered(host, gpu).iter().any(|(offered, _)| *offered == name) {
         Enable::Pass
     } else {
         Enable::Refuse
@@ -150,18 +189,24 @@ pub fn enable(name: &str, host: &BTreeMap<String, u32>) -> Enable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::MemoryTrial;
+
+    fn gpu(memory: MemoryBackEnd, shareable: bool) -> GpuChoice {
+        GpuChoice { uuid: [0; 16], memory, trial: MemoryTrial { mappable_types: 1, shareable } }
+    }
 
     #[test]
     fn what_is_withheld_or_undecodable_stays_hidden_and_is_refused() {
         let host: BTreeMap<_, _> = ["VK_KHR_swapchain", "VK_EXT_mesh_shader", "VK_KHR_maintenance4"]
             .map(|name| (name.to_owned(), 99))
             .into();
-        let names: Vec<_> = offered(&host).iter().map(|(name, _)| *name).collect();
+        let gpu = gpu(MemoryBackEnd::Memfd, false);
+        let names: Vec<_> = offered(&host, &gpu).iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["VK_KHR_external_semaphore_fd", "VK_KHR_maintenance4"]);
-        assert_eq!(enable("VK_KHR_swapchain", &host), Enable::Refuse);
-        assert_eq!(enable("VK_EXT_mesh_shader", &host), Enable::Refuse);
-        assert_eq!(enable("VK_KHR_maintenance4", &host), Enable::Pass);
-        assert_eq!(enable("VK_KHR_external_semaphore_fd", &host), Enable::Strip);
+        assert_eq!(enable("VK_KHR_swapchain", &host, &gpu), Enable::Refuse);
+        assert_eq!(enable("VK_EXT_mesh_shader", &host, &gpu), Enable::Refuse);
+        assert_eq!(enable("VK_KHR_maintenance4", &host, &gpu), Enable::Pass);
+        assert_eq!(enable("VK_KHR_external_semaphore_fd", &host, &gpu), Enable::Strip);
     }
 
     #[test]
@@ -172,5 +217,27 @@ mod tests {
         }
         rows.sort_unstable();
         assert!(rows.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+
+    #[test]
+    fn extensions_of_shared_memory_are_there_where_it_can_be_shared() {
+        let names =
+            ["VK_KHR_external_memory_fd", "VK_EXT_external_memory_dma_buf", "VK_EXT_queue_family_foreign"];
+        let host: BTreeMap<_, _> = names.map(|name| (name.to_owned(), 1)).into();
+        let fate =
+            |host: &_, memory, shareable| names.map(|name| enable(name, host, &gpu(memory, shareable)));
+        let (memfd, dma_buf) = (MemoryBackEnd::Memfd, MemoryBackEnd::DmaBuf);
+        let nothing = [Enable::Refuse, Enable::Refuse, Enable::Refuse];
+        assert_eq!(fate(&host, memfd, false), nothing);
+        assert_eq!(fate(&host, dma_buf, false), nothing);
+        let emulated = [Enable::Strip, Enable::Strip, Enable::Refuse];
+        assert_eq!(fate(&host, memfd, true), emulated);
+        assert_eq!(fate(&BTreeMap::new(), memfd, true), emulated);
+        assert_eq!(fate(&host, dma_buf, true), [Enable::Pass, Enable::Pass, Enable::Pass]);
+        assert_eq!(fate(&BTreeMap::new(), dma_buf, true), nothing);
+        for memory in [memfd, dma_buf] {
+            let offered = offered(&host, &gpu(memory, true));
+            assert!(names[..2].iter().all(|name| offered.contains(&(name, 1))), "{offered:?}");
+        }
     }
 }

@@ -8,7 +8,9 @@
 
 use super::error::Fault;
 use super::generated::{lower_chain_struct, raise_chain_struct};
+use super::memory::external;
 use super::objects::{Handle, Table};
+use crate::config::MemoryBackEnd;
 use parking_lot::RwLockReadGuard;
 use protocol::cursor::Arena;
 use protocol::venus::chain::Chain;
@@ -33,6 +35,8 @@ pub trait Raise<'a>: Lower + Copy {
 pub struct Lowering<'l> {
     pub(super) objects: RwLockReadGuard<'l, Table>,
     pub(super) arena: &'l Arena,
+    /// What the host knows the guest's dma-bufs as.
+    pub(super) memory: MemoryBackEnd,
 }
 
 /// The first two members of every struct that can be in a chain.
@@ -125,7 +129,9 @@ impl Lowering<'_> {
 
     /// A chain in C form, in the same order.
     pub fn chain(&self, chain: Chain<'_>) -> Result<*const c_void, Fault> {
-        chain.iter().rev().try_fold(ptr::null(), |rest, next| lower_chain_struct(next, rest, self))
+        chain.iter().rev().try_fold(ptr::null(), |rest, next| {
+            external::link(next, rest, self).unwrap_or_else(|| lower_chain_struct(next, rest, self))
+        })
     }
 
     /// One struct of a chain in front of the rest.

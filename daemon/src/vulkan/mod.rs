@@ -46,6 +46,6 @@ mod sync;
 
 pub use cancel::Cancel;
 pub use error::ContextLost;
-pub use memory::Exported;
+pub use memory::{Exported, ResourceMemory, ResourceTable};
 pub use probe::probe;
 pub use renderer::Renderer;

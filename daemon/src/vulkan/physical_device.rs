@@ -19,6 +19,8 @@ pub struct PhysicalDevice {
     pub instance: Arc<Instance>,
     /// The host's handle.
     pub handle: vk::PhysicalDevice,
+    /// How it is used.
+    pub gpu: GpuChoice,
     /// Extensions of the host's device and their versions.
     pub host_extensions: BTreeMap<String, u32>,
     /// Queue families a guest sees: a prefix of the host's.
@@ -42,22 +44,19 @@ impl PhysicalDevice {
             .into_iter()
             .find(|handle| device_uuid(&instance.ash, *handle) == Some(gpu.uuid))
             .ok_or_else(|| Fault::lost("the GPU chosen at start-up is gone"))?;
-        Self::new(instance, handle, gpu.importable_types)
+        Self::new(instance, handle, gpu)
     }
 
-    fn new(
-        instance: &Arc<Instance>,
-        handle: vk::PhysicalDevice,
-        importable_types: u32,
-    ) -> Result<Self, Fault> {
+    fn new(instance: &Arc<Instance>, handle: vk::PhysicalDevice, gpu: &GpuChoice) -> Result<Self, Fault> {
         // SAFETY: `handle` comes from this live instance, here and below.
         let families = unsafe { instance.ash.get_physical_device_queue_family_properties(handle) };
         // SAFETY: as above.
         let mut memory = unsafe { instance.ash.get_physical_device_memory_properties(handle) };
-        shape::memory_types(&mut memory, importable_types);
+        shape::memory_types(&mut memory, gpu.trial.mappable_types);
         Ok(Self {
             instance: instance.clone(),
             handle,
+            gpu: *gpu,
             host_extensions: host_extensions(&instance.ash, handle)?,
             families: shape::queue_families(families),
             memory,
@@ -103,7 +102,7 @@ pub fn enumerate_device_extension_properties<'a>(
     c: &venus::EnumerateDeviceExtensionProperties<'a>,
 ) -> Result<venus::EnumerateDeviceExtensionPropertiesReply<'a>, Fault> {
     let physical = call.physical_device(c.physical_device)?;
-    let offered = extensions::offered(&physical.host_extensions);
+    let offered = extensions::offered(&physical.host_extensions, &physical.gpu);
     let room = c.p_properties.map_or(usize::MAX, <[_]>::len);
     let shown = offered.len().min(room);
     let properties = match c.p_properties {
@@ -361,16 +360,6 @@ pub fn get_physical_device_external_fence_properties<'a>(
 ) -> Result<venus::GetPhysicalDeviceExternalFencePropertiesReply<'a>, Fault> {
     Ok(venus::GetPhysicalDeviceExternalFencePropertiesReply {
         p_external_fence_properties: c.p_external_fence_properties,
-    })
-}
-
-/// `vkGetPhysicalDeviceExternalBufferProperties`: no handle type exists.
-pub fn get_physical_device_external_buffer_properties<'a>(
-    _: &Call<'a>,
-    c: &venus::GetPhysicalDeviceExternalBufferProperties<'a>,
-) -> Result<venus::GetPhysicalDeviceExternalBufferPropertiesReply<'a>, Fault> {
-    Ok(venus::GetPhysicalDeviceExternalBufferPropertiesReply {
-        p_external_buffer_properties: c.p_external_buffer_properties,
     })
 }
 

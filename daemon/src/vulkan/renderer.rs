@@ -6,7 +6,7 @@ use super::device::Device;
 use super::error::{ContextLost, Fault};
 use super::generated;
 use super::instance::{API_VERSION, Instance};
-use super::memory::Exported;
+use super::memory::{self, Exported, ResourceTable};
 use super::objects::{Objects, State};
 use super::queue::{Done, Queue};
 use crate::config::{ContextLimits, GpuChoice};
@@ -17,7 +17,6 @@ use protocol::venus::generated as venus;
 use std::sync::{Arc, Weak};
 
 /// Executes commands for one context.
-#[derive(Debug)]
 pub struct Renderer {
     /// The GPU.
     pub(super) gpu: GpuChoice,
@@ -25,6 +24,8 @@ pub struct Renderer {
     pub(super) api_version: u32,
     /// What the guest created.
     pub(super) objects: Objects,
+    /// What the guest can import.
+    pub(super) resources: Arc<dyn ResourceTable>,
     /// Queues by `ring_idx`.
     timelines: Mutex<[Weak<Queue>; 64]>,
 }
@@ -35,7 +36,11 @@ impl Renderer {
     /// # Errors
     ///
     /// No loader, or no usable driver.
-    pub fn new(gpu: GpuChoice, limits: ContextLimits) -> Result<Self, ContextLost> {
+    pub fn new(
+        gpu: GpuChoice,
+        limits: ContextLimits,
+        resources: Arc<dyn ResourceTable>,
+    ) -> Result<Self, ContextLost> {
         let instance = Instance::new().map_err(|fault| match fault {
             Fault::Lost(lost) => lost,
             Fault::Failed(result) => ContextLost::new(format!("the driver refuses an instance ({result})")),
@@ -45,6 +50,7 @@ impl Renderer {
             gpu,
             api_version,
             objects: Objects::new(limits.objects),
+            resources,
             timelines: Mutex::new(std::array::from_fn(|_| Weak::new())),
         })
     }
@@ -66,23 +72,20 @@ impl Renderer {
         generated::execute(&Call { renderer: self, arena, bytes, cancel }, command, reply)
     }
 
-    /// The pages of a memory object, for a blob of `size` bytes.
+    /// The memory of a memory object, for a blob of `size` bytes.
     ///
     /// # Errors
     ///
     /// Why not, for the log.
     pub fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
+        // Locked until the driver has answered: another ring may be about to free the memory.
         let objects = self.objects.read();
         let object = objects.get(venus::DeviceMemory(memory)).map_err(|fault| format!("{fault:?}"))?;
-        let State::Memory(memory) = &object.state else { return Err("no memory".into()) };
-        match &memory.pages {
-            Some(pages) if size <= pages.size() => {
-                let fd = pages.duplicate().map_err(|e| e.to_string())?;
-                Ok(Exported { fd: Some(fd), cached: true })
+        match (&object.state, &object.device) {
+            (State::Memory(memory), Some(device)) => {
+                memory::export(memory, device, object.raw, size, mappable)
             }
-            Some(pages) => Err(format!("{size} bytes of a memory of {}", pages.size())),
-            None if mappable => Err("the memory is not host-visible".into()),
-            None => Ok(Exported { fd: None, cached: true }),
+            _ => Err("no memory".into()),
         }
     }
 

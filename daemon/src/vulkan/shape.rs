@@ -32,13 +32,13 @@ pub fn queue_families(host: Vec<vk::QueueFamilyProperties>) -> Vec<vk::QueueFami
         .collect()
 }
 
-/// Types that cannot hold a memfd's pages lose HOST_VISIBLE: a guest could not map them. Indices and heaps stay.
-pub fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, importable: u32) {
+/// Types that a guest could not map lose HOST_VISIBLE. Indices and heaps stay.
+pub fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, mappable: u32) {
     let host = vk::MemoryPropertyFlags::HOST_VISIBLE
         | vk::MemoryPropertyFlags::HOST_COHERENT
         | vk::MemoryPropertyFlags::HOST_CACHED;
     for (i, ty) in memory.memory_types.iter_mut().enumerate() {
-        if importable & (1 << i) == 0 {
+        if mappable & (1 << i) == 0 {
             ty.property_flags &= !host;
         }
         // Protected and lazily allocated memory belong to things that are not served.

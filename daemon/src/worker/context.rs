@@ -25,7 +25,7 @@ pub struct Context<B> {
     /// Bounds on what the guest makes us allocate.
     pub limits: ContextLimits,
     /// What rings and streams may name.
-    pub resources: Resources,
+    pub resources: Arc<Resources>,
     /// What the device process waits for.
     pub fences: Arc<Fences>,
     /// Keeps rings ALIVE.
@@ -44,12 +44,12 @@ struct RingEntry {
 }
 
 impl<B: Backend> Context<B> {
-    /// A context without rings and resources.
-    pub fn new(setup: &WorkerSetup, channel: Arc<Channel>, backend: B) -> Self {
+    /// A context without rings.
+    pub fn new(setup: &WorkerSetup, channel: Arc<Channel>, resources: Arc<Resources>, backend: B) -> Self {
         Self {
             backend,
             limits: setup.limits,
-            resources: Resources::default(),
+            resources,
             fences: Arc::new(Fences::new(Arc::clone(&channel))),
             monitor: Monitor::default(),
             cancel: Cancel::default(),

@@ -3,9 +3,12 @@
 //! A driver may name a resource on a ring as soon as the device process has answered it, and then the message about it is only
 //! on its way to this process. So messages attach resources on arrival, and a ring that misses one waits for it. What is detached
 //! is detached in turn with the virtqueue's streams, which may still name it; numbers of messages tell which came first.
+//!
+//! Shared memory carries rings and streams; device memory can be imported, and nothing else.
 
+use crate::ipc::ResourceKind;
 use crate::shm::{MapError, Mapping};
-use crate::vulkan::{Cancel, ContextLost};
+use crate::vulkan::{Cancel, ContextLost, ResourceMemory, ResourceTable};
 use parking_lot::{Condvar, Mutex};
 use protocol::ids::ResourceId;
 use rustc_hash::FxHashMap;
@@ -13,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Resource ids and the pages behind them.
+/// Resource ids and the memory behind them.
 #[derive(Debug, Default)]
 pub struct Resources {
     table: Mutex<FxHashMap<ResourceId, Attached>>,
@@ -22,27 +25,53 @@ pub struct Resources {
 
 #[derive(Debug)]
 struct Attached {
-    /// None: its pages are no business of rings and streams.
-    mapping: Option<Arc<Mapping>>,
+    what: Memory,
     /// The message that attached it.
     number: u64,
 }
 
+#[derive(Clone, Debug)]
+enum Memory {
+    /// For rings and streams.
+    Shared(Arc<Mapping>),
+    /// For imports.
+    Device(Arc<ResourceMemory>),
+    /// Nothing can be done with it here.
+    Opaque,
+    /// Device memory that is still being exported.
+    Expected,
+}
+
 impl Resources {
-    /// Attaches a resource, by message `number`, and maps its first `size` bytes. Attaching an id again replaces what it stood
-    /// for. If the pages cannot be mapped the resource is attached all the same, only not usable for streams.
-    pub fn attach(&self, id: ResourceId, file: &OwnedFd, size: u64, number: u64) -> Result<(), MapError> {
-        let (mapping, result) = match Mapping::new(file, size) {
-            Ok(mapping) => (Some(Arc::new(mapping)), Ok(())),
-            Err(error) => (None, Err(error)),
+    /// Attaches a resource, by message `number`: its first `size` bytes. Attaching an id again replaces what it stood for. If it
+    /// should be shared memory but cannot be mapped, it is attached all the same, only not usable for anything.
+    pub fn attach(
+        &self,
+        id: ResourceId,
+        kind: ResourceKind,
+        size: u64,
+        file: Option<OwnedFd>,
+        number: u64,
+    ) -> Result<(), MapError> {
+        let (what, result) = match (kind, file) {
+            (ResourceKind::Expected, _) => (Memory::Expected, Ok(())),
+            (_, None) => (Memory::Opaque, Ok(())),
+            (ResourceKind::SharedMemory, Some(file)) => match Mapping::new(file, size) {
+                Ok(mapping) => (Memory::Shared(Arc::new(mapping)), Ok(())),
+                Err(error) => (Memory::Opaque, Err(error)),
+            },
+            (ResourceKind::DeviceMemory { mappable }, Some(file)) => {
+                (Memory::Device(Arc::new(ResourceMemory { file: Arc::new(file), size, mappable })), Ok(()))
+            }
         };
-        self.insert(id, Attached { mapping, number });
+        self.insert(id, Attached { what, number });
         result
     }
 
-    /// Attaches a resource whose pages rings and streams have no business in: device memory.
-    pub fn attach_memory(&self, id: ResourceId, number: u64) {
-        self.insert(id, Attached { mapping: None, number });
+    /// Attaches device memory of this context's own, or what nobody can use.
+    pub fn attach_memory(&self, id: ResourceId, memory: Option<ResourceMemory>, number: u64) {
+        let what = memory.map_or(Memory::Opaque, |memory| Memory::Device(Arc::new(memory)));
+        self.insert(id, Attached { what, number });
     }
 
     /// Forgets what was attached before message `number`. Rings and reply streams that use it keep their pages.
@@ -50,37 +79,61 @@ impl Resources {
         let mut table = self.table.lock();
         if table.get(&id).is_some_and(|attached| attached.number < number) {
             table.remove(&id);
+            self.arrived.notify_all();
         }
     }
 
     /// The pages of a shared-memory resource that is attached by now.
     pub fn shared_memory(&self, id: u32) -> Result<Arc<Mapping>, ContextLost> {
-        usable(self.table.lock().get(&ResourceId(id)), id)
+        shared(self.table.lock().get(&ResourceId(id)), id)
     }
 
     /// The same for streams that can overtake the message about it: waits for it, but not for ever.
     pub fn wait_shared_memory(&self, id: u32, cancel: &Cancel) -> Result<Arc<Mapping>, ContextLost> {
-        let mut table = self.table.lock();
-        let start = Instant::now();
-        while !table.contains_key(&ResourceId(id)) && !cancel.is_cancelled() && start.elapsed() < ARRIVAL_MAX
-        {
-            self.arrived.wait_for(&mut table, Duration::from_millis(20));
-        }
-        usable(table.get(&ResourceId(id)), id)
+        let table = self.table.lock();
+        shared(self.wait(table, ResourceId(id), cancel).get(&ResourceId(id)), id)
     }
 
     fn insert(&self, id: ResourceId, attached: Attached) {
         let mut table = self.table.lock();
-        if table.get(&id).is_none_or(|older| older.number < attached.number) {
+        if table.get(&id).is_none_or(|older| older.number <= attached.number) {
             table.insert(id, attached);
         }
         self.arrived.notify_all();
     }
+
+    /// Waits until it is settled what an id stands for.
+    fn wait<'a>(&self, mut table: Table<'a>, id: ResourceId, cancel: &Cancel) -> Table<'a> {
+        let start = Instant::now();
+        loop {
+            let patience = match table.get(&id).map(|attached| &attached.what) {
+                None => ARRIVAL_MAX,
+                Some(Memory::Expected) => EXPORT_MAX,
+                Some(_) => return table,
+            };
+            if cancel.is_cancelled() || start.elapsed() >= patience {
+                return table;
+            }
+            self.arrived.wait_for(&mut table, Duration::from_millis(20));
+        }
+    }
 }
 
-fn usable(attached: Option<&Attached>, id: u32) -> Result<Arc<Mapping>, ContextLost> {
-    match attached {
-        Some(Attached { mapping: Some(mapping), .. }) => Ok(Arc::clone(mapping)),
+type Table<'a> = parking_lot::MutexGuard<'a, FxHashMap<ResourceId, Attached>>;
+
+impl ResourceTable for Resources {
+    fn device_memory(&self, resource_id: u32, cancel: &Cancel) -> Option<Arc<ResourceMemory>> {
+        let id = ResourceId(resource_id);
+        match self.wait(self.table.lock(), id, cancel).get(&id).map(|attached| &attached.what) {
+            Some(Memory::Device(memory)) => Some(Arc::clone(memory)),
+            _ => None,
+        }
+    }
+}
+
+fn shared(attached: Option<&Attached>, id: u32) -> Result<Arc<Mapping>, ContextLost> {
+    match attached.map(|attached| &attached.what) {
+        Some(Memory::Shared(mapping)) => Ok(Arc::clone(mapping)),
         Some(_) => Err(ContextLost::new(format!("resource {id} is no shared memory"))),
         None => Err(ContextLost::new(format!("resource {id} is not attached"))),
     }
@@ -89,18 +142,32 @@ fn usable(attached: Option<&Attached>, id: u32) -> Result<Arc<Mapping>, ContextL
 /// A message about a resource that takes longer than this to arrive does not exist.
 const ARRIVAL_MAX: Duration = Duration::from_secs(5);
 
+/// Nobody waits longer than this for another context to export its memory.
+const EXPORT_MAX: Duration = Duration::from_secs(60);
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::shm;
 
+    fn attach(
+        resources: &Resources,
+        id: u32,
+        file: &OwnedFd,
+        size: u64,
+        number: u64,
+    ) -> Result<(), MapError> {
+        let file = file.try_clone().unwrap();
+        resources.attach(ResourceId(id), ResourceKind::SharedMemory, size, Some(file), number)
+    }
+
     #[test]
     fn only_attached_shared_memory_is_found() {
         let resources = Resources::default();
         let file = shm::create("test", 4096).unwrap();
-        resources.attach(ResourceId(1), &file, 4096, 1).unwrap();
-        resources.attach_memory(ResourceId(2), 2);
-        assert!(resources.attach(ResourceId(3), &file, 8192, 3).is_err());
+        attach(&resources, 1, &file, 4096, 1).unwrap();
+        resources.attach_memory(ResourceId(2), None, 2);
+        assert!(attach(&resources, 3, &file, 8192, 3).is_err());
         assert_eq!(resources.shared_memory(1).unwrap().len(), 4096);
         for id in [0, 2, 3, 4] {
             assert!(resources.shared_memory(id).is_err());
@@ -115,11 +182,11 @@ mod tests {
     fn a_late_detach_does_not_hit_what_the_id_stands_for_by_now() {
         let resources = Resources::default();
         let file = shm::create("test", 8192).unwrap();
-        resources.attach(ResourceId(1), &file, 4096, 1).unwrap();
-        resources.attach(ResourceId(1), &file, 8192, 3).unwrap();
+        attach(&resources, 1, &file, 4096, 1).unwrap();
+        attach(&resources, 1, &file, 8192, 3).unwrap();
         resources.detach(ResourceId(1), 2);
         assert_eq!(resources.shared_memory(1).unwrap().len(), 8192);
-        resources.attach_memory(ResourceId(1), 2);
+        resources.attach_memory(ResourceId(1), None, 2);
         assert_eq!(resources.shared_memory(1).unwrap().len(), 8192);
         resources.detach(ResourceId(1), 4);
         assert!(resources.shared_memory(1).is_err());
@@ -134,10 +201,58 @@ mod tests {
             let cancelled = scope.spawn(|| resources.wait_shared_memory(2, &cancel));
             std::thread::sleep(Duration::from_millis(50));
             assert!(!found.is_finished() && !cancelled.is_finished());
-            resources.attach(ResourceId(1), &shm::create("test", 4096).unwrap(), 4096, 1).unwrap();
+            attach(&resources, 1, &shm::create("test", 4096).unwrap(), 4096, 1).unwrap();
             assert_eq!(found.join().unwrap(), Ok(4096));
             cancel.cancel();
             assert!(cancelled.join().unwrap().is_err());
+        });
+    }
+
+    #[test]
+    fn device_memory_is_for_imports_and_shared_memory_is_not() {
+        let resources = Resources::default();
+        let cancel = Cancel::default();
+        let file = || shm::create("test", 8192).unwrap();
+        attach(&resources, 1, &file(), 4096, 1).unwrap();
+        let device_memory = ResourceKind::DeviceMemory { mappable: true };
+        resources.attach(ResourceId(2), device_memory, 4096, Some(file()), 2).unwrap();
+        resources.attach(ResourceId(3), device_memory, 4096, None, 3).unwrap();
+        let memory = resources.device_memory(2, &cancel).unwrap();
+        assert!(memory.mappable);
+        assert_eq!(memory.size, 4096);
+        assert!(resources.shared_memory(2).is_err());
+        assert!(resources.device_memory(1, &cancel).is_none());
+        assert!(resources.device_memory(3, &cancel).is_none());
+        resources.detach(ResourceId(2), 4);
+        cancel.cancel();
+        assert!(resources.device_memory(2, &cancel).is_none());
+    }
+
+    #[test]
+    fn an_import_waits_for_the_export_it_needs_until_it_is_answered() {
+        let resources = Resources::default();
+        let cancel = Cancel::default();
+        let expected = |id, number| {
+            resources.attach(ResourceId(id), ResourceKind::Expected, 4096, None, number).unwrap();
+        };
+        (1..=3).for_each(|id| expected(id, u64::from(id)));
+        std::thread::scope(|scope| {
+            let waits = |id| {
+                let (resources, cancel) = (&resources, &cancel);
+                scope.spawn(move || resources.device_memory(id, cancel).is_some())
+            };
+            let (exported, opaque, cancelled) = (waits(1), waits(2), waits(3));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!exported.is_finished() && !opaque.is_finished() && !cancelled.is_finished());
+            // Streams do not wait: what is expected is never shared memory.
+            assert!(resources.shared_memory(1).is_err());
+            let file = shm::create("test", 4096).unwrap();
+            let kind = ResourceKind::DeviceMemory { mappable: false };
+            resources.attach(ResourceId(1), kind, 4096, Some(file), 4).unwrap();
+            resources.attach(ResourceId(2), kind, 4096, None, 5).unwrap();
+            assert_eq!((exported.join().unwrap(), opaque.join().unwrap()), (true, false));
+            cancel.cancel();
+            assert!(!cancelled.join().unwrap());
         });
     }
 }

@@ -3,9 +3,10 @@
 use super::backend::Backend;
 use super::context::Context;
 use super::inbox::{Inbox, Letter};
+use super::resources::Resources;
 use super::stream::{Executor, Place};
-use crate::ipc::{Channel, Fence, MapInfo, ToDevice, ToWorker, WorkerSetup};
-use crate::vulkan::{ContextLost, Exported, Renderer};
+use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
+use crate::vulkan::{ContextLost, Exported, Renderer, ResourceMemory};
 use protocol::ids::{BlobId, ResourceId, RingIdx};
 use rustix::process::{Signal, getpid, kill_process};
 use std::fs::File;
@@ -23,8 +24,9 @@ pub fn run(channel: Channel) -> ExitCode {
         Ok(_) => return failed("first message is no set-up"),
         Err(error) => return failed(&format!("no set-up: {error}")),
     };
-    match Renderer::new(setup.gpu, setup.limits) {
-        Ok(renderer) => serve(&setup, Arc::new(channel), renderer, start_watchdog),
+    let resources = Arc::<Resources>::default();
+    match Renderer::new(setup.gpu, setup.limits, Arc::clone(&resources) as _) {
+        Ok(renderer) => serve(&setup, Arc::new(channel), resources, renderer, start_watchdog),
         Err(lost) => {
             let _ = channel.send(&ToDevice::Lost { reason: lost.reason.clone() }, None);
             failed(&lost.reason)
@@ -54,10 +56,11 @@ fn start_watchdog() {
 fn serve<B: Backend>(
     setup: &WorkerSetup,
     channel: Arc<Channel>,
+    resources: Arc<Resources>,
     backend: B,
     ending: impl FnOnce(),
 ) -> ExitCode {
-    let context = Arc::new(Context::new(setup, Arc::clone(&channel), backend));
+    let context = Arc::new(Context::new(setup, Arc::clone(&channel), resources, backend));
     let closed = Arc::clone(&context);
     let arriving = Arc::clone(&context);
     let on_arrival = move |letter| attach_on_arrival(&arriving, letter);
@@ -90,15 +93,13 @@ impl<B: Backend> Worker<B> {
         let Letter { message, fd, number } = letter;
         match message {
             ToWorker::Setup(_) => self.context.lose(&ContextLost::new("a second set-up")),
-            // Resources with pages were attached on arrival.
-            ToWorker::AttachResource { resource_id, .. } => {
-                self.context.resources.attach_memory(resource_id, number)
-            }
+            // Attached on arrival.
+            ToWorker::AttachResource { .. } => {}
             ToWorker::DetachResource { resource_id } => self.context.resources.detach(resource_id, number),
             ToWorker::Submit { size, inline, fence } => self.submit(size, inline, fd, fence),
             ToWorker::ExportBlob { resource_id, blob_id, size, mappable } => {
                 let exported = self.export(blob_id, size, mappable);
-                self.answer_export(resource_id, exported, number);
+                self.answer_export(resource_id, exported, (size, mappable), number);
             }
         }
     }
@@ -136,26 +137,44 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    fn answer_export(&self, resource_id: ResourceId, exported: Result<Exported, String>, number: u64) {
+    fn answer_export(
+        &self,
+        resource_id: ResourceId,
+        exported: Result<Exported, String>,
+        (size, mappable): (u64, bool),
+        number: u64,
+    ) {
         match exported {
-            Ok(exported) => {
-                self.context.resources.attach_memory(resource_id, number);
-                let map_info = if exported.cached { MapInfo::Cached } else { MapInfo::WriteCombined };
-                let fd = exported.fd.as_ref().map(OwnedFd::as_fd);
+            Ok(Exported { file, cached }) => {
+                let map_info = if cached { MapInfo::Cached } else { MapInfo::WriteCombined };
+                let fd = file.as_ref().map(|file| file.as_fd());
                 self.context.answer(&ToDevice::BlobExported { resource_id, map_info }, fd);
+                let memory = file.map(|file| ResourceMemory { file, size, mappable });
+                self.context.resources.attach_memory(resource_id, memory, number);
             }
-            Err(reason) => self.context.answer(&ToDevice::BlobRefused { resource_id, reason }, None),
+            Err(reason) => {
+                self.context.resources.detach(resource_id, number + 1);
+                self.context.answer(&ToDevice::BlobRefused { resource_id, reason }, None);
+            }
         }
     }
 }
 
 /// Attaches a resource before its turn, since rings may name it already.
 fn attach_on_arrival<B: Backend>(context: &Context<B>, letter: Letter) -> Option<Letter> {
-    let Letter { message: ToWorker::AttachResource { resource_id, size }, fd: Some(file), number } = &letter
-    else {
-        return Some(letter);
+    let number = letter.number;
+    let attached = match letter.message {
+        ToWorker::AttachResource { resource_id, size, kind } => {
+            (resource_id, context.resources.attach(resource_id, kind, size, letter.fd, number))
+        }
+        ToWorker::ExportBlob { resource_id, size, .. } => {
+            let attached = context.resources.attach(resource_id, ResourceKind::Expected, size, None, number);
+            debug_assert!(attached.is_ok(), "there is nothing to map");
+            return Some(letter);
+        }
+        _ => return Some(letter),
     };
-    if let Err(error) = context.resources.attach(*resource_id, file, *size, *number) {
+    if let (resource_id, Err(error)) = attached {
         log::debug!(resource_id = resource_id.0; "resource cannot carry streams: {error}");
     }
     None

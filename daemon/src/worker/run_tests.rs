@@ -3,7 +3,7 @@
 //! Commands are written as words, so that these tests do not depend on the encoder.
 
 use super::*;
-use crate::config::{ContextLimits, GpuChoice};
+use crate::config::{ContextLimits, GpuChoice, MemoryBackEnd, MemoryTrial};
 use crate::shm::{self, Mapping};
 use crate::vulkan::{Cancel, Exported};
 use parking_lot::Mutex;
@@ -56,7 +56,10 @@ impl Backend for Fake {
 
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
         match memory {
-            7 => Ok(Exported { fd: mappable.then(|| shm::create("test", size).unwrap()), cached: true }),
+            7 => Ok(Exported {
+                file: mappable.then(|| Arc::new(shm::create("test", size).unwrap())),
+                cached: true,
+            }),
             _ => Err("no memory".into()),
         }
     }
@@ -83,13 +86,17 @@ impl Peer {
         let setup = WorkerSetup {
             ctx_id: ContextId(1),
             debug_name: "test".into(),
-            gpu: GpuChoice { uuid: [0; 16], importable_types: 0 },
+            gpu: GpuChoice {
+                uuid: [0; 16],
+                memory: MemoryBackEnd::Memfd,
+                trial: MemoryTrial { mappable_types: 0, shareable: false },
+            },
             limits: ContextLimits { rings: 4, command_bytes: 1 << 20, ..ContextLimits::default() },
         };
         let fake = Fake::default();
         let backend = fake.clone();
         let thread = std::thread::spawn(move || {
-            serve(&setup, Arc::new(ours), backend, || ());
+            serve(&setup, Arc::new(ours), Arc::default(), backend, || ());
         });
         let peer = Self { channel, fake, thread };
         assert_eq!(peer.answer(), ToDevice::Ready);
@@ -124,7 +131,8 @@ impl Peer {
 
     fn shared_memory(&self, id: u32, size: u64) -> Arc<Mapping> {
         let file = shm::create("test", size).unwrap();
-        let message = ToWorker::AttachResource { resource_id: ResourceId(id), size };
+        let message =
+            ToWorker::AttachResource { resource_id: ResourceId(id), size, kind: ResourceKind::SharedMemory };
         self.channel.send(&message, Some(file.as_fd())).unwrap();
         Arc::new(Mapping::new(&file, size).unwrap())
     }

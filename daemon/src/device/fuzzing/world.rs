@@ -1,7 +1,7 @@
 //! A world that checks what it is asked for: answers that are due, workers that run, memory that is there, ranges that are free.
 
 use super::{LIMITS, WINDOW};
-use crate::device::{EffectFailed, Effects, GuestError};
+use crate::device::{EffectFailed, Effects, GuestError, Shown};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +18,8 @@ pub struct World {
     due: BTreeSet<u32>,
     /// Running workers and the resources they see.
     workers: BTreeMap<ContextId, BTreeSet<ResourceId>>,
+    /// Of those, what is still to come.
+    expected: BTreeSet<(ContextId, ResourceId)>,
     /// Memory kept, with its bytes.
     blobs: BTreeMap<ResourceId, u64>,
     /// Which of it was made by [`Effects::create_shmem`].
@@ -64,6 +66,7 @@ impl World {
     /// A worker ended by itself.
     pub fn worker_gone(&mut self, ctx_id: ContextId) {
         self.workers.remove(&ctx_id);
+        self.expected.retain(|(worker, _)| *worker != ctx_id);
     }
 
     /// A worker made memory, which it sees from then on.
@@ -124,6 +127,7 @@ impl Effects for World {
     fn end_worker(&mut self, ctx_id: ContextId) {
         self.effects += 1;
         assert!(self.workers.remove(&ctx_id).is_some(), "context {ctx_id} has no worker to end");
+        self.expected.retain(|(worker, _)| *worker != ctx_id);
     }
 
     fn submit(
@@ -166,15 +170,21 @@ impl Effects for World {
         self.shared.remove(&resource_id);
     }
 
-    fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64) {
+    fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown) {
         self.effects += 1;
-        assert_eq!(self.blobs.get(&resource_id), Some(&size));
-        assert!(self.worker(ctx_id).insert(resource_id), "attached twice");
+        let there = self.blobs.get(&resource_id).copied();
+        assert_eq!(there, (shown != Shown::Expected).then_some(size));
+        let expected = self.expected.remove(&(ctx_id, resource_id));
+        assert_eq!(self.worker(ctx_id).insert(resource_id), !expected, "attached twice");
+        if shown == Shown::Expected {
+            self.expected.insert((ctx_id, resource_id));
+        }
     }
 
     fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId) {
         self.effects += 1;
         assert!(self.worker(ctx_id).remove(&resource_id), "it was not attached");
+        self.expected.remove(&(ctx_id, resource_id));
     }
 
     fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {

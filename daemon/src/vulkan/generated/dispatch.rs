@@ -1647,7 +1647,7 @@ pub fn execute<'a>(
         }
         Command::GetPhysicalDeviceImageFormatProperties2(c) => {
             let value = settle(
-                super::physical_device::get_physical_device_image_format_properties2(
+                crate::vulkan::memory::get_physical_device_image_format_properties2(
                     call,
                     c,
                 ),
@@ -1775,7 +1775,7 @@ pub fn execute<'a>(
         }
         Command::GetPhysicalDeviceExternalBufferProperties(c) => {
             let value = settle(
-                crate::vulkan::physical_device::get_physical_device_external_buffer_properties(
+                crate::vulkan::memory::get_physical_device_external_buffer_properties(
                     call,
                     c,
                 ),

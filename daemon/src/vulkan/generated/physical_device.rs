@@ -1461,34 +1461,6 @@ pub fn get_physical_device_format_properties2<'a>(
         )?,
     })
 }
-///`vkGetPhysicalDeviceImageFormatProperties2`.
-pub fn get_physical_device_image_format_properties2<'a>(
-    call: &Call<'a>,
-    c: &venus::GetPhysicalDeviceImageFormatProperties2<'a>,
-) -> Result<venus::GetPhysicalDeviceImageFormatProperties2Reply<'a>, Fault> {
-    let physical = call.physical_device(c.physical_device)?;
-    let (handle, table) = (physical.raw(), &physical.instance.table);
-    let Some(function) = table.get_physical_device_image_format_properties2 else {
-        return Err(Fault::missing("vkGetPhysicalDeviceImageFormatProperties2"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (p_image_format_info, p_image_format_properties) = {
-        let l = call.lowering();
-        (l.pointer(c.p_image_format_info)?, l.out_pointer(c.p_image_format_properties)?)
-    };
-    let result = unsafe {
-        function(handle, p_image_format_info, p_image_format_properties)
-    };
-    let arena = call.arena;
-    Ok(venus::GetPhysicalDeviceImageFormatProperties2Reply {
-        result: venus::VkResult(result),
-        p_image_format_properties: raise_pointer(
-            c.p_image_format_properties,
-            p_image_format_properties,
-            arena,
-        )?,
-    })
-}
 ///`vkGetPhysicalDeviceCalibrateableTimeDomainsKHR`.
 pub fn get_physical_device_calibrateable_time_domains_khr<'a>(
     call: &Call<'a>,

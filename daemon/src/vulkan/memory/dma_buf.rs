@@ -1,0 +1,132 @@
+//! Memory made by the driver and exported as dma-bufs (`VK_KHR_external_memory_fd`, `VK_EXT_external_memory_dma_buf`).
+//!
+//! For drivers that refuse the pages of files, such as amdgpu's. The descriptor is made when a blob is asked for, so memory that is
+//! never mapped costs none. No `DMA_BUF_IOCTL_SYNC` is issued: guests see coherent types only, and the processors and devices this
+//! runs on keep those coherent by themselves.
+
+use super::{Memory, Request, ResourceMemory, alike, call_driver, lowered};
+use crate::vulkan::call::Call;
+use crate::vulkan::device::Device;
+use crate::vulkan::error::Fault;
+use ash::vk::{self, Handle as _};
+use protocol::venus::generated as venus;
+use protocol::venus::generated::ChainStruct;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+
+/// The handle type of everything here.
+const DMA_BUF: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
+
+/// What of a device is needed.
+pub struct Functions {
+    fds: ash::khr::external_memory_fd::Device,
+}
+
+impl Functions {
+    /// Loads the functions.
+    pub fn new(instance: &ash::Instance, device: &ash::Device) -> Self {
+        Self { fds: ash::khr::external_memory_fd::Device::new(instance, device) }
+    }
+
+    /// Allocates for a guest.
+    pub(super) fn allocate(
+        &self,
+        call: &Call<'_>,
+        device: &Device,
+        info: &venus::MemoryAllocateInfo<'_>,
+        request: &Request,
+    ) -> Result<(u64, Memory), Fault> {
+        let lowered = lowered(&call.lowering(), info, true)?;
+        let dedicated = info.p_next.iter().any(|n| matches!(n, ChainStruct::MemoryDedicatedAllocateInfo(_)));
+        if request.import.is_none() && !dedicated {
+            // A blob covers whole pages. Dedicated allocations are as large as what they are for demands.
+            lowered.allocation_size = page_multiple(request.size)?;
+        }
+        let exportable = request.visible || request.exported;
+        let export = vk::ExportMemoryAllocateInfo {
+            p_next: lowered.p_next,
+            handle_types: DMA_BUF,
+            ..Default::default()
+        };
+        if exportable {
+            lowered.p_next = std::ptr::from_ref(&export).cast();
+        }
+        let copy = request.import.as_ref().map(|import| import.file.try_clone()).transpose();
+        let copy = copy.map_err(|_| vk::Result::ERROR_TOO_MANY_OBJECTS)?;
+        let import = vk::ImportMemoryFdInfoKHR {
+            p_next: lowered.p_next,
+            handle_type: DMA_BUF,
+            fd: copy.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+            ..Default::default()
+        };
+        if copy.is_some() {
+            lowered.p_next = std::ptr::from_ref(&import).cast();
+        }
+        // SAFETY: `lowered` and its chain live in the arena or in this function, and so does the descriptor.
+        let raw = unsafe { call_driver(device, lowered) }?;
+        // With success the descriptor is the driver's.
+        copy.map(IntoRawFd::into_raw_fd);
+        if request.visible && request.import.is_none() {
+            // SAFETY: the driver has just made it, of a type that can be mapped, and nobody else knows it.
+            unsafe { clear(&device.ash, raw, lowered.allocation_size) }?;
+        }
+        if !exportable {
+            return Ok((raw, Memory::Private));
+        }
+        let ty = device.physical.memory.memory_types[request.type_index as usize];
+        let cached = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_CACHED);
+        Ok((raw, Memory::Exportable { cached }))
+    }
+
+    /// A descriptor of exportable memory.
+    pub fn export(&self, raw: u64) -> Result<OwnedFd, vk::Result> {
+        let info =
+            vk::MemoryGetFdInfoKHR::default().memory(vk::DeviceMemory::from_raw(raw)).handle_type(DMA_BUF);
+        // SAFETY: the memory is live while its entry is, which the caller holds, and was made to be exported.
+        let fd = unsafe { self.fds.get_memory_fd(&info) }?;
+        // SAFETY: the driver made the descriptor for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// The host's types into which a dma-buf can be imported.
+    pub fn types(&self, file: &OwnedFd) -> Result<u32, vk::Result> {
+        let mut answer = vk::MemoryFdPropertiesKHR::default();
+        // SAFETY: the device is live while its functions are used; the descriptor stays ours.
+        unsafe { self.fds.get_memory_fd_properties(DMA_BUF, file.as_raw_fd(), &mut answer) }?;
+        Ok(answer.memory_type_bits)
+    }
+
+    /// The types that a guest may name to import a resource.
+    pub fn types_of(&self, device: &Device, resource: &ResourceMemory) -> Result<u32, Fault> {
+        Ok(alike(device, self.types(&resource.file)?, resource.mappable))
+    }
+}
+
+fn page_multiple(size: u64) -> Result<u64, vk::Result> {
+    let page = rustix::param::page_size() as u64;
+    size.checked_next_multiple_of(page).ok_or(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY)
+}
+
+/// Clears fresh memory, which may hold what another owner left; frees it if that fails.
+///
+/// # Safety
+///
+/// `raw` is unmapped memory of this live device, of `size` bytes and a coherent, host-visible type, in no use.
+unsafe fn clear(device: &ash::Device, raw: u64, size: u64) -> Result<(), vk::Result> {
+    let memory = vk::DeviceMemory::from_raw(raw);
+    let flags = vk::MemoryMapFlags::empty();
+    // SAFETY: the caller's promise.
+    match unsafe { device.map_memory(memory, 0, vk::WHOLE_SIZE, flags) } {
+        Ok(start) => {
+            // SAFETY: the mapping is at least `size` bytes and nobody else uses it.
+            unsafe { start.cast::<u8>().write_bytes(0, size as usize) };
+            // SAFETY: mapped above.
+            unsafe { device.unmap_memory(memory) };
+            Ok(())
+        }
+        Err(error) => {
+            // SAFETY: the caller's promise: it is in no use.
+            unsafe { device.free_memory(memory, None) };
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What guests are told about shared memory: they know dma-bufs, the host knows what its back end is made of.
+//!
+//! Buffers can be shared by either back end. Images only as dma-bufs of the host: in pages of ours an image with optimal tiling has
+//! no place on some drivers.
+
+use crate::config::MemoryBackEnd;
+use crate::vulkan::call::Call;
+use crate::vulkan::error::Fault;
+use crate::vulkan::lower::{Lowering, raise_pointer};
+use ash::vk;
+use protocol::venus::generated as venus;
+use protocol::venus::generated::{
+    ChainStruct, ExternalMemoryFeatureFlags as Features, ExternalMemoryHandleTypeFlags as HandleTypes,
+};
+use std::ffi::c_void;
+
+/// Never on the wire: what guests share is a dma-buf to them.
+const HOST_ALLOCATION: HandleTypes =
+    HandleTypes(vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT.as_raw());
+
+/// Whether dma-bufs are among these types.
+pub fn is_dma_buf(types: HandleTypes) -> bool {
+    types.0 & HandleTypes::DMA_BUF_EXT.0 != 0
+}
+
+/// The host's name for a guest's handle types.
+fn host_types(types: HandleTypes, memory: MemoryBackEnd) -> HandleTypes {
+    match memory {
+        _ if !is_dma_buf(types) => HandleTypes(0),
+        MemoryBackEnd::Memfd => HOST_ALLOCATION,
+        MemoryBackEnd::DmaBuf => HandleTypes::DMA_BUF_EXT,
+    }
+}
+
+/// Lowers a chained struct that names handle types; none if `next` is another struct.
+pub fn link(
+    next: &ChainStruct<'_>,
+    rest: *const c_void,
+    l: &Lowering<'_>,
+) -> Option<Result<*const c_void, Fault>> {
+    let host = |types| host_types(types, l.memory);
+    Some(match next {
+        ChainStruct::ExternalMemoryBufferCreateInfo(info) => {
+            let handle_types = host(info.handle_types);
+            l.linked(&venus::ExternalMemoryBufferCreateInfo { handle_types, ..**info }, rest)
+        }
+        ChainStruct::ExternalMemoryImageCreateInfo(info) => {
+            let handle_types = host(info.handle_types);
+            l.linked(&venus::ExternalMemoryImageCreateInfo { handle_types, ..**info }, rest)
+        }
+        ChainStruct::PhysicalDeviceExternalImageFormatInfo(info) => {
+            let handle_type = host(info.handle_type);
+            l.linked(&venus::PhysicalDeviceExternalImageFormatInfo { handle_type, ..**info }, rest)
+        }
+        _ => return None,
+    })
+}
+
+/// `vkGetPhysicalDeviceExternalBufferProperties`.
+pub fn get_physical_device_external_buffer_properties<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceExternalBufferProperties<'a>,
+) -> Result<venus::GetPhysicalDeviceExternalBufferPropertiesReply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let (Some(info), Some(partial)) = (c.p_external_buffer_info, c.p_external_buffer_properties) else {
+        return Err(Fault::lost("vkGetPhysicalDeviceExternalBufferProperties without a question"));
+    };
+    let mut answer = *partial;
+    answer.external_memory_properties = none_of(info.handle_type);
+    let host = host_types(info.handle_type, physical.gpu.memory);
+    if physical.gpu.trial.shareable && host.0 != 0 {
+        let mut asked = *info;
+        asked.handle_type = host;
+        let (asked, out) = {
+            let l = call.lowering();
+            (l.pointer(Some(&asked))?, l.out_pointer(Some(partial))?)
+        };
+        let Some(function) = physical.instance.table.get_physical_device_external_buffer_properties else {
+            return Err(Fault::missing("vkGetPhysicalDeviceExternalBufferProperties"));
+        };
+        // SAFETY: the handle is live, both structs are memory of the arena.
+        unsafe { function(physical.raw(), asked, out) };
+        if let Some(raised) = raise_pointer(Some(partial), out, call.arena)? {
+            let host = raised.external_memory_properties;
+            answer.external_memory_properties = told(&host, info.handle_type, physical.gpu.memory);
+        }
+    }
+    Ok(venus::GetPhysicalDeviceExternalBufferPropertiesReply {
+        p_external_buffer_properties: Some(call.arena.value(answer)?),
+    })
+}
+
+/// `vkGetPhysicalDeviceImageFormatProperties2`.
+pub fn get_physical_device_image_format_properties2<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceImageFormatProperties2<'a>,
+) -> Result<venus::GetPhysicalDeviceImageFormatProperties2Reply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let chain = c.p_image_format_info.map_or(&[][..], |info| info.p_next);
+    let shared = chain.iter().find_map(|next| match next {
+        ChainStruct::PhysicalDeviceExternalImageFormatInfo(info) => Some(info.handle_type),
+        _ => None,
+    });
+    let shared = shared.filter(|types| types.0 != 0);
+    let shares = physical.gpu.trial.shareable && physical.gpu.memory == MemoryBackEnd::DmaBuf;
+    if shared.is_some_and(|types| !shares || !is_dma_buf(types)) {
+        return Err(vk::Result::ERROR_FORMAT_NOT_SUPPORTED.into());
+    }
+    let Some(function) = physical.instance.table.get_physical_device_image_format_properties2 else {
+        return Err(Fault::missing("vkGetPhysicalDeviceImageFormatProperties2"));
+    };
+    let (info, out) = {
+        let l = call.lowering();
+        (l.pointer(c.p_image_format_info)?, l.out_pointer(c.p_image_format_properties)?)
+    };
+    // SAFETY: the handle is live, both structs and their chains are memory of the arena or null.
+    let result = unsafe { function(physical.raw(), info, out) };
+    Ok(venus::GetPhysicalDeviceImageFormatProperties2Reply {
+        result: venus::VkResult(result),
+        p_image_format_properties: raise_pointer(c.p_image_format_properties, out, call.arena)?,
+    })
+}
+
+fn none_of(handle_type: HandleTypes) -> venus::ExternalMemoryProperties {
+    venus::ExternalMemoryProperties { compatible_handle_types: handle_type, ..Default::default() }
+}
+
+/// The host's answer in the guest's words. Pages that can be imported can be exported: they are ours.
+fn told(
+    host: &venus::ExternalMemoryProperties,
+    handle_type: HandleTypes,
+    memory: MemoryBackEnd,
+) -> venus::ExternalMemoryProperties {
+    let features = match memory {
+        MemoryBackEnd::Memfd if host.external_memory_features.0 & Features::IMPORTABLE.0 == 0 => 0,
+        MemoryBackEnd::Memfd => Features::IMPORTABLE.0 | Features::EXPORTABLE.0,
+        MemoryBackEnd::DmaBuf => host.external_memory_features.0,
+    };
+    if features == 0 {
+        return none_of(handle_type);
+    }
+    let again = features & Features::EXPORTABLE.0 != 0 && features & Features::IMPORTABLE.0 != 0;
+    venus::ExternalMemoryProperties {
+        external_memory_features: Features(features),
+        export_from_imported_handle_types: if again { HandleTypes::DMA_BUF_EXT } else { HandleTypes(0) },
+        compatible_handle_types: HandleTypes::DMA_BUF_EXT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn properties(features: u32, types: HandleTypes) -> venus::ExternalMemoryProperties {
+        venus::ExternalMemoryProperties {
+            external_memory_features: Features(features),
+            compatible_handle_types: types,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_guest_hears_of_dma_bufs_only_and_the_host_of_what_it_knows() {
+        let asked = HandleTypes(HandleTypes::DMA_BUF_EXT.0 | HandleTypes::OPAQUE_FD.0);
+        assert_eq!(host_types(asked, MemoryBackEnd::Memfd), HOST_ALLOCATION);
+        assert_eq!(host_types(asked, MemoryBackEnd::DmaBuf), HandleTypes::DMA_BUF_EXT);
+        assert_eq!(host_types(HandleTypes::OPAQUE_FD, MemoryBackEnd::DmaBuf), HandleTypes(0));
+        assert_eq!(host_types(HOST_ALLOCATION, MemoryBackEnd::Memfd), HandleTypes(0));
+        let dma_buf = HandleTypes::DMA_BUF_EXT;
+        let importable = properties(Features::IMPORTABLE.0, HOST_ALLOCATION);
+        let told_of = told(&importable, dma_buf, MemoryBackEnd::Memfd);
+        assert_eq!(told_of.external_memory_features.0, Features::IMPORTABLE.0 | Features::EXPORTABLE.0);
+        assert_eq!(told_of.compatible_handle_types, dma_buf);
+        assert_eq!(told_of.export_from_imported_handle_types, dma_buf);
+        let nothing = told(&properties(0, HandleTypes(0)), dma_buf, MemoryBackEnd::Memfd);
+        assert_eq!(nothing.external_memory_features.0, 0);
+        let dedicated = Features::DEDICATED_ONLY.0 | Features::EXPORTABLE.0;
+        let told_of = told(&properties(dedicated, dma_buf), dma_buf, MemoryBackEnd::DmaBuf);
+        assert_eq!(told_of.external_memory_features.0, dedicated);
+        assert_eq!(told_of.export_from_imported_handle_types.0, 0);
+    }
+}

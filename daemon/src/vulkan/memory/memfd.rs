@@ -1,0 +1,155 @@
+//! Memory made of pages of ours: a memory file, mapped, and imported by the driver through `VK_EXT_external_memory_host`.
+//!
+//! Works without any device node, and nothing of another owner can be left in it. Whatever the guest may map or share is made so.
+//! Sharing is importing the same pages once more.
+
+use super::{Memory, Request, ResourceMemory, alike, call_driver, lowered};
+use crate::shm::{self, MapError, Mapping};
+use crate::vulkan::call::Call;
+use crate::vulkan::device::Device;
+use crate::vulkan::error::Fault;
+use ash::vk;
+use protocol::venus::generated as venus;
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Pages that both a driver and a VMM can map.
+#[derive(Debug)]
+pub struct Pages {
+    file: Arc<OwnedFd>,
+    /// Unmapped on drop; the driver's import was freed before (see `Device::destroy` and `free_memory`).
+    mapping: Mapping,
+}
+
+impl Pages {
+    /// Zeroed pages for at least `size` bytes, in multiples of `alignment`, which is a power of two.
+    pub fn new(size: u64, alignment: u64) -> io::Result<Self> {
+        let size = rounded(size, alignment).ok_or(io::ErrorKind::OutOfMemory)?;
+        let file = shm::create("vulkan-memory", size)?;
+        let mapping = Mapping::new(&file, size).map_err(io::Error::other)?;
+        Ok(Self { file: Arc::new(file), mapping })
+    }
+
+    /// The first pages of a file, at least `size` bytes.
+    pub fn of_file(file: &Arc<OwnedFd>, size: u64, alignment: u64) -> Result<Self, MapError> {
+        let mapping = Mapping::new(file, rounded(size, alignment).unwrap_or(u64::MAX))?;
+        Ok(Self { file: Arc::clone(file), mapping })
+    }
+
+    /// Where they are mapped in this process.
+    pub fn address(&self) -> *mut c_void {
+        self.mapping.as_ptr()
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.mapping.len()
+    }
+
+    /// The file they belong to.
+    pub fn file(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.file)
+    }
+
+    /// The struct that lets `vkAllocateMemory` import them.
+    pub fn import(&self) -> vk::ImportMemoryHostPointerInfoEXT<'static> {
+        vk::ImportMemoryHostPointerInfoEXT {
+            handle_type: vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT,
+            p_host_pointer: self.address(),
+            ..Default::default()
+        }
+    }
+}
+
+fn rounded(size: u64, alignment: u64) -> Option<u64> {
+    size.max(1).checked_next_multiple_of(alignment.max(rustix::param::page_size() as u64))
+}
+
+/// What of a device is needed.
+pub struct Functions {
+    host: ash::ext::external_memory_host::Device,
+    /// `minImportedHostPointerAlignment`.
+    alignment: u64,
+}
+
+impl Functions {
+    /// Loads the functions.
+    pub fn new(instance: &ash::Instance, handle: vk::PhysicalDevice, device: &ash::Device) -> Self {
+        let mut host = vk::PhysicalDeviceExternalMemoryHostPropertiesEXT::default();
+        let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut host);
+        // SAFETY: the handle comes from this live instance, the chain lives until the call returns.
+        unsafe { instance.get_physical_device_properties2(handle, &mut properties) };
+        let alignment = host.min_imported_host_pointer_alignment;
+        Self { host: ash::ext::external_memory_host::Device::new(instance, device), alignment }
+    }
+
+    /// Alignment of imported pages in bytes.
+    pub fn alignment(&self) -> u64 {
+        self.alignment
+    }
+
+    /// The host's types into which these pages can be imported.
+    pub fn types(&self, pages: &Pages) -> Result<u32, vk::Result> {
+        let function = self.host.fp().get_memory_host_pointer_properties_ext;
+        let kind = vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
+        let mut answer = vk::MemoryHostPointerPropertiesEXT::default();
+        // SAFETY: the device is live while its functions are used, and the pages are mapped.
+        unsafe { function(self.host.device(), kind, pages.address(), &mut answer) }.result()?;
+        Ok(answer.memory_type_bits)
+    }
+
+    /// Allocates for a guest.
+    pub(super) fn allocate(
+        &self,
+        call: &Call<'_>,
+        device: &Device,
+        info: &venus::MemoryAllocateInfo<'_>,
+        request: &Request,
+    ) -> Result<(u64, Memory), Fault> {
+        let pages = match &request.import {
+            Some(import) => Some(
+                Pages::of_file(&import.file, import.size, self.alignment)
+                    .map_err(|_| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE)?,
+            ),
+            None if request.visible || request.exported => Some(
+                Pages::new(request.size, self.alignment).map_err(|_| vk::Result::ERROR_OUT_OF_HOST_MEMORY)?,
+            ),
+            None => None,
+        };
+        let lowered = lowered(&call.lowering(), info, pages.is_none())?;
+        let import = pages.as_ref().map(|pages| {
+            let mut import = pages.import();
+            import.p_next = lowered.p_next;
+            import
+        });
+        if let (Some(import), Some(pages)) = (&import, &pages) {
+            lowered.p_next = std::ptr::from_ref(import).cast();
+            lowered.allocation_size = pages.size();
+            lowered.memory_type_index = self.type_for_pages(device, request);
+        }
+        // SAFETY: `lowered` and its chain live in the arena or in this function; the pages go into the memory's entry, which is
+        // dropped after the memory was freed.
+        let raw = unsafe { call_driver(device, lowered) }?;
+        Ok((raw, pages.map_or(Memory::Private, Memory::Pages)))
+    }
+
+    /// Pages go into a type that takes them. A guest that shares memory it cannot map has asked for another type.
+    fn type_for_pages(&self, device: &Device, request: &Request) -> u32 {
+        match request.visible {
+            true => request.type_index,
+            false => device.physical.gpu.trial.mappable_types.trailing_zeros(),
+        }
+    }
+
+    /// The types that a guest may name to import a resource.
+    pub fn types_of(&self, device: &Device, resource: &ResourceMemory) -> Result<u32, Fault> {
+        let pages = Pages::of_file(&resource.file, resource.size, self.alignment)
+            .map_err(|_| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE)?;
+        let importable = self.types(&pages)? & device.physical.gpu.trial.mappable_types;
+        let all = (1u64 << device.physical.memory.memory_type_count) - 1;
+        let bits = if resource.mappable { importable } else { all as u32 };
+        Ok(alike(device, bits, resource.mappable))
+    }
+}

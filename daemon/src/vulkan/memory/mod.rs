@@ -1,0 +1,279 @@
+//! Device memory: allocated, shown to the guest as a blob, shared between contexts.
+//!
+//! What a VMM maps has to be a file. There are two ways to get one, chosen at start-up ([`crate::config::MemoryBackEnd`]): pages of
+//! ours imported by the driver (`memfd`), or memory of the driver exported by it (`dma_buf`). A guest sees no difference, except
+//! that `memfd` shares buffers only. Shared memory is known to guests as dma-bufs (`VK_EXT_external_memory_dma_buf`) and travels
+//! as a resource: exported as its blob, imported by `VkImportMemoryResourceInfoMESA`.
+
+mod dma_buf;
+pub mod external;
+mod memfd;
+mod trial;
+
+pub use external::{
+    get_physical_device_external_buffer_properties, get_physical_device_image_format_properties2,
+};
+pub use trial::try_out;
+
+use self::memfd::Pages;
+use super::call::Call;
+use super::cancel::Cancel;
+use super::device::Device;
+use super::error::Fault;
+use super::lower::Lowering;
+use super::objects::State;
+use super::physical_device::PhysicalDevice;
+use crate::config::MemoryBackEnd;
+use ash::vk;
+use protocol::venus::generated as venus;
+use protocol::venus::generated::ChainStruct;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Functions of the driver behind one back end, of one device.
+pub enum BackEnd {
+    /// `VK_EXT_external_memory_host`.
+    Memfd(memfd::Functions),
+    /// `VK_KHR_external_memory_fd`.
+    DmaBuf(dma_buf::Functions),
+}
+
+impl BackEnd {
+    /// Loads the functions.
+    pub fn new(physical: &PhysicalDevice, device: &ash::Device) -> Self {
+        let instance = &physical.instance.ash;
+        match physical.gpu.memory {
+            MemoryBackEnd::Memfd => Self::Memfd(memfd::Functions::new(instance, physical.handle, device)),
+            MemoryBackEnd::DmaBuf => Self::DmaBuf(dma_buf::Functions::new(instance, device)),
+        }
+    }
+}
+
+/// Memory of a guest's device.
+#[derive(Debug)]
+pub enum Memory {
+    /// Nobody but the driver can use it.
+    Private,
+    /// Pages of ours.
+    Pages(Pages),
+    /// The driver exports it.
+    Exportable {
+        /// Reads of the processor go through its caches.
+        cached: bool,
+    },
+}
+
+/// What a blob of a memory object is made of.
+#[derive(Debug)]
+pub struct Exported {
+    /// Its memory, if others can use it.
+    pub file: Option<Arc<OwnedFd>>,
+    /// Ordinary cached memory; otherwise write-combined.
+    pub cached: bool,
+}
+
+/// Device memory behind a resource.
+#[derive(Debug)]
+pub struct ResourceMemory {
+    /// The memory.
+    pub file: Arc<OwnedFd>,
+    /// Bytes that may be used.
+    pub size: u64,
+    /// The guest can map it.
+    pub mappable: bool,
+}
+
+/// The resources that the context sees.
+pub trait ResourceTable: Send + Sync {
+    /// The device memory behind a resource, after waiting for it if it is on its way; none if the context sees no such resource.
+    fn device_memory(&self, resource_id: u32, cancel: &Cancel) -> Option<Arc<ResourceMemory>>;
+}
+
+/// What a guest asks for, apart from what goes to the driver as it is.
+struct Request {
+    size: u64,
+    type_index: u32,
+    /// The guest sees its type as host-visible.
+    visible: bool,
+    /// Other contexts may import it.
+    exported: bool,
+    import: Option<Arc<ResourceMemory>>,
+}
+
+impl Request {
+    fn new(call: &Call<'_>, device: &Device, info: &venus::MemoryAllocateInfo<'_>) -> Result<Self, Fault> {
+        let types = device.physical.memory.memory_types_as_slice();
+        let Some(ty) = types.get(info.memory_type_index as usize) else {
+            return Err(Fault::lost("a memory type that does not exist"));
+        };
+        let mut request = Self {
+            size: info.allocation_size,
+            type_index: info.memory_type_index,
+            visible: ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE),
+            exported: false,
+            import: None,
+        };
+        for next in info.p_next {
+            match next {
+                ChainStruct::ExportMemoryAllocateInfo(export) => {
+                    request.exported = external::is_dma_buf(export.handle_types);
+                }
+                ChainStruct::ImportMemoryResourceInfoMESA(import) => {
+                    request.import = Some(call.resource(import.resource_id)?);
+                }
+                _ => {}
+            }
+        }
+        match &request.import {
+            Some(import) if import.size < request.size => {
+                Err(vk::Result::ERROR_INVALID_EXTERNAL_HANDLE.into())
+            }
+            _ => Ok(request),
+        }
+    }
+}
+
+/// `vkAllocateMemory`.
+pub fn allocate_memory<'a>(
+    call: &Call<'a>,
+    c: &venus::AllocateMemory<'a>,
+) -> Result<venus::AllocateMemoryReply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let Some(info) = c.p_allocate_info else {
+        return Err(Fault::lost("vkAllocateMemory without a description"));
+    };
+    let allocated = Request::new(call, &device, info).and_then(|request| match &device.memory {
+        BackEnd::Memfd(functions) => functions.allocate(call, &device, info, &request),
+        BackEnd::DmaBuf(functions) => functions.allocate(call, &device, info, &request),
+    });
+    let result = match allocated {
+        Ok((raw, memory)) => {
+            call.bind(c.p_memory, raw, &device, 0, State::Memory(Arc::new(memory)))?;
+            0
+        }
+        Err(Fault::Failed(result)) => {
+            call.not_created(c.p_memory, result)?;
+            result
+        }
+        Err(lost) => return Err(lost),
+    };
+    Ok(venus::AllocateMemoryReply { result: venus::VkResult(result), p_memory: c.p_memory })
+}
+
+/// The guest's description in C form, with those chained structs that the host should hear of: where memory comes from and where it
+/// may go is decided here, and addresses are not chosen.
+fn lowered<'l>(
+    l: &Lowering<'l>,
+    info: &venus::MemoryAllocateInfo<'_>,
+    dedicated: bool,
+) -> Result<&'l mut <venus::MemoryAllocateInfo<'l> as super::lower::Lower>::Sys, Fault> {
+    let kept = |next: &&ChainStruct<'_>| match next {
+        ChainStruct::MemoryAllocateFlagsInfo(_) => true,
+        ChainStruct::MemoryDedicatedAllocateInfo(_) => dedicated,
+        _ => false,
+    };
+    let kept: Vec<_> = info.p_next.iter().filter(kept).copied().collect();
+    let mut stripped = *info;
+    stripped.p_next = l.arena.slice_copy(&kept)?;
+    let lowered = l.out_pointer(Some(&stripped))?;
+    // SAFETY: `lowered` is a struct of the arena that nothing else refers to.
+    Ok(unsafe { &mut *lowered })
+}
+
+/// Calls the driver.
+///
+/// # Safety
+///
+/// What the chain of `info` points to is valid, and pages it imports outlive the memory.
+unsafe fn call_driver(
+    device: &Device,
+    info: &<venus::MemoryAllocateInfo<'_> as super::lower::Lower>::Sys,
+) -> Result<u64, Fault> {
+    let Some(function) = device.table.allocate_memory else { return Err(Fault::missing("vkAllocateMemory")) };
+    let mut raw = 0u64;
+    // SAFETY: the device is live; the rest is the caller's promise.
+    let result = unsafe { function(device.raw(), info, std::ptr::null(), &raw mut raw) };
+    if result < 0 { Err(Fault::Failed(result)) } else { Ok(raw) }
+}
+
+/// `vkFreeMemory`: the driver's memory goes first, the pages with their last owner.
+pub fn free_memory(call: &Call<'_>, c: &venus::FreeMemory) -> Result<venus::FreeMemoryReply, Fault> {
+    if let Some(object) = call.renderer.objects.remove(c.memory)?
+        && let Some(device) = &object.device
+    {
+        // SAFETY: the memory was taken out of the table; a guest that still uses it breaks its own context.
+        unsafe { device.destroy(object.kind, object.raw) };
+    }
+    Ok(venus::FreeMemoryReply {})
+}
+
+/// The memory `raw` of `device` as a file for a blob of `size` bytes.
+///
+/// # Errors
+///
+/// Why not, for the log.
+pub fn export(
+    memory: &Memory,
+    device: &Device,
+    raw: u64,
+    size: u64,
+    mappable: bool,
+) -> Result<Exported, String> {
+    match (memory, &device.memory) {
+        (Memory::Pages(pages), _) if size <= pages.size() => {
+            Ok(Exported { file: Some(pages.file()), cached: true })
+        }
+        (Memory::Pages(pages), _) => Err(format!("{size} bytes of a memory of {}", pages.size())),
+        (Memory::Exportable { cached }, BackEnd::DmaBuf(functions)) => {
+            let file = functions.export(raw).map_err(|error| format!("no dma-buf: {error}"))?;
+            Ok(Exported { file: Some(Arc::new(file)), cached: *cached })
+        }
+        _ if mappable => Err("the memory is not host-visible".into()),
+        _ => Ok(Exported { file: None, cached: true }),
+    }
+}
+
+/// `vkGetMemoryResourcePropertiesMESA`: into which types a resource can be imported, and its size.
+pub fn get_memory_resource_properties_mesa<'a>(
+    call: &Call<'a>,
+    c: &venus::GetMemoryResourcePropertiesMESA<'a>,
+) -> Result<venus::GetMemoryResourcePropertiesMESAReply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let resource = call.resource(c.resource_id)?;
+    let types = match &device.memory {
+        BackEnd::Memfd(functions) => functions.types_of(&device, &resource)?,
+        BackEnd::DmaBuf(functions) => functions.types_of(&device, &resource)?,
+    };
+    let p_memory_resource_properties = match c.p_memory_resource_properties {
+        None => None,
+        Some(partial) => {
+            let p_next = call.arena.slice_try_fill(partial.p_next.len(), |i| match partial.p_next[i] {
+                ChainStruct::MemoryResourceAllocationSizePropertiesMESA(asked) => {
+                    let mut answer = *asked;
+                    answer.allocation_size = resource.size;
+                    let answer = call.arena.value(answer)?;
+                    Ok::<_, Fault>(ChainStruct::MemoryResourceAllocationSizePropertiesMESA(answer))
+                }
+                other => Ok(other),
+            })?;
+            let answer = venus::MemoryResourcePropertiesMESA { p_next, memory_type_bits: types };
+            Some(&*call.arena.value(answer)?)
+        }
+    };
+    Ok(venus::GetMemoryResourcePropertiesMESAReply {
+        result: venus::VkResult::SUCCESS,
+        p_memory_resource_properties,
+    })
+}
+
+/// Of the types with these bits, those whose visibility to the guest is that of a resource; all if none is.
+fn alike(device: &Device, bits: u32, mappable: bool) -> u32 {
+    let types = device.physical.memory.memory_types_as_slice().iter().enumerate();
+    let visible = types
+        .filter(|(_, ty)| ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE))
+        .fold(0, |bits, (i, _)| bits | 1 << i);
+    match bits & if mappable { visible } else { !visible } {
+        0 => bits,
+        alike => alike,
+    }
+}
