@@ -11,6 +11,7 @@ pub mod bridge;
 pub mod completion;
 pub mod daemon;
 pub mod daemon_process;
+pub mod differential;
 pub mod frontend;
 pub mod guest;
 pub mod model;

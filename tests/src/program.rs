@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,16 @@ impl Program {
     }
 
     /// Waits for the end; a program that is still running after `limit` is killed, which is an error.
-    pub fn wait(mut self, limit: Duration) -> Result<Output> {
+    pub fn wait(self, limit: Duration) -> Result<Output> {
+        let what = self.what.clone();
+        let (status, output) = self.end_within(limit)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        status.with_context(|| format!("{what} ran for more than {limit:?}: {said}"))?;
+        Ok(output)
+    }
+
+    /// Waits for the end; a program that is still running after `limit` is killed and has no status of its own.
+    pub fn end_within(mut self, limit: Duration) -> Result<(Option<ExitStatus>, Output)> {
         let deadline = Instant::now() + limit;
         let mut status = None;
         while status.is_none() && Instant::now() < deadline {
@@ -43,12 +52,11 @@ impl Program {
             }
         }
         self.kill();
+        let last = self.child.wait()?;
         let mut output = self.output.drain(..).map(|thread| thread.join().unwrap_or_default());
         let (stdout, stderr) = (output.next().unwrap_or_default(), output.next().unwrap_or_default());
         drop(output);
-        let said = String::from_utf8_lossy(&stderr);
-        let status = status.with_context(|| format!("{} ran for more than {limit:?}: {said}", self.what))?;
-        Ok(Output { status, stdout, stderr })
+        Ok((status, Output { status: last, stdout, stderr }))
     }
 
     /// Kills it and everything it started.

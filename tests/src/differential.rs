@@ -1,0 +1,196 @@
+//! Runs the differential suite (`tests/src/bin/differential`) natively and as a guest, and compares the outcomes line by line.
+//!
+//! Shaders are compiled once per change of their sources, with Debian testing's compilers. Knows no case.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::packages::{PackageRoot, Suite};
+use crate::program::{Program, succeed};
+
+/// What came of each case, by its name: the rest of its line, such as `ok 0123 4` or `skipped shaderFloat64`.
+pub type Outcomes = BTreeMap<String, String>;
+
+/// Cases that a guest with a certain Mesa skips although the device could run them.
+#[derive(Clone, Copy, Debug)]
+pub struct Gap {
+    /// What is missing, as the case's line says it.
+    pub missing: &'static str,
+    /// The guests' suites.
+    pub suites: &'static [Suite],
+    /// Why.
+    pub reason: &'static str,
+}
+
+/// No whole run takes as long; whatever does is hanging.
+const LIMIT: Duration = Duration::from_secs(600);
+/// So many cases may end the program before the run is given up.
+const DEATHS_MAX: usize = 12;
+
+/// The folder with the compiled shaders of `executable`, the suite's program.
+///
+/// # Errors
+/// The compilers cannot be had, or do not accept a shader.
+pub fn shaders(executable: &Path) -> Result<PathBuf> {
+    let compilers = PackageRoot::with(Suite::Testing, &["glslang-tools"])?;
+    let folder = executable.with_file_name("differential-shaders");
+    fs::create_dir_all(&folder)?;
+    let lock = fs::File::create(folder.join("lock"))?;
+    lock.lock()?;
+    let fresh = tempfile::tempdir()?;
+    let mut command = Command::new(executable);
+    command.arg("sources").arg(fresh.path());
+    succeed(command, LIMIT)?;
+    let mut changed = Vec::new();
+    for entry in fs::read_dir(fresh.path())? {
+        let source = entry?.path();
+        let name = source.file_name().context("a source has a name")?;
+        if fs::read(folder.join(name)).ok() != Some(fs::read(&source)?) {
+            changed.push(source);
+        }
+    }
+    let threads = thread::available_parallelism()?.get();
+    let parts: Vec<&[PathBuf]> = changed.chunks(changed.len().div_ceil(threads).max(1)).collect();
+    thread::scope(|scope| {
+        let compile = |part: &[PathBuf]| part.iter().try_for_each(|source| compile(&compilers, source, &folder));
+        let running: Vec<_> = parts.into_iter().map(|part| scope.spawn(move || compile(part))).collect();
+        running.into_iter().try_for_each(|thread| thread.join().expect("the compiling thread does not panic"))
+    })?;
+    Ok(folder)
+}
+
+/// Compiles one source and keeps both: the source says whether it has to be done again.
+fn compile(compilers: &PackageRoot, source: &Path, folder: &Path) -> Result<()> {
+    let name = source.file_name().context("a source has a name")?;
+    let binary = folder.join(name).with_extension("spv");
+    let mut command = if source.extension().is_some_and(|extension| extension == "spvasm") {
+        let mut command = compilers.command("spirv-as")?;
+        command.args(["--target-env", "spv1.6", "-o"]);
+        command
+    } else {
+        let mut command = compilers.command("glslang")?;
+        command.args(["--quiet", "-V", "--target-env", "vulkan1.3", "-o"]);
+        command
+    };
+    command.arg(&binary).arg(source);
+    succeed(command, LIMIT).with_context(|| format!("compiling {}", name.display()))?;
+    fs::copy(source, folder.join(name))?;
+    Ok(())
+}
+
+/// Runs all cases, or those whose names start with one of `only`. `start` makes the command that runs the suite's program; a program
+/// that ends within a case is started again behind it, and the case's outcome says so.
+///
+/// # Errors
+/// The program cannot be started, or too many cases end it.
+pub fn run(start: impl Fn() -> Result<Command>, shaders: &Path, only: &[&str]) -> Result<Outcomes> {
+    let mut outcomes = Outcomes::new();
+    let mut after: Option<String> = None;
+    for _ in 0..DEATHS_MAX {
+        let mut command = start()?;
+        command.arg("run").arg(shaders);
+        for start in only {
+            command.args(["--only", start]);
+        }
+        if let Some(after) = &after {
+            command.args(["--after", after]);
+        }
+        let (status, output) = Program::start(command)?.end_within(LIMIT)?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let died_in = collect(&text, &mut outcomes);
+        let Some(name) = died_in else {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            ensure!(status.is_some_and(|status| status.success()), "{status:?} after all cases\n{errors}");
+            return Ok(outcomes);
+        };
+        let how = status.map_or("hanging".to_owned(), |status| status.to_string());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let last = errors.lines().rev().take(3).collect::<Vec<_>>().join(" / ");
+        outcomes.insert(name.clone(), format!("died {how}: {last}"));
+        after = Some(name);
+    }
+    bail!("too many cases ended the program: {outcomes:?}")
+}
+
+/// Takes over what a program printed; answers the case it ended in.
+fn collect(text: &str, outcomes: &mut Outcomes) -> Option<String> {
+    for line in text.split_inclusive('\n') {
+        let (name, outcome) = line.trim_end().split_once(' ').unwrap_or((line.trim_end(), ""));
+        if !line.ends_with('\n') {
+            return Some(name.to_owned());
+        }
+        outcomes.insert(name.to_owned(), outcome.to_owned());
+    }
+    None
+}
+
+/// What differs between the device and the guest, and rows of `gaps` that nothing needs any more.
+#[must_use]
+pub fn differences(native: &Outcomes, guest: &Outcomes, suite: Suite, gaps: &[Gap]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut used = vec![false; gaps.len()];
+    for (name, expected) in native {
+        let outcome = guest.get(name).map_or("was not run", String::as_str);
+        if !(expected.starts_with("ok ") || expected.starts_with("skipped ")) {
+            found.push(format!("{name}: natively {expected}"));
+        }
+        let missing = outcome.strip_prefix("skipped ");
+        let gap = gaps.iter().position(|gap| gap.suites.contains(&suite) && missing == Some(gap.missing));
+        match gap {
+            Some(gap) if expected.starts_with("ok ") => used[gap] = true,
+            _ if outcome != expected => found.push(format!("{name}: {outcome}, natively {expected}")),
+            _ => {}
+        }
+    }
+    for (gap, used) in gaps.iter().zip(used) {
+        let could = native.values().any(|outcome| outcome.starts_with("ok "));
+        if could && !used && gap.suites.contains(&suite) {
+            found.push(format!("{} is not missing any more: {}", gap.missing, gap.reason));
+        }
+    }
+    found.extend(guest.keys().filter(|name| !native.contains_key(*name)).map(|name| format!("{name}: only in the guest")));
+    found
+}
+
+/// How many cases ended in which way: ok, skipped, other.
+#[must_use]
+pub fn tally(outcomes: &Outcomes) -> (usize, usize, usize) {
+    let count = |start: &str| outcomes.values().filter(|outcome| outcome.starts_with(start)).count();
+    let (ok, skipped) = (count("ok "), count("skipped "));
+    (ok, skipped, outcomes.len() - ok - skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcomes(text: &str) -> (Outcomes, Option<String>) {
+        let mut outcomes = Outcomes::new();
+        let died_in = collect(text, &mut outcomes);
+        (outcomes, died_in)
+    }
+
+    #[test]
+    fn a_line_without_its_end_names_the_case_the_program_died_in() {
+        let (found, died_in) = outcomes("a ok 1 4\nb skipped shaderFloat64\nc");
+        assert_eq!((found.len(), died_in.as_deref()), (2, Some("c")));
+        assert_eq!(found["b"], "skipped shaderFloat64");
+    }
+
+    #[test]
+    fn differences_are_bits_cases_and_features_without_a_reason() {
+        let (native, _) = outcomes("a ok 1 4\nb ok 2 4\nc ok 3 4\nd failed why\ne skipped x\n");
+        let (guest, _) = outcomes("a ok 1 4\nb ok 9 4\nc skipped y\nd failed why\ne skipped x\n");
+        let gap = |missing| Gap { missing, suites: &[Suite::Trixie], reason: "old" };
+        let found = differences(&native, &guest, Suite::Trixie, &[gap("y"), gap("z")]);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert_eq!(differences(&native, &guest, Suite::Testing, &[gap("y")]).len(), 3);
+        assert_eq!(differences(&native, &Outcomes::new(), Suite::Testing, &[]).len(), 6);
+    }
+}

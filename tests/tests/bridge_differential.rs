@@ -1,0 +1,38 @@
+//! Every case of the differential suite gives a guest what the same device gives natively, for each Mesa.
+
+use anyhow::{Result, ensure};
+use std::path::Path;
+use tests::bridge::Bridge;
+use tests::daemon::Daemon;
+use tests::differential::{Gap, Outcomes, differences, run, shaders, tally};
+use tests::packages::{ClientRoot, Suite};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_differential");
+
+/// What a guest cannot have although the host's driver can.
+const GAPS: &[Gap] = &[];
+
+fn native(only: &[&str]) -> Result<Outcomes> {
+    let client = ClientRoot::open(Suite::Testing)?;
+    run(|| client.native(PROGRAM), &shaders(Path::new(PROGRAM))?, only)
+}
+
+fn compare(suite: Suite, only: &[&str]) -> Result<()> {
+    let shaders = shaders(Path::new(PROGRAM))?;
+    let expected = native(only)?;
+    let daemon = Daemon::start()?;
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("vtest.sock");
+    let _bridge = Bridge::listen(&socket, daemon.guest()?)?;
+    let client = ClientRoot::open(suite)?;
+    let found = run(|| client.through_vtest(PROGRAM, &socket), &shaders, only)?;
+    println!("natively {:?} (ok, skipped, other), in the guest {:?}", tally(&expected), tally(&found));
+    let differing = differences(&expected, &found, suite, GAPS);
+    ensure!(differing.is_empty(), "{suite:?}:\n{}", differing.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn mesa_26_1_computes_what_the_device_computes() -> Result<()> {
+    compare(Suite::Testing, &[])
+}
