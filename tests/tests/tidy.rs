@@ -9,6 +9,7 @@ const UNSAFE: &[(&str, usize)] = &[
     ("daemon/src/shm/", 21),
     ("daemon/src/sandbox/sys.rs", 6),
     ("daemon/src/vulkan/", 580),
+    ("tests/src/bin/differential/", 400),
     ("tests/src/bin/many_blobs.rs", 14),
     ("tests/src/bin/many_threads/gpu.rs", 16),
 ];

@@ -10,8 +10,10 @@ pub struct Case {
     pub name: String,
     /// The shaders in the order in which the program counts them.
     pub shaders: Vec<Shader>,
-    run: Box<dyn Fn(&Gpu) -> Result<Vec<u8>>>,
+    run: Run,
 }
+
+type Run = Box<dyn Fn(&Gpu) -> Result<Vec<u8>>>;
 
 /// The source of a shader.
 pub enum Shader {

@@ -15,8 +15,13 @@ use crate::features::Features;
 pub const PATIENCE: u64 = 60_000_000_000;
 
 /// Off unless a case asks for them: they change what memory accesses out of bounds mean.
-pub const ROBUSTNESS: &[&str] =
-    &["robustBufferAccess", "robustImageAccess", "robustBufferAccess2", "robustImageAccess2", "nullDescriptor"];
+pub const ROBUSTNESS: &[&str] = &[
+    "robustBufferAccess",
+    "robustImageAccess",
+    "robustBufferAccess2",
+    "robustImageAccess2",
+    "nullDescriptor",
+];
 
 /// A case needs something that the device does not have.
 #[derive(Debug)]
@@ -277,7 +282,8 @@ impl Gpu {
         let Some(ty) = self.memory_type(requirements.memory_type_bits, flags) else {
             bail!("no memory is {:#x} among {:#x}", flags.as_raw(), requirements.memory_type_bits)
         };
-        let mut address = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
+        let mut address =
+            vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
         let mut info =
             vk::MemoryAllocateInfo::default().allocation_size(requirements.size).memory_type_index(ty);
         if device_address {
@@ -292,7 +298,8 @@ impl Gpu {
     pub fn buffer(&self, size: u64) -> Result<Buffer> {
         let visible = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
         let mut buffer = self.buffer_in(size, self.every_use(), visible)?;
-        let at = unsafe { self.device.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) }?;
+        let at =
+            unsafe { self.device.map_memory(buffer.memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) }?;
         buffer.at = at.cast();
         unsafe { buffer.at.write_bytes(0, size as usize) };
         Ok(buffer)
@@ -407,9 +414,8 @@ impl Gpu {
 
     /// Everything before happens before everything after, on the device and for the host.
     pub fn barrier(&self, buffer: vk::CommandBuffer) {
-        let barrier = vk::MemoryBarrier::default()
-            .src_access_mask(vk::AccessFlags::MEMORY_WRITE)
-            .dst_access_mask(
+        let barrier =
+            vk::MemoryBarrier::default().src_access_mask(vk::AccessFlags::MEMORY_WRITE).dst_access_mask(
                 vk::AccessFlags::MEMORY_READ | vk::AccessFlags::MEMORY_WRITE | vk::AccessFlags::HOST_READ,
             );
         unsafe {
@@ -441,8 +447,7 @@ impl Gpu {
 
     /// A fence.
     pub fn fence(&self, signalled: bool) -> Result<vk::Fence> {
-        let flags =
-            if signalled { vk::FenceCreateFlags::SIGNALED } else { vk::FenceCreateFlags::empty() };
+        let flags = if signalled { vk::FenceCreateFlags::SIGNALED } else { vk::FenceCreateFlags::empty() };
         let info = vk::FenceCreateInfo::default().flags(flags);
         let fence = unsafe { self.device.create_fence(&info, None) }?;
         self.later(move |device| unsafe { device.destroy_fence(fence, None) });

@@ -125,8 +125,7 @@ impl Gpu {
 
     /// A pipeline layout with `push` bytes of push constants.
     pub fn pipeline_layout(&self, sets: &[vk::DescriptorSetLayout], push: u32) -> Result<vk::PipelineLayout> {
-        let range =
-            [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(push)];
+        let range = [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(push)];
         let ranges = if push > 0 { &range[..] } else { &[] };
         let info = vk::PipelineLayoutCreateInfo::default().set_layouts(sets).push_constant_ranges(ranges);
         let layout = unsafe { self.device.create_pipeline_layout(&info, None) }?;
@@ -236,7 +235,7 @@ impl Slot {
             Self::Image(view, layout) => image = image.image_view(view).image_layout(layout),
             Self::Sampler(sampler) => image.sampler = sampler,
             Self::Sampled(view, sampler) => {
-                let layout = vk::ImageLayout::SHADER_READ_ONLY_OPTIMAL;
+                let layout = vk::ImageLayout::GENERAL;
                 image = image.image_view(view).image_layout(layout).sampler(sampler);
             }
         }

@@ -13,6 +13,8 @@
     clippy::multiple_unsafe_ops_per_block,
     reason = "the same reason for every call, above"
 )]
+#![allow(clippy::too_many_lines, reason = "a group of cases is a list, however long")]
+#![allow(dead_code, reason = "cases that use the rest follow")]
 
 mod bytes;
 mod case;

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::elementwise::{Elementwise, noise, noise32, noise_floats};
+use super::elementwise::{Elementwise, noise, noise_floats, noise32};
 use crate::bytes::expect_near;
 use crate::case::Case;
 
@@ -137,8 +137,18 @@ macro_rules! float {
                 head: "",
                 types: ($glsl, $glsl),
                 results: vec![
-                    "x + y", "x - y", "x * y", "-x", "abs(x)", "floor(x)", "ceil(x)", "trunc(x)", "min(x, y)",
-                    "max(x, y)", "sign(x)", "roundEven(x)",
+                    "x + y",
+                    "x - y",
+                    "x * y",
+                    "-x",
+                    "abs(x)",
+                    "floor(x)",
+                    "ceil(x)",
+                    "trunc(x)",
+                    "min(x, y)",
+                    "max(x, y)",
+                    "sign(x)",
+                    "roundEven(x)",
                 ],
                 x: x.clone(),
                 y: y.clone(),
@@ -198,7 +208,8 @@ macro_rules! float {
                 },
             }
             .case_with(|found, expected| {
-                let wide = |values: &[$ty]| -> Vec<f64> { values.iter().map(|value| f64::from(*value)).collect() };
+                let wide =
+                    |values: &[$ty]| -> Vec<f64> { values.iter().map(|value| f64::from(*value)).collect() };
                 expect_near(&wide(found), &wide(expected), $tolerance)
             }),
         );
@@ -236,22 +247,57 @@ fn conversions() -> Vec<Case> {
     vec![
         from_single("f32_to_i64", WIDE, "int64_t", "int64_t(x)", |x, _| vec![x as i64 as u64]),
         from_single("f32_to_u64", WIDE, "uint64_t", "uint64_t(abs(x))", |x, _| vec![x.abs() as u64]),
-        from_single("f32_to_f64", &["shaderFloat64"], "double", "double(x)", |x, _| vec![f64::from(x).to_bits()]),
-        from_single("f32_to_narrow", &["shaderInt64", "shaderInt16", "shaderInt8"], "uint64_t",
+        from_single("f32_to_f64", &["shaderFloat64"], "double", "double(x)", |x, _| {
+            vec![f64::from(x).to_bits()]
+        }),
+        from_single(
+            "f32_to_narrow",
+            &["shaderInt64", "shaderInt16", "shaderInt8"],
+            "uint64_t",
             "uint64_t(uint8_t(int8_t(x))) | uint64_t(uint16_t(int16_t(x))) << 8 | uint64_t(uint(int(x))) << 24",
-            |x, _| vec![u64::from(x as i8 as u8) | u64::from(x as i16 as u16) << 8 | u64::from(x as i32 as u32) << 24]),
-        from_single("f32_to_f16", &["shaderInt64", "shaderFloat16", "shaderInt16"], "uint64_t",
-            "uint64_t(float16BitsToUint16(float16_t(x)))", |x, _| vec![u64::from(f16::from_f32(x).to_bits())]),
-        from_single("f64_to_f32", &["shaderInt64", "shaderFloat64"], "uint64_t",
-            "uint64_t(floatBitsToUint(float(double(x) * 0.1LF)))", |x, _| vec![u64::from(((f64::from(x) * 0.1) as f32).to_bits())]),
-        from_single("int_widths", &["shaderInt64", "shaderInt16", "shaderInt8"], "uint64_t",
+            |x, _| {
+                vec![
+                    u64::from(x as i8 as u8)
+                        | u64::from(x as i16 as u16) << 8
+                        | u64::from(x as i32 as u32) << 24,
+                ]
+            },
+        ),
+        from_single(
+            "f32_to_f16",
+            &["shaderInt64", "shaderFloat16", "shaderInt16"],
+            "uint64_t",
+            "uint64_t(float16BitsToUint16(float16_t(x)))",
+            |x, _| vec![u64::from(f16::from_f32(x).to_bits())],
+        ),
+        from_single(
+            "f64_to_f32",
+            &["shaderInt64", "shaderFloat64"],
+            "uint64_t",
+            "uint64_t(floatBitsToUint(float(double(x) * 0.1LF)))",
+            |x, _| vec![u64::from(((f64::from(x) * 0.1) as f32).to_bits())],
+        ),
+        from_single(
+            "int_widths",
+            &["shaderInt64", "shaderInt16", "shaderInt8"],
+            "uint64_t",
             "uint64_t(int64_t(int8_t(int(x)))) ^ uint64_t(int64_t(int16_t(int(x) * 300)))",
-            |x, _| vec![i64::from(x as i32 as i8) as u64 ^ i64::from((x as i32 * 300) as i16) as u64]),
-        from_single("int_to_float", &["shaderInt64", "shaderFloat64"], "double",
+            |x, _| vec![i64::from(x as i32 as i8) as u64 ^ i64::from((x as i32 * 300) as i16) as u64],
+        ),
+        from_single(
+            "int_to_float",
+            &["shaderInt64", "shaderFloat64"],
+            "double",
             "double(int64_t(x) * int64_t(1234567890123L)) + double(uint(abs(x)))",
-            |x, _| vec![((x as i64 * 1_234_567_890_123) as f64 + f64::from(x.abs() as u32)).to_bits()]),
-        from_single("pack64", WIDE, "uint64_t", "packUint2x32(uvec2(floatBitsToUint(x), unpackUint2x32(0x123456789abcdefUL).y))",
-            |x, _| vec![u64::from(x.to_bits()) | 0x0123_4567_u64 << 32]),
+            |x, _| vec![((x as i64 * 1_234_567_890_123) as f64 + f64::from(x.abs() as u32)).to_bits()],
+        ),
+        from_single(
+            "pack64",
+            WIDE,
+            "uint64_t",
+            "packUint2x32(uvec2(floatBitsToUint(x), unpackUint2x32(0x123456789abcdefUL).y))",
+            |x, _| vec![u64::from(x.to_bits()) | 0x0123_4567_u64 << 32],
+        ),
     ]
 }
 
@@ -334,22 +380,38 @@ fn dot_products() -> Vec<Case> {
     const DOT16: &[&str] = &["shaderIntegerDotProduct", "shaderInt16"];
     vec![
         case("packed_unsigned", DOT, &["dotPacked4x8EXT(x, y)"], |x, y| vec![unsigned(x, y)]),
-        case("packed_signed", DOT, &["uint(dotPacked4x8EXT(int(x), int(y)))"], |x, y| vec![signed(x, y) as u32]),
+        case("packed_signed", DOT, &["uint(dotPacked4x8EXT(int(x), int(y)))"], |x, y| {
+            vec![signed(x, y) as u32]
+        }),
         case("packed_mixed", DOT, &["uint(dotPacked4x8EXT(int(x), y))"], |x, y| vec![mixed(x, y) as u32]),
-        case("packed_unsigned_saturating", DOT, &["dotPacked4x8AccSatEXT(x, y, 0xfffe8000u)"],
-            |x, y| vec![unsigned(x, y).saturating_add(0xfffe_8000)]),
-        case("packed_signed_saturating", DOT, &["uint(dotPacked4x8AccSatEXT(int(x), int(y), 0x7fffe000))"],
-            |x, y| vec![signed(x, y).saturating_add(0x7fff_e000) as u32]),
-        case("packed_mixed_saturating", DOT, &["uint(dotPacked4x8AccSatEXT(int(x), y, int(0x80001000)))"],
-            |x, y| vec![mixed(x, y).saturating_add(0x8000_1000_u32 as i32) as u32]),
-        case("vector_8", DOT8, &["uint(dotEXT(unpack8(int(x)), unpack8(int(y))))", "dotEXT(unpack8(x), unpack8(y))"],
-            |x, y| vec![signed(x, y) as u32, unsigned(x, y)]),
+        case("packed_unsigned_saturating", DOT, &["dotPacked4x8AccSatEXT(x, y, 0xfffe8000u)"], |x, y| {
+            vec![unsigned(x, y).saturating_add(0xfffe_8000)]
+        }),
+        case(
+            "packed_signed_saturating",
+            DOT,
+            &["uint(dotPacked4x8AccSatEXT(int(x), int(y), 0x7fffe000))"],
+            |x, y| vec![signed(x, y).saturating_add(0x7fff_e000) as u32],
+        ),
+        case(
+            "packed_mixed_saturating",
+            DOT,
+            &["uint(dotPacked4x8AccSatEXT(int(x), y, int(0x80001000)))"],
+            |x, y| vec![mixed(x, y).saturating_add(0x8000_1000_u32 as i32) as u32],
+        ),
+        case(
+            "vector_8",
+            DOT8,
+            &["uint(dotEXT(unpack8(int(x)), unpack8(int(y))))", "dotEXT(unpack8(x), unpack8(y))"],
+            |x, y| vec![signed(x, y) as u32, unsigned(x, y)],
+        ),
         case("vector_16", DOT16, &["uint(dotEXT(unpack16(int(x)), unpack16(int(y))))"], |x, y| {
             let half = |value: u32, shift: u32| i64::from((value >> shift) as i16);
             vec![(half(x, 0) * half(y, 0) + half(x, 16) * half(y, 16)) as u32]
         }),
-        case("vector_32", DOT, &["dotEXT(uvec3(x, y, 7), uvec3(y, x, 9))"],
-            |x, y| vec![x.wrapping_mul(y).wrapping_mul(2).wrapping_add(63)]),
+        case("vector_32", DOT, &["dotEXT(uvec3(x, y, 7), uvec3(y, x, 9))"], |x, y| {
+            vec![x.wrapping_mul(y).wrapping_mul(2).wrapping_add(63)]
+        }),
     ]
 }
 

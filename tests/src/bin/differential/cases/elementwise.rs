@@ -62,8 +62,9 @@ where
         let (from, to) = self.types;
         let count = self.results.len();
         let lines = self.results.iter().enumerate();
-        let lines: String =
-            lines.map(|(at, expression)| format!("    found[i * {count} + {at}] = {expression};\n")).collect();
+        let lines: String = lines
+            .map(|(at, expression)| format!("    found[i * {count} + {at}] = {expression};\n"))
+            .collect();
         format!(
             "{}
 layout(local_size_x = 64) in;
