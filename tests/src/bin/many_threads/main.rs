@@ -28,9 +28,12 @@ struct Arguments {
     /// Lanes of each device: a compiling and a submitting thread
     #[arg(long, default_value_t = 3)]
     lanes: u32,
-    /// How often each lane compiles, computes and checks; endless and reporting every round if 0
+    /// How often each lane compiles, computes and checks; endless if 0
     #[arg(long, default_value_t = 12)]
     rounds: u32,
+    /// Say so after every round
+    #[arg(long)]
+    report: bool,
     /// Words that each round computes; a multiple of 64
     #[arg(long, default_value_t = 4096)]
     words: u32,
@@ -116,7 +119,7 @@ fn compute(gpu: &Arc<Gpu>, number: u32, arguments: &Arguments, compiled: Receive
         }
         checked += u64::from(arguments.words);
         words = results;
-        if arguments.rounds == 0 {
+        if arguments.report {
             println!("round {round} of lane {number}");
         }
     }
