@@ -1,14 +1,15 @@
 //! What happens to virtual machines happens without harm to the daemon: restarts, pauses, driver changes, sudden death.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tests::completion;
+use tests::daemon::eventually;
 use tests::daemon_process::{DaemonProcess, children};
 use tests::packages::{ClientRoot, HostVulkan, Suite};
-use tests::vm::{Guest, Options, Script, Vm};
+use tests::vm::{Guest, Options, Script, Vm, pause};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const VULKANINFO: &str = "vulkaninfo --summary 2>&1 | grep deviceName";
@@ -16,18 +17,23 @@ const VULKANINFO: &str = "vulkaninfo --summary 2>&1 | grep deviceName";
 #[test]
 fn a_guest_that_restarts_while_it_computes_finds_a_working_gpu() -> Result<()> {
     let (guest, daemon) = start()?;
-    // The first boot is reset in the middle of its work, the second is told to end.
-    let script = format!("{COMPUTE_FOREVER}\necho ready\nread -r word\necho again\n{VULKANINFO}\n");
+    // The first boot restarts by itself in the middle of its work, the second is reset, the third is told to end.
+    let script = format!(
+        "{COMPUTE_FOREVER}\necho ready\nread -r word\n[ $word = restart ] && reboot -f\n{VULKANINFO}\n"
+    );
     let script = with_model(&script);
     let options = Options { gpus: vec![daemon.socket()], may_reboot: true, ..Options::default() };
     let mut vm = Vm::boot(&guest, &script, &options)?;
     let first = vm.wait_for("ready", 0, LIMIT)?;
-    vm.wait_for(BUSY, 0, LIMIT)?;
-    vm.qmp("system_reset")?;
-    let second = vm.wait_for("ready", first, LIMIT).map_err(|error| error.context(daemon.log()))?;
     vm.wait_for(BUSY, first, LIMIT)?;
+    vm.send_line("restart")?;
+    let second = vm.wait_for("ready", first, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    vm.wait_for(BUSY, second, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    vm.qmp("system_reset")?;
+    let third = vm.wait_for("ready", second, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    vm.wait_for(BUSY, third, LIMIT).map_err(|error| error.context(daemon.log()))?;
     vm.send_line("go")?;
-    vm.wait_for("Virtio-GPU Venus", second, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    vm.wait_for("Virtio-GPU Venus", third, LIMIT).map_err(|error| error.context(daemon.log()))?;
     ensure!(vm.wait()?.status == 0);
     daemon.stop()?;
     Ok(())
@@ -51,14 +57,16 @@ fn a_paused_guest_continues_its_computation() -> Result<()> {
          cat /tmp/words",
         WORDS + completion::SPARE_WORDS
     );
-    let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
+    let pause = pause(Duration::from_secs(1));
+    let limit = Options::default().limit + 3 * pause;
+    let options = Options { gpus: vec![daemon.socket()], limit, ..Options::default() };
     let mut vm = Vm::boot(&guest, &with_model(&script), &options)?;
     let mut seen = vm.wait_for(BUSY, 0, LIMIT)?;
     let blobs = live_blobs(&daemon)?;
     ensure!(blobs >= 12, "only {blobs} blobs are live");
     for _ in 0..3 {
         vm.qmp("stop").map_err(|error| error.context(daemon.log()))?;
-        thread::sleep(Duration::from_secs(1));
+        thread::sleep(pause);
         vm.qmp("cont").map_err(|error| error.context(daemon.log()))?;
         // Two more: one may have been on its way.
         for _ in 0..2 {
@@ -92,6 +100,37 @@ fn the_guest_driver_can_be_unbound_and_bound_again() -> Result<()> {
     Ok(())
 }
 
+/// QEMU 11.1 does not survive that the driver comes back (`tests/README.md`); the daemon does.
+#[test]
+fn a_driver_unbound_from_a_program_that_computes_harms_no_later_guest() -> Result<()> {
+    let (guest, daemon) = start()?;
+    let at_rest = children(daemon.id())?.len();
+    let program = std::fs::read(env!("CARGO_BIN_EXE_many_threads")).context("reading the guest program")?;
+    let script = "chmod +x /many_threads
+         cd /sys/bus/virtio/drivers/virtio_gpu
+         device=$(echo virtio*)
+         /many_threads --rounds 0 --instances 1 --lanes 2 --report >/tmp/out 2>&1 &
+         until [ $(grep -c round /tmp/out) -ge 10 ]; do kill -0 $! || { cat /tmp/out; exit 1; }; sleep 0.1; done
+         echo $device >unbind
+         echo unbound
+         echo $device >bind
+         echo bound
+         read -r word";
+    let script = Script::new(script).with_file("many_threads", program);
+    let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
+    let vm = Vm::boot(&guest, &script, &options)?;
+    let unbound = vm.wait_for("unbound", 0, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    println!("the driver came back: {}", vm.wait_for("bound", unbound, Duration::from_secs(3)).is_ok());
+    drop(vm);
+    let gone = || children(daemon.id()).is_ok_and(|workers| workers.len() <= at_rest);
+    ensure!(eventually(LIMIT, gone), "a worker outlives its guest\n{}", daemon.log());
+    let outcome = Vm::run(&guest, &Script::new(VULKANINFO), &options);
+    let outcome = outcome.map_err(|error| error.context(daemon.log()))?;
+    ensure!(outcome.status == 0, "{}\n{}", outcome.output, daemon.log());
+    daemon.stop()?;
+    Ok(())
+}
+
 #[test]
 fn a_program_that_maps_a_thousand_blobs_meets_a_limit_and_harms_nothing() -> Result<()> {
     let (guest, daemon) = start()?;
@@ -116,11 +155,8 @@ fn a_killed_machine_leaves_nothing_and_the_next_one_works() -> Result<()> {
     vm.wait_for(BUSY, 0, LIMIT).map_err(|error| error.context(daemon.log()))?;
     ensure!(children(daemon.id())?.len() > at_rest, "no worker served the guest");
     vm.kill()?;
-    let killed = Instant::now();
-    while children(daemon.id())?.len() > at_rest {
-        ensure!(killed.elapsed() < Duration::from_secs(10), "a worker outlives its guest\n{}", daemon.log());
-        thread::sleep(Duration::from_millis(50));
-    }
+    let gone = || children(daemon.id()).is_ok_and(|workers| workers.len() <= at_rest);
+    ensure!(eventually(LIMIT, gone), "a worker outlives its guest\n{}", daemon.log());
     let outcome = Vm::run(&guest, &completion::script(VULKANINFO, 8), &options);
     let outcome = outcome.map_err(|error| error.context(daemon.log()))?;
     ensure!(outcome.status == 0, "{}\n{}", outcome.output, daemon.log());

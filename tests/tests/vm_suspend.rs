@@ -1,8 +1,6 @@
-//! Work that stands still for a while goes on afterwards: stopped programs, paused machines, programs killed at any moment, and a
-//! driver taken away.
+//! Programs in a guest that are stopped for a while go on afterwards, and killed ones leave nothing behind.
 //!
-//! `LONG_PAUSES=1` makes every pause longer than two minutes, more than any time limit of Mesa or of the daemon but the ones that
-//! end a hung guest.
+//! With `LONG_PAUSES` every pause, here and in `vm_life`, is longer than two minutes.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use tests::daemon::{Holdings, eventually};
 use tests::daemon_process::{DaemonProcess, children};
 use tests::packages::{HostVulkan, Suite};
-use tests::vm::{Guest, Options, Outcome, Script, Vm};
+use tests::vm::{Guest, Options, Outcome, Script, Vm, pause};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -19,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 #[test]
 fn a_stopped_program_continues_its_computation() -> Result<()> {
     let (guest, daemon) = start()?;
-    let pause = pause().as_secs();
+    let pause = pause(STOPPED).as_secs();
     let script = format!(
         "{PREPARE}
          /many_threads --rounds {ROUNDS} --instances 2 --devices 1 --lanes 2 --report >/tmp/out 2>/tmp/log &
@@ -78,13 +76,10 @@ fn programs_killed_at_any_moment_leave_nothing_behind() -> Result<()> {
 }
 
 const PREPARE: &str = "chmod +x /many_threads";
+/// How long the program is stopped each time, unless it is for long.
+const STOPPED: Duration = Duration::from_secs(5);
 /// Rounds of each of four lanes.
 const ROUNDS: u32 = 20;
-
-/// How long things stand still.
-fn pause() -> Duration {
-    Duration::from_secs(if std::env::var_os("LONG_PAUSES").is_some() { 150 } else { 5 })
-}
 
 /// What the device process holds when no guest program runs.
 fn at_rest(daemon: &DaemonProcess) -> Result<Holdings> {
@@ -110,7 +105,7 @@ fn with_program(script: &str) -> Result<Script> {
 }
 
 fn options(daemon: &DaemonProcess) -> Options {
-    let limit = Duration::from_secs(240) + 4 * pause();
+    let limit = Duration::from_secs(240) + 4 * pause(STOPPED);
     Options { gpus: vec![daemon.socket()], limit, ..Options::default() }
 }
 

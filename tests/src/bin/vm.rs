@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Parser;
 use tests::packages::Suite;
 use tests::vm::{Guest, Options, Script, Vm};
@@ -15,6 +15,9 @@ struct Arguments {
     /// vhost-user socket of a GPU; may be repeated
     #[arg(long)]
     gpu: Vec<PathBuf>,
+    /// A program to put into the guest's root folder; may be repeated
+    #[arg(long)]
+    file: Vec<PathBuf>,
     /// Print kernel and init messages at the end
     #[arg(long)]
     console: bool,
@@ -29,7 +32,12 @@ fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     let guest = Guest::build(arguments.suite)?;
     let options = Options { gpus: arguments.gpu, echo: true, kvm: arguments.kvm, ..Options::default() };
-    let outcome = Vm::run(&guest, &Script::new(&arguments.script), &options)?;
+    let mut script = Script::new(&arguments.script);
+    for file in &arguments.file {
+        let name = file.file_name().context("a file has a name")?.to_string_lossy();
+        script = script.with_file(&name, std::fs::read(file)?);
+    }
+    let outcome = Vm::run(&guest, &script, &options)?;
     if arguments.console {
         eprintln!("{}", outcome.console);
     }

@@ -9,7 +9,9 @@ mod guest;
 mod machine;
 mod modules;
 mod output;
+mod pause;
 mod qmp;
 
 pub use guest::{Guest, Script};
 pub use machine::{Options, Outcome, Vm};
+pub use pause::pause;
