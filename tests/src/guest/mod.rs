@@ -1,9 +1,10 @@
 //! A virtio-gpu driver: what the Linux kernel does for a Venus process, without a kernel.
 //!
-//! Knows nothing of Vulkan or of the bridge. Ids, fences and window offsets come from counters of the whole VM, and commands
+//! Knows nothing of the bridge; of Vulkan only what `device` needs to touch memory. Ids, fences and window offsets come from counters of the whole VM, and commands
 //! are sent in the order and form of Linux' `virtio_gpu` driver.
 
 mod blob;
+pub mod device;
 mod gpu;
 pub mod ring;
 

@@ -1,0 +1,267 @@
+//! A Vulkan device of a context, driven command by command: memory that contexts share, and work that touches it.
+//!
+//! Sends what Mesa's Venus driver sends, or what it never would. Replies are wanted where a test looks at results.
+
+use super::blob::Blob;
+use super::gpu::{Gpu, PATIENCE};
+use super::ring::{ASYNC, REPLY, Ring, RingOptions, encode};
+use anyhow::{Context, Result, ensure};
+use protocol::cursor::{Arena, Reader};
+use protocol::ids::{BlobId, ContextId, RingIdx};
+use protocol::venus::generated as venus;
+use protocol::venus::generated::{ChainStruct, ExternalMemoryHandleTypeFlags, VkResult};
+use protocol::virtio_gpu::BlobFlags;
+use std::ffi::CStr;
+use std::sync::Arc;
+
+/// A device with one queue on timeline 1.
+pub struct Device {
+    /// Its context.
+    pub context: ContextId,
+    /// The ring that carries its commands.
+    pub ring: Ring,
+    gpu: Arc<Gpu>,
+    physical: venus::PhysicalDevice,
+    device: venus::Device,
+    queue: venus::Queue,
+    pool: venus::CommandPool,
+    next_id: u64,
+}
+
+/// Where the memory of [`Device::allocate`] comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source {
+    /// It is new, and nobody else's.
+    New,
+    /// It is new, and may be exported.
+    Exportable,
+    /// A resource.
+    Resource(u32),
+}
+
+impl Device {
+    /// A device in a context of its own.
+    pub fn create(gpu: &Arc<Gpu>, name: &str) -> Result<Self> {
+        let context = gpu.create_context(name)?;
+        let mut ring = Ring::create(gpu, context, RingOptions::default())?;
+        let (instance, physical) = (venus::Instance(1), venus::PhysicalDevice(2));
+        let (device, queue, pool) = (venus::Device(3), venus::Queue(4), venus::CommandPool(5));
+        let priorities = [1.0];
+        let queues = [venus::DeviceQueueCreateInfo {
+            queue_count: 1,
+            p_queue_priorities: Some(&priorities),
+            ..Default::default()
+        }];
+        let info = venus::DeviceCreateInfo {
+            queue_create_info_count: 1,
+            p_queue_create_infos: Some(&queues),
+            ..Default::default()
+        };
+        let timeline = venus::DeviceQueueTimelineInfoMESA { ring_idx: 1, ..Default::default() };
+        let chain = [ChainStruct::DeviceQueueTimelineInfoMESA(&timeline)];
+        let queue_info = venus::DeviceQueueInfo2 { p_next: &chain, ..Default::default() };
+        let seqno = ring.command(|w| {
+            let p_create_info = Some(&venus::InstanceCreateInfo::default());
+            venus::CreateInstance { p_create_info, p_instance: Some(&instance) }.encode(ASYNC, w);
+            venus::EnumeratePhysicalDevices {
+                instance,
+                p_physical_device_count: Some(&1),
+                p_physical_devices: Some(&[physical]),
+            }
+            .encode(ASYNC, w);
+            venus::CreateDevice {
+                physical_device: physical,
+                p_create_info: Some(&info),
+                p_device: Some(&device),
+            }
+            .encode(ASYNC, w);
+            venus::GetDeviceQueue2 { device, p_queue_info: Some(&queue_info), p_queue: Some(&queue) }
+                .encode(ASYNC, w);
+            let p_create_info = Some(&venus::CommandPoolCreateInfo::default());
+            venus::CreateCommandPool { device, p_create_info, p_command_pool: Some(&pool) }.encode(ASYNC, w);
+        })?;
+        ring.wait(seqno, PATIENCE)?;
+        let gpu = Arc::clone(gpu);
+        Ok(Self { context, ring, gpu, physical, device, queue, pool, next_id: 100 })
+    }
+
+    /// Names of the extensions the device offers.
+    pub fn extensions(&mut self) -> Result<Vec<String>> {
+        let room = [venus::ExtensionProperties::default(); 512];
+        let physical_device = self.physical;
+        let reply = self.ring.query(|w| {
+            venus::EnumerateDeviceExtensionProperties {
+                physical_device,
+                p_layer_name: None,
+                p_property_count: Some(&(room.len() as u32)),
+                p_properties: Some(&room),
+            }
+            .encode(REPLY, w);
+        })?;
+        let arena = Arena::new(1 << 24);
+        let reply = venus::EnumerateDeviceExtensionPropertiesReply::decode(&mut Reader::new(&reply, &arena))?;
+        let list = reply.p_properties.context("a list of extensions")?;
+        let name = |properties: &venus::ExtensionProperties| {
+            let name = CStr::from_bytes_until_nul(&properties.extension_name);
+            name.unwrap_or_default().to_string_lossy().into_owned()
+        };
+        Ok(list.iter().map(name).collect())
+    }
+
+    /// What can be done with buffers of a handle type (`VkExternalMemoryFeatureFlags`).
+    pub fn external_buffer_features(&mut self, handle_type: ExternalMemoryHandleTypeFlags) -> Result<u32> {
+        let physical_device = self.physical;
+        let usage = venus::BufferUsageFlags::TRANSFER_DST;
+        let info = venus::PhysicalDeviceExternalBufferInfo { usage, handle_type, ..Default::default() };
+        let reply = self.ring.query(|w| {
+            venus::GetPhysicalDeviceExternalBufferProperties {
+                physical_device,
+                p_external_buffer_info: Some(&info),
+                p_external_buffer_properties: Some(&venus::ExternalBufferProperties::default()),
+            }
+            .encode(REPLY, w);
+        })?;
+        let arena = Arena::new(1 << 16);
+        let reply =
+            venus::GetPhysicalDeviceExternalBufferPropertiesReply::decode(&mut Reader::new(&reply, &arena))?;
+        let properties = reply.p_external_buffer_properties.context("properties")?;
+        Ok(properties.external_memory_properties.external_memory_features.0)
+    }
+
+    /// Allocates memory of type 0, which lavapipe and this test's expectations agree is mappable.
+    pub fn allocate(&mut self, size: u64, source: Source) -> Result<Result<venus::DeviceMemory, VkResult>> {
+        let memory = venus::DeviceMemory(self.new_id());
+        let handle_types = ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
+        let export = venus::ExportMemoryAllocateInfo { handle_types, ..Default::default() };
+        let resource_id = if let Source::Resource(id) = source { id } else { 0 };
+        let import = venus::ImportMemoryResourceInfoMESA { resource_id, ..Default::default() };
+        let chain = match source {
+            Source::New => None,
+            Source::Exportable => Some(ChainStruct::ExportMemoryAllocateInfo(&export)),
+            Source::Resource(_) => Some(ChainStruct::ImportMemoryResourceInfoMESA(&import)),
+        };
+        let info = venus::MemoryAllocateInfo {
+            p_next: chain.as_slice(),
+            allocation_size: size,
+            memory_type_index: 0,
+        };
+        let device = self.device;
+        let reply = self.ring.query(|w| {
+            venus::AllocateMemory { device, p_allocate_info: Some(&info), p_memory: Some(&memory) }
+                .encode(REPLY, w);
+        })?;
+        let arena = Arena::new(1 << 16);
+        let reply = venus::AllocateMemoryReply::decode(&mut Reader::new(&reply, &arena))?;
+        Ok(if reply.result.0 == 0 { Ok(memory) } else { Err(reply.result) })
+    }
+
+    /// `vkFreeMemory`.
+    pub fn free(&mut self, memory: venus::DeviceMemory) -> Result<()> {
+        let device = self.device;
+        let seqno = self.ring.command(|w| venus::FreeMemory { device, memory }.encode(ASYNC, w))?;
+        self.ring.wait(seqno, PATIENCE)
+    }
+
+    /// Makes a blob of memory, as vkMapMemory and vkGetMemoryFdKHR do.
+    pub fn blob(&self, memory: venus::DeviceMemory, size: u64) -> Result<Blob> {
+        let flags = BlobFlags::MAPPABLE | BlobFlags::SHAREABLE;
+        self.gpu.create_blob(self.context, BlobId(memory.0), flags, size)
+    }
+
+    /// Types and size of a resource (`vkGetMemoryResourcePropertiesMESA`).
+    pub fn resource_properties(&mut self, resource_id: u32) -> Result<Result<(u32, u64), VkResult>> {
+        let device = self.device;
+        let size = venus::MemoryResourceAllocationSizePropertiesMESA::default();
+        let chain = [ChainStruct::MemoryResourceAllocationSizePropertiesMESA(&size)];
+        let partial = venus::MemoryResourcePropertiesMESA { p_next: &chain, ..Default::default() };
+        let reply = self.ring.query(|w| {
+            let p_memory_resource_properties = Some(&partial);
+            venus::GetMemoryResourcePropertiesMESA { device, resource_id, p_memory_resource_properties }
+                .encode(REPLY, w);
+        })?;
+        let arena = Arena::new(1 << 16);
+        let reply = venus::GetMemoryResourcePropertiesMESAReply::decode(&mut Reader::new(&reply, &arena))?;
+        if reply.result.0 != 0 {
+            return Ok(Err(reply.result));
+        }
+        let properties = reply.p_memory_resource_properties.context("properties")?;
+        match properties.p_next {
+            [ChainStruct::MemoryResourceAllocationSizePropertiesMESA(size)] => {
+                Ok(Ok((properties.memory_type_bits, size.allocation_size)))
+            }
+            _ => anyhow::bail!("the chain came back as {:?}", properties.p_next),
+        }
+    }
+
+    /// Lets the device fill `size` bytes of memory with a word, through a buffer bound to it; waits for that.
+    pub fn fill(&mut self, memory: venus::DeviceMemory, size: u64, data: u32) -> Result<()> {
+        let (buffer, commands) = (venus::Buffer(self.new_id()), venus::CommandBuffer(self.new_id()));
+        let (device, queue) = (self.device, self.queue);
+        let handle_types = ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
+        let external = venus::ExternalMemoryBufferCreateInfo { handle_types, ..Default::default() };
+        let chain = [ChainStruct::ExternalMemoryBufferCreateInfo(&external)];
+        let usage = venus::BufferUsageFlags::TRANSFER_DST;
+        let info = venus::BufferCreateInfo { p_next: &chain, size, usage, ..Default::default() };
+        let bind = [venus::BindBufferMemoryInfo { buffer, memory, ..Default::default() }];
+        let allocate = venus::CommandBufferAllocateInfo {
+            command_pool: self.pool,
+            command_buffer_count: 1,
+            ..Default::default()
+        };
+        let submit = [venus::SubmitInfo {
+            command_buffer_count: 1,
+            p_command_buffers: Some(std::slice::from_ref(&commands)),
+            ..Default::default()
+        }];
+        let seqno = self.ring.command(|w| {
+            venus::CreateBuffer { device, p_create_info: Some(&info), p_buffer: Some(&buffer) }
+                .encode(ASYNC, w);
+            venus::BindBufferMemory2 { device, bind_info_count: 1, p_bind_infos: Some(&bind) }
+                .encode(ASYNC, w);
+            let p_command_buffers = Some(std::slice::from_ref(&commands));
+            venus::AllocateCommandBuffers { device, p_allocate_info: Some(&allocate), p_command_buffers }
+                .encode(ASYNC, w);
+            let p_begin_info = Some(&venus::CommandBufferBeginInfo::default());
+            venus::BeginCommandBuffer { command_buffer: commands, p_begin_info }.encode(ASYNC, w);
+            venus::CmdFillBuffer { command_buffer: commands, dst_buffer: buffer, dst_offset: 0, size, data }
+                .encode(ASYNC, w);
+            venus::EndCommandBuffer { command_buffer: commands }.encode(ASYNC, w);
+            venus::QueueSubmit { queue, submit_count: 1, p_submits: Some(&submit), fence: venus::Fence(0) }
+                .encode(ASYNC, w);
+        })?;
+        self.ring.wait(seqno, PATIENCE)?;
+        self.gpu.submit_fenced(self.context, RingIdx(1), &[]).wait(PATIENCE)?;
+        let seqno = self.ring.command(|w| venus::DestroyBuffer { device, buffer }.encode(ASYNC, w))?;
+        self.ring.wait(seqno, PATIENCE)
+    }
+
+    /// Sends an allocation whose result nobody looks at, as Mesa's are; the memory's id.
+    pub fn allocate_unheard(&mut self, size: u64) -> Result<venus::DeviceMemory> {
+        let memory = venus::DeviceMemory(self.new_id());
+        let info = venus::MemoryAllocateInfo { allocation_size: size, ..Default::default() };
+        let device = self.device;
+        let sent = self.ring.command(|w| {
+            venus::AllocateMemory { device, p_allocate_info: Some(&info), p_memory: Some(&memory) }
+                .encode(ASYNC, w);
+        });
+        sent.map(|_| memory)
+    }
+
+    /// Puts a wait for an export behind everything sent so far, as Mesa does before it makes a blob.
+    pub fn wait_for_ring_on_virtqueue(&self) -> Vec<u8> {
+        let (ring, seqno) = (self.ring.id(), u64::from(self.ring.tail()));
+        encode(|w| venus::WaitRingSeqnoMESA { ring, seqno }.encode(ASYNC, w))
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}
+
+/// Demands that the first and the last words of some shared bytes are these.
+pub fn ensure_filled(bytes: &[u8], word: u32) -> Result<()> {
+    let wrong = bytes.chunks_exact(4).position(|found| found != word.to_le_bytes());
+    ensure!(wrong.is_none(), "word {wrong:?} is not {word:#x}");
+    Ok(())
+}

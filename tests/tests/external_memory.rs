@@ -1,0 +1,219 @@
+//! Device memory shared between the contexts of one guest: exported as a blob, attached, imported; and every way to get at memory
+//! that was not shared.
+
+use anyhow::{Context, Result, ensure};
+use protocol::ids::{BlobId, ContextId, ResourceId};
+use protocol::venus::generated::{DeviceMemory, ExternalMemoryHandleTypeFlags, VkResult};
+use protocol::virtio_gpu::{BlobFlags, BlobMem, Command};
+use rustix::process::{Signal, kill_process};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tests::daemon::Daemon;
+use tests::guest::device::{Device, Source, ensure_filled};
+use tests::guest::{Blob, Gpu, PATIENCE};
+use vm_memory::{Bytes, MmapRegion, VolatileMemory};
+
+const SIZE: u64 = 256 * 1024;
+const DMA_BUF: ExternalMemoryHandleTypeFlags = ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
+
+fn attach(gpu: &Gpu, resource_id: ResourceId, context: ContextId) -> Result<()> {
+    gpu.call(&Command::CtxAttachResource { resource_id }, Some(context)).map(drop)?;
+    Ok(())
+}
+
+fn detach(gpu: &Gpu, resource_id: ResourceId, context: ContextId) -> Result<()> {
+    gpu.call(&Command::CtxDetachResource { resource_id }, Some(context)).map(drop)?;
+    Ok(())
+}
+
+fn exported(device: &mut Device) -> Result<(DeviceMemory, Blob, MmapRegion)> {
+    let memory = device.allocate(SIZE, Source::Exportable)?.ok().context("exportable memory")?;
+    let blob = device.blob(memory, SIZE)?;
+    let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
+    Ok((memory, blob, mapped))
+}
+
+fn bytes(mapped: &MmapRegion) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; SIZE as usize];
+    mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+fn refused(result: Result<DeviceMemory, VkResult>) -> bool {
+    result == Err(VkResult::ERROR_INVALID_EXTERNAL_HANDLE)
+}
+
+#[test]
+fn two_contexts_write_the_same_memory() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let gpu = Arc::new(daemon.guest()?);
+    let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
+    let extensions = first.extensions()?;
+    for wanted in ["VK_KHR_external_memory_fd", "VK_EXT_external_memory_dma_buf"] {
+        ensure!(extensions.iter().any(|name| name == wanted), "{wanted} is not offered");
+    }
+    // Export and import.
+    assert_eq!(first.external_buffer_features(DMA_BUF)? & 6, 6);
+    assert_eq!(first.external_buffer_features(ExternalMemoryHandleTypeFlags::OPAQUE_FD)?, 0);
+
+    let (memory, blob, mapped) = exported(&mut first)?;
+    ensure_filled(&bytes(&mapped)?, 0).context("fresh memory")?;
+    first.fill(memory, SIZE, 0x1111_2222)?;
+    ensure_filled(&bytes(&mapped)?, 0x1111_2222).context("written by the exporter")?;
+
+    attach(&gpu, blob.resource_id, second.context)?;
+    let (types, size) = second.resource_properties(blob.resource_id.0)?.ok().context("properties")?;
+    ensure!(types & 1 != 0 && size == SIZE, "types {types:#x}, {size} bytes");
+    let imported = second.allocate(SIZE, Source::Resource(blob.resource_id.0))?.ok().context("imported")?;
+    ensure_filled(&bytes(&mapped)?, 0x1111_2222).context("an import changes nothing")?;
+    second.fill(imported, SIZE, 0x3333_4444)?;
+    ensure_filled(&bytes(&mapped)?, 0x3333_4444).context("written by the importer")?;
+    first.fill(memory, SIZE, 0x5555_6666)?;
+    ensure_filled(&bytes(&mapped)?, 0x5555_6666).context("written by the exporter again")?;
+
+    // An import can be exported again, and its context can import its own.
+    let again = second.blob(imported, SIZE)?;
+    attach(&gpu, again.resource_id, first.context)?;
+    let twice = first.allocate(SIZE, Source::Resource(again.resource_id.0))?.ok().context("twice")?;
+    first.fill(twice, SIZE, 0x7777_8888)?;
+    ensure_filled(&bytes(&mapped)?, 0x7777_8888).context("written through an import of an import")?;
+    let own = first.allocate(SIZE, Source::Resource(blob.resource_id.0))?.ok().context("own")?;
+    first.fill(own, SIZE, 0x9999_aaaa)?;
+    ensure_filled(&bytes(&mapped)?, 0x9999_aaaa).context("written through an own import")?;
+    Ok(())
+}
+
+#[test]
+fn imported_memory_outlives_its_exporter() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let gpu = Arc::new(daemon.guest()?);
+    let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
+    // The exporter frees its memory.
+    let (memory, blob, mapped) = exported(&mut first)?;
+    attach(&gpu, blob.resource_id, second.context)?;
+    let imported = second.allocate(SIZE, Source::Resource(blob.resource_id.0))?.ok().context("import")?;
+    first.free(memory)?;
+    second.fill(imported, SIZE, 1)?;
+    ensure_filled(&bytes(&mapped)?, 1)?;
+    // The resource goes: the import stays, and what else was made of it.
+    gpu.destroy_blob(blob)?;
+    second.fill(imported, SIZE, 2)?;
+    ensure_filled(&bytes(&mapped)?, 2)?;
+    // The exporter's worker dies while the importer works.
+    let (_, blob, mapped) = exported(&mut first)?;
+    attach(&gpu, blob.resource_id, second.context)?;
+    let imported = second.allocate(SIZE, Source::Resource(blob.resource_id.0))?.ok().context("import")?;
+    let workers = daemon.wait_for_workers(2)?;
+    let oldest = workers.iter().min_by_key(|pid| pid.as_raw_nonzero()).context("workers")?;
+    kill_process(*oldest, Signal::KILL)?;
+    for word in 0..20 {
+        second.fill(imported, SIZE, word)?;
+        ensure_filled(&bytes(&mapped)?, word)?;
+    }
+    daemon.wait_for_workers(1)?;
+    // And it can still be imported: the device process holds it.
+    let late = second.allocate(SIZE, Source::Resource(blob.resource_id.0))?.ok().context("late")?;
+    second.fill(late, SIZE, 99)?;
+    ensure_filled(&bytes(&mapped)?, 99)?;
+    gpu.destroy_context(first.context)?;
+    second.fill(imported, SIZE, 100)?;
+    ensure_filled(&bytes(&mapped)?, 100)
+}
+
+#[test]
+fn only_memory_that_is_attached_can_be_imported() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let gpu = Arc::new(daemon.guest()?);
+    let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
+    let (_, blob, mapped) = exported(&mut first)?;
+    let id = blob.resource_id.0;
+    ensure!(refused(second.allocate(SIZE, Source::Resource(id))?), "not attached");
+    ensure!(second.resource_properties(id)?.is_err(), "not attached");
+    attach(&gpu, blob.resource_id, second.context)?;
+    ensure!(refused(second.allocate(SIZE + 1, Source::Resource(id))?), "larger than the resource");
+    ensure!(refused(second.allocate(u64::MAX, Source::Resource(id))?), "larger than anything");
+    ensure!(second.allocate(4096, Source::Resource(id))?.is_ok(), "a part of it");
+    detach(&gpu, blob.resource_id, second.context)?;
+    ensure!(refused(second.allocate(SIZE, Source::Resource(id))?), "attached no longer");
+    // Shared memory is no device memory, not even in its own context.
+    let shared = gpu.create_shmem(second.context, SIZE)?;
+    ensure!(refused(second.allocate(SIZE, Source::Resource(shared.resource_id.0))?), "shared memory");
+    ensure!(second.resource_properties(shared.resource_id.0)?.is_err(), "shared memory");
+    // Nor is a resource of guest memory.
+    let resource_id = gpu.new_resource_id();
+    let (blob_mem, blob_flags, blob_id) = (BlobMem::Guest, BlobFlags::empty(), BlobId(0));
+    let create =
+        Command::ResourceCreateBlob { resource_id, blob_mem, blob_flags, blob_id, size: 4096, entries: &[] };
+    gpu.call(&create, Some(second.context))?;
+    attach(&gpu, resource_id, second.context)?;
+    ensure!(refused(second.allocate(4096, Source::Resource(resource_id.0))?), "guest memory");
+    // All of this were legal questions: the contexts go on.
+    let memory = second.allocate(SIZE, Source::New)?.ok().context("plain memory")?;
+    second.fill(memory, SIZE, 7)?;
+    ensure_filled(&bytes(&mapped)?, 0)?;
+    daemon.wait_for_workers(2)?;
+    Ok(())
+}
+
+#[test]
+fn an_import_sent_right_behind_the_attachment_of_a_pending_export_finds_it() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let gpu = Arc::new(daemon.guest()?);
+    let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
+    for round in 0..30_u32 {
+        // Nothing here waits for the exporter: its worker may not even have seen the allocation.
+        let memory = first.allocate_unheard(SIZE)?;
+        let resource_id = gpu.new_resource_id();
+        let wait = first.wait_for_ring_on_virtqueue();
+        let create = Command::ResourceCreateBlob {
+            resource_id,
+            blob_mem: BlobMem::Host3d,
+            blob_flags: BlobFlags::MAPPABLE | BlobFlags::SHAREABLE,
+            blob_id: BlobId(memory.0),
+            size: SIZE,
+            entries: &[],
+        };
+        let answers = gpu.start_all(&[
+            (Command::Submit3d { data: &wait }, Some(first.context)),
+            (create, Some(first.context)),
+            (Command::CtxAttachResource { resource_id }, Some(second.context)),
+        ]);
+        let imported = second.allocate(SIZE, Source::Resource(resource_id.0))?;
+        let imported = imported.map_err(|error| anyhow::anyhow!("round {round}: {error:?}"))?;
+        for answer in answers {
+            answer.wait(PATIENCE)?;
+        }
+        second.fill(imported, SIZE, round)?;
+        second.free(imported)?;
+        first.free(memory)?;
+        gpu.call(&Command::ResourceUnref { resource_id }, None)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_import_of_an_export_that_fails_fails_too_and_soon() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let gpu = Arc::new(daemon.guest()?);
+    let (first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
+    let resource_id = gpu.new_resource_id();
+    let create = Command::ResourceCreateBlob {
+        resource_id,
+        blob_mem: BlobMem::Host3d,
+        blob_flags: BlobFlags::MAPPABLE | BlobFlags::SHAREABLE,
+        blob_id: BlobId(4711),
+        size: SIZE,
+        entries: &[],
+    };
+    let answers = gpu.start_all(&[
+        (create, Some(first.context)),
+        (Command::CtxAttachResource { resource_id }, Some(second.context)),
+    ]);
+    let started = Instant::now();
+    ensure!(refused(second.allocate(SIZE, Source::Resource(resource_id.0))?), "there is no such memory");
+    ensure!(started.elapsed() < Duration::from_secs(30), "after {:?}", started.elapsed());
+    ensure!(answers[0].wait(PATIENCE).is_err(), "there is no such memory");
+    // Attached or, if the refusal was faster, unknown: answered in any case.
+    let _ = answers[1].wait_with_header(PATIENCE)?;
+    Ok(())
+}
