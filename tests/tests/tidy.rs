@@ -12,6 +12,7 @@ const UNSAFE: &[(&str, usize)] = &[
     ("tests/src/bin/differential/", 400),
     ("tests/src/bin/many_blobs.rs", 14),
     ("tests/src/bin/many_threads/gpu.rs", 16),
+    ("tests/src/bin/share_memory/gpu.rs", 14),
 ];
 
 /// Files of more lines than this, tests not counted, are split.
