@@ -21,6 +21,7 @@ mod case;
 mod cases;
 mod features;
 mod gpu;
+mod images;
 mod kernel;
 
 use std::hash::{DefaultHasher, Hasher};

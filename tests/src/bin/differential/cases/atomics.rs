@@ -4,10 +4,10 @@
 
 use anyhow::Result;
 
-use super::images::Picture;
 use crate::bytes::expect;
 use crate::case::Case;
 use crate::gpu::Gpu;
+use crate::images::Picture;
 use crate::kernel::{STORAGE, Slot};
 use ash::vk;
 

@@ -3,13 +3,19 @@
 mod addresses;
 mod arithmetic;
 mod atomics;
+mod descriptors;
 mod dispatches;
 mod elementwise;
-mod images;
 mod pipelines;
+mod push_descriptors;
+mod queries;
+mod recording;
+mod sampled_images;
 mod shaders;
 mod storage;
+mod storage_images;
 mod subgroups;
+mod synchronization;
 
 use crate::case::Case;
 
@@ -21,9 +27,16 @@ pub fn all() -> Vec<Case> {
         subgroups::cases,
         atomics::cases,
         addresses::cases,
+        descriptors::cases,
+        push_descriptors::cases,
         pipelines::cases,
         dispatches::cases,
         shaders::cases,
+        storage_images::cases,
+        sampled_images::cases,
+        recording::cases,
+        synchronization::cases,
+        queries::cases,
     ];
     groups.into_iter().flat_map(|cases| cases()).collect()
 }
