@@ -1,7 +1,7 @@
 //! The command line. What is wrong with it is said in one line.
 
 use clap::{Parser, Subcommand, ValueEnum};
-use daemon::config::MemoryBackEnd;
+use daemon::config::{MemoryBackEnd, Queues};
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
@@ -27,6 +27,9 @@ pub struct Serve {
     /// GPU to use: its UUID, its PCI address or a part of its name that no other has
     #[arg(long, value_name = "GPU")]
     pub gpu: Option<String>,
+    /// What the GPU's queues are offered for; `all` adds graphics, and with it more of the driver to attack
+    #[arg(long, value_name = "KIND", default_value = "compute")]
+    pub queues: QueueKind,
     /// Size of the region that GPU memory is mapped into; with KiB, MiB or GiB
     #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = window_size)]
     pub window_size: u64,
@@ -96,6 +99,22 @@ impl From<Memory> for Option<MemoryBackEnd> {
             Memory::Auto => None,
             Memory::Memfd => Some(MemoryBackEnd::Memfd),
             Memory::DmaBuf => Some(MemoryBackEnd::DmaBuf),
+        }
+    }
+}
+
+/// [`Queues`] on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum QueueKind {
+    Compute,
+    All,
+}
+
+impl From<QueueKind> for Queues {
+    fn from(kind: QueueKind) -> Self {
+        match kind {
+            QueueKind::Compute => Self::Compute,
+            QueueKind::All => Self::All,
         }
     }
 }

@@ -87,6 +87,18 @@ pub struct GpuChoice {
     pub memory: MemoryBackEnd,
     /// What can be done with it.
     pub trial: MemoryTrial,
+    /// What its queues are offered for.
+    pub queues: Queues,
+}
+
+/// What queues of the GPU can do for guests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Queues {
+    /// Compute and copy. No graphics command is executed.
+    #[default]
+    Compute,
+    /// Graphics as well, for programs that compute only on a device that can draw. More of the driver is open to guests.
+    All,
 }
 
 /// A GPU as the probe process found it.
@@ -111,14 +123,15 @@ pub struct GpuInfo {
 }
 
 impl GpuInfo {
-    /// How to use it: with the back end that is wanted, or with the first that works. Memory files come first: they need no
+    /// How to use it, to compute: with the back end that is wanted, or with the first that works. Memory files come first: they need no
     /// device node, and cost the driver no descriptor.
     ///
     /// # Errors
     ///
     /// Why guests cannot use it.
     pub fn choice(&self, wanted: Option<MemoryBackEnd>) -> Result<GpuChoice, String> {
-        let with = |memory, trial: MemoryTrial| GpuChoice { uuid: self.uuid, memory, trial };
+        let queues = Queues::Compute;
+        let with = |memory, trial: MemoryTrial| GpuChoice { uuid: self.uuid, memory, trial, queues };
         let memfd = self.memfd.as_ref().map(|trial| with(MemoryBackEnd::Memfd, *trial));
         let dma_buf = self.dma_buf.as_ref().map(|trial| with(MemoryBackEnd::DmaBuf, *trial));
         match (wanted, memfd, dma_buf) {

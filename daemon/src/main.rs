@@ -5,7 +5,7 @@ mod cli;
 use anyhow::{Context, bail};
 use clap::Parser;
 use cli::{Child, Cli, Role, Serve};
-use daemon::config::{ContextLimits, DeviceLimits};
+use daemon::config::{ContextLimits, DeviceLimits, GpuChoice};
 use daemon::ipc::{Channel, ProbeReport};
 use daemon::sandbox::{Exe, inherited};
 use daemon::serve::{self, List, Listen};
@@ -68,7 +68,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         window_size: options.window_size,
         num_scanouts: options.scanouts,
         exit_on_disconnect: options.exit_on_disconnect,
-        gpu: choice,
+        gpu: GpuChoice { queues: options.queues.into(), ..choice },
         capset: Capset::default().to_bytes().to_vec(),
         exe,
         limits: DeviceLimits::default(),

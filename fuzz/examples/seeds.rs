@@ -1,6 +1,6 @@
 //! Writes the seeds of all targets into `corpus/`, and `venus.dict`: the same files in every run.
 
-use daemon::config::{GpuChoice, MemoryBackEnd, MemoryTrial};
+use daemon::config::{GpuChoice, MemoryBackEnd, MemoryTrial, Queues};
 use daemon::ipc::{Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
 use protocol::cursor::{Arena, Reader};
 use protocol::error::{DecodeError, DecodeErrorKind as Kind};
@@ -134,7 +134,7 @@ fn packets() -> Vec<Vec<u8>> {
     let (resource_id, size) = (ResourceId(5), 8192);
     let fence = Fence { ring_idx: RingIdx(1), fence_id: FenceId(300) };
     let trial = MemoryTrial { mappable_types: 7, shareable: true };
-    let gpu = GpuChoice { uuid: [3; 16], memory: MemoryBackEnd::Memfd, trial };
+    let gpu = GpuChoice { uuid: [3; 16], memory: MemoryBackEnd::Memfd, trial, queues: Queues::All };
     let setup =
         WorkerSetup { ctx_id: ContextId(1), debug_name: "vkcube".into(), gpu, limits: Default::default() };
     let to_worker = [

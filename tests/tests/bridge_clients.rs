@@ -27,14 +27,17 @@ struct Setup {
 }
 
 fn setup() -> Result<Setup> {
-    let daemon = Daemon::start()?;
-    let folder = tempfile::tempdir()?;
-    let socket = folder.path().join("vtest.sock");
-    let bridge = Bridge::listen(&socket, daemon.guest()?)?;
-    Ok(Setup { bridge, socket, _folder: folder, daemon })
+    Setup::on(Daemon::start()?)
 }
 
 impl Setup {
+    fn on(daemon: Daemon) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let socket = folder.path().join("vtest.sock");
+        let bridge = Bridge::listen(&socket, daemon.guest()?)?;
+        Ok(Self { bridge, socket, _folder: folder, daemon })
+    }
+
     fn vulkaninfo(&self, client: &ClientRoot, arguments: &[&str]) -> Result<Command> {
         let mut command = client.through_vtest("vulkaninfo", &self.socket)?;
         command.args(arguments);
@@ -104,6 +107,22 @@ fn vulkaninfo_is_complete_and_without_an_error() -> Result<()> {
         ensure!(!errors.contains("ERROR"), "{suite:?}: {errors}");
     }
     setup.settle()?;
+    Ok(())
+}
+
+#[test]
+fn queues_draw_only_where_the_operator_says_so() -> Result<()> {
+    for (options, can_draw) in [(&[][..], false), (&["--queues", "all"][..], true)] {
+        let setup = Setup::on(Daemon::start_with(options)?)?;
+        for suite in SUITES {
+            let info = succeed(setup.vulkaninfo(&ClientRoot::open(suite)?, &[])?, LIMIT)?;
+            ensure!(info.contains("QUEUE_COMPUTE_BIT"), "{suite:?}: {info}");
+            for graphics in ["QUEUE_GRAPHICS_BIT", "VK_EXT_transform_feedback"] {
+                assert_eq!(info.contains(graphics), can_draw, "{suite:?}, {options:?}: {graphics}");
+            }
+        }
+        setup.settle()?;
+    }
     Ok(())
 }
 

@@ -1,12 +1,13 @@
 //! Rings, streams and waits of a Venus context, as venus drivers use them and a little beyond.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use protocol::cursor::{Arena, Reader};
 use protocol::ids::{ContextId, RingIdx};
 use protocol::venus::generated::{
-    CommandStreamDescriptionMESA, CreateRingMESA, EnumerateInstanceVersion, EnumerateInstanceVersionReply,
-    ExecuteCommandStreamsMESA, NotifyRingMESA, RingStatusFlagsMESA, SeekReplyCommandStreamMESA,
-    SetReplyCommandStreamMESA, SubmitVirtqueueSeqnoMESA, VkResult, WaitRingSeqnoMESA, WaitVirtqueueSeqnoMESA,
+    CmdDraw, CommandStreamDescriptionMESA, CreateRingMESA, EnumerateInstanceVersion,
+    EnumerateInstanceVersionReply, ExecuteCommandStreamsMESA, NotifyRingMESA, RingStatusFlagsMESA,
+    SeekReplyCommandStreamMESA, SetReplyCommandStreamMESA, SubmitVirtqueueSeqnoMESA, VkResult,
+    WaitRingSeqnoMESA, WaitVirtqueueSeqnoMESA,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -130,6 +131,16 @@ fn idle_ring_wakes_up_every_time() -> Result<()> {
     }
     println!("slowest wake-up {slowest:?}");
     assert!(slowest < Duration::from_millis(90), "a wake-up was lost and the safety poll came: {slowest:?}");
+    Ok(())
+}
+
+#[test]
+fn graphics_command_without_a_graphics_queue_ends_the_context() -> Result<()> {
+    let setup = setup()?;
+    let mut ring = setup.ring()?;
+    ring.command(|w| CmdDraw::default().encode(ASYNC, w))?;
+    setup.assert_lost(&ring)?;
+    ensure!(setup.daemon.log().contains("without a graphics queue"), "{}", setup.daemon.log());
     Ok(())
 }
 

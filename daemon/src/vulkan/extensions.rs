@@ -1,15 +1,18 @@
 //! Device extensions a guest may see: those the host has and the codec can decode, less what this table withholds, plus what is
 //! emulated.
 
-use crate::config::{GpuChoice, MemoryBackEnd};
+use crate::config::{GpuChoice, MemoryBackEnd, Queues};
 use protocol::venus::generated::EXTENSIONS;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 
+/// The reason that does not count where graphics queues are offered.
+const GRAPHICS: &str = "graphics: no graphics queue is offered and no graphics command served";
+
 /// Decodable extensions that are withheld all the same, by reason.
 const WITHHELD: &[(&str, &[&str])] = &[
     (
-        "graphics: no graphics queue is offered and no graphics command served",
+        GRAPHICS,
         &[
             "VK_ARM_rasterization_order_attachment_access",
             "VK_EXT_attachment_feedback_loop_dynamic_state",
@@ -135,7 +138,7 @@ pub fn offered(host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Vec<(&'static s
                 // Made here, so the host's version does not matter.
                 Some(Enable::Strip) => *version,
                 Some(Enable::Refuse) => return None,
-                None if withheld(name).is_some() => return None,
+                None if withheld(name, gpu).is_some() => return None,
                 None => host?,
             };
             Some((*name, offered.min(*version)))
@@ -158,8 +161,9 @@ fn shared(name: &str, gpu: &GpuChoice) -> Option<Enable> {
 }
 
 /// Why an extension is withheld, if it is.
-fn withheld(name: &str) -> Option<&'static str> {
-    WITHHELD.iter().find(|(_, names)| names.contains(&name)).map(|(reason, _)| *reason)
+fn withheld(name: &str, gpu: &GpuChoice) -> Option<&'static str> {
+    let counts = |reason: &&str| *reason != GRAPHICS || gpu.queues == Queues::Compute;
+    WITHHELD.iter().find(|(_, names)| names.contains(&name)).map(|(reason, _)| *reason).filter(counts)
 }
 
 /// What to do with an extension that a guest enables.
@@ -192,7 +196,8 @@ mod tests {
     use crate::config::MemoryTrial;
 
     fn gpu(memory: MemoryBackEnd, shareable: bool) -> GpuChoice {
-        GpuChoice { uuid: [0; 16], memory, trial: MemoryTrial { mappable_types: 1, shareable } }
+        let trial = MemoryTrial { mappable_types: 1, shareable };
+        GpuChoice { uuid: [0; 16], memory, trial, queues: Queues::Compute }
     }
 
     #[test]
@@ -205,6 +210,10 @@ mod tests {
         assert_eq!(names, ["VK_KHR_external_semaphore_fd", "VK_KHR_maintenance4"]);
         assert_eq!(enable("VK_KHR_swapchain", &host, &gpu), Enable::Refuse);
         assert_eq!(enable("VK_EXT_mesh_shader", &host, &gpu), Enable::Refuse);
+        assert_eq!(
+            enable("VK_EXT_mesh_shader", &host, &GpuChoice { queues: Queues::All, ..gpu }),
+            Enable::Pass
+        );
         assert_eq!(enable("VK_KHR_maintenance4", &host, &gpu), Enable::Pass);
         assert_eq!(enable("VK_KHR_external_semaphore_fd", &host, &gpu), Enable::Strip);
     }

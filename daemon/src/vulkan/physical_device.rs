@@ -58,7 +58,7 @@ impl PhysicalDevice {
             handle,
             gpu: *gpu,
             host_extensions: host_extensions(&instance.ash, handle)?,
-            families: shape::queue_families(families),
+            families: shape::queue_families(families, gpu.queues),
             memory,
         })
     }

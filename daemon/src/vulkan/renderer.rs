@@ -9,7 +9,7 @@ use super::instance::{API_VERSION, Instance};
 use super::memory::{self, Exported, ResourceTable};
 use super::objects::{Objects, State};
 use super::queue::{Done, Queue};
-use crate::config::{ContextLimits, GpuChoice};
+use crate::config::{ContextLimits, GpuChoice, Queues};
 use parking_lot::Mutex;
 use protocol::cursor::Arena;
 use protocol::cursor::Writer;
@@ -69,6 +69,9 @@ impl Renderer {
         cancel: &'a Cancel,
         reply: Option<&mut Writer<'_>>,
     ) -> Result<(), ContextLost> {
+        if self.gpu.queues == Queues::Compute && generated::is_graphics(command) {
+            return Err(ContextLost::new("a graphics command without a graphics queue"));
+        }
         generated::execute(&Call { renderer: self, arena, bytes, cancel }, command, reply)
     }
 

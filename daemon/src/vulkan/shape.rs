@@ -3,6 +3,7 @@
 
 use super::generated::sys;
 use super::lower::Header;
+use crate::config::Queues;
 use ash::vk;
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -12,10 +13,16 @@ const BINDABLE_QUEUES: u32 = 63;
 
 /// The families a guest sees: those in front of the first that can neither compute nor copy, so that indices stay the host's.
 ///
-/// GRAPHICS goes because no graphics command is served; SPARSE_BINDING and PROTECTED because neither is; video and optical flow
+/// GRAPHICS goes unless graphics commands are served; SPARSE_BINDING and PROTECTED because neither is; video and optical flow
 /// because they are not compute.
-pub fn queue_families(host: Vec<vk::QueueFamilyProperties>) -> Vec<vk::QueueFamilyProperties> {
-    let kept = vk::QueueFlags::COMPUTE | vk::QueueFlags::TRANSFER;
+pub fn queue_families(
+    host: Vec<vk::QueueFamilyProperties>,
+    queues: Queues,
+) -> Vec<vk::QueueFamilyProperties> {
+    let mut kept = vk::QueueFlags::COMPUTE | vk::QueueFlags::TRANSFER;
+    if queues == Queues::All {
+        kept |= vk::QueueFlags::GRAPHICS;
+    }
     let mut left = BINDABLE_QUEUES;
     host.into_iter()
         .map(|mut family| {

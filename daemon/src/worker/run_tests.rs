@@ -3,7 +3,7 @@
 //! Commands are written as words, so that these tests do not depend on the encoder.
 
 use super::*;
-use crate::config::{ContextLimits, GpuChoice, MemoryBackEnd, MemoryTrial};
+use crate::config::{ContextLimits, GpuChoice, MemoryBackEnd, MemoryTrial, Queues};
 use crate::shm::{self, Mapping};
 use crate::vulkan::{Cancel, Exported};
 use parking_lot::Mutex;
@@ -90,6 +90,7 @@ impl Peer {
                 uuid: [0; 16],
                 memory: MemoryBackEnd::Memfd,
                 trial: MemoryTrial { mappable_types: 0, shareable: false },
+                queues: Queues::Compute,
             },
             limits: ContextLimits { rings: 4, command_bytes: 1 << 20, ..ContextLimits::default() },
         };

@@ -36,6 +36,9 @@ pub struct GroupRow {
     pub name: String,
     /// First line of the file.
     pub doc: String,
+    /// Its commands are executed only where the operator offers graphics queues.
+    #[serde(default)]
+    pub graphics: bool,
     /// Vulkan command names.
     pub commands: Vec<String>,
 }

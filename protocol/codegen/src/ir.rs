@@ -50,6 +50,8 @@ pub struct Group {
     pub name: String,
     /// One line for the file's head.
     pub doc: String,
+    /// Its commands need a graphics queue.
+    pub graphics: bool,
 }
 
 /// A registry extension.

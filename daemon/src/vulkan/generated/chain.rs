@@ -14,6 +14,9 @@ pub fn lower_chain_struct(
     l: &Lowering<'_>,
 ) -> Result<*const c_void, Fault> {
     match next {
+        ChainStruct::AttachmentDescriptionStencilLayout(s) => l.linked(*s, p_next),
+        ChainStruct::AttachmentFeedbackLoopInfoEXT(s) => l.linked(*s, p_next),
+        ChainStruct::AttachmentReferenceStencilLayout(s) => l.linked(*s, p_next),
         ChainStruct::BindBufferMemoryDeviceGroupInfo(s) => l.linked(*s, p_next),
         ChainStruct::BindImageMemoryDeviceGroupInfo(s) => l.linked(*s, p_next),
         ChainStruct::BindImagePlaneMemoryInfo(s) => l.linked(*s, p_next),
@@ -25,6 +28,7 @@ pub fn lower_chain_struct(
             l.linked(*s, p_next)
         }
         ChainStruct::CommandBufferInheritanceRenderingInfo(s) => l.linked(*s, p_next),
+        ChainStruct::DepthBiasRepresentationInfoEXT(s) => l.linked(*s, p_next),
         ChainStruct::DescriptorPoolInlineUniformBlockCreateInfo(s) => {
             l.linked(*s, p_next)
         }
@@ -37,6 +41,7 @@ pub fn lower_chain_struct(
         }
         ChainStruct::DeviceGroupCommandBufferBeginInfo(s) => l.linked(*s, p_next),
         ChainStruct::DeviceGroupDeviceCreateInfo(s) => l.linked(*s, p_next),
+        ChainStruct::DeviceGroupRenderPassBeginInfo(s) => l.linked(*s, p_next),
         ChainStruct::DeviceGroupSubmitInfo(s) => l.linked(*s, p_next),
         ChainStruct::DevicePrivateDataCreateInfo(s) => l.linked(*s, p_next),
         ChainStruct::DeviceQueueGlobalPriorityCreateInfo(s) => l.linked(*s, p_next),
@@ -54,6 +59,9 @@ pub fn lower_chain_struct(
             l.linked(*s, p_next)
         }
         ChainStruct::FormatProperties3(s) => l.linked(*s, p_next),
+        ChainStruct::FragmentShadingRateAttachmentInfoKHR(s) => l.linked(*s, p_next),
+        ChainStruct::FramebufferAttachmentsCreateInfo(s) => l.linked(*s, p_next),
+        ChainStruct::GraphicsPipelineLibraryCreateInfoEXT(s) => l.linked(*s, p_next),
         ChainStruct::HostImageCopyDevicePerformanceQuery(s) => l.linked(*s, p_next),
         ChainStruct::ImageDrmFormatModifierExplicitCreateInfoEXT(s) => {
             l.linked(*s, p_next)
@@ -68,6 +76,7 @@ pub fn lower_chain_struct(
         ChainStruct::ImportMemoryFdInfoKHR(s) => l.linked(*s, p_next),
         ChainStruct::ImportMemoryResourceInfoMESA(s) => l.linked(*s, p_next),
         ChainStruct::MemoryAllocateFlagsInfo(s) => l.linked(*s, p_next),
+        ChainStruct::MemoryBarrier2(s) => l.linked(*s, p_next),
         ChainStruct::MemoryBarrierAccessFlags3KHR(s) => l.linked(*s, p_next),
         ChainStruct::MemoryDedicatedAllocateInfo(s) => l.linked(*s, p_next),
         ChainStruct::MemoryDedicatedRequirements(s) => l.linked(*s, p_next),
@@ -75,6 +84,7 @@ pub fn lower_chain_struct(
         ChainStruct::MemoryResourceAllocationSizePropertiesMESA(s) => {
             l.linked(*s, p_next)
         }
+        ChainStruct::MultisampledRenderToSingleSampledInfoEXT(s) => l.linked(*s, p_next),
         ChainStruct::MutableDescriptorTypeCreateInfoEXT(s) => l.linked(*s, p_next),
         ChainStruct::PhysicalDevice16BitStorageFeatures(s) => l.linked(*s, p_next),
         ChainStruct::PhysicalDevice4444FormatsFeaturesEXT(s) => l.linked(*s, p_next),
@@ -423,16 +433,56 @@ pub fn lower_chain_struct(
         ChainStruct::PhysicalDeviceZeroInitializeWorkgroupMemoryFeatures(s) => {
             l.linked(*s, p_next)
         }
+        ChainStruct::PipelineColorBlendAdvancedStateCreateInfoEXT(s) => {
+            l.linked(*s, p_next)
+        }
+        ChainStruct::PipelineColorWriteCreateInfoEXT(s) => l.linked(*s, p_next),
         ChainStruct::PipelineCreateFlags2CreateInfo(s) => l.linked(*s, p_next),
         ChainStruct::PipelineCreationFeedbackCreateInfo(s) => l.linked(*s, p_next),
+        ChainStruct::PipelineFragmentShadingRateStateCreateInfoKHR(s) => {
+            l.linked(*s, p_next)
+        }
         ChainStruct::PipelineLayoutCreateInfo(s) => l.linked(*s, p_next),
+        ChainStruct::PipelineLibraryCreateInfoKHR(s) => l.linked(*s, p_next),
+        ChainStruct::PipelineRasterizationConservativeStateCreateInfoEXT(s) => {
+            l.linked(*s, p_next)
+        }
+        ChainStruct::PipelineRasterizationDepthClipStateCreateInfoEXT(s) => {
+            l.linked(*s, p_next)
+        }
+        ChainStruct::PipelineRasterizationLineStateCreateInfo(s) => l.linked(*s, p_next),
+        ChainStruct::PipelineRasterizationProvokingVertexStateCreateInfoEXT(s) => {
+            l.linked(*s, p_next)
+        }
+        ChainStruct::PipelineRasterizationStateStreamCreateInfoEXT(s) => {
+            l.linked(*s, p_next)
+        }
+        ChainStruct::PipelineRenderingCreateInfo(s) => l.linked(*s, p_next),
         ChainStruct::PipelineRobustnessCreateInfo(s) => l.linked(*s, p_next),
+        ChainStruct::PipelineSampleLocationsStateCreateInfoEXT(s) => l.linked(*s, p_next),
         ChainStruct::PipelineShaderStageRequiredSubgroupSizeCreateInfo(s) => {
+            l.linked(*s, p_next)
+        }
+        ChainStruct::PipelineTessellationDomainOriginStateCreateInfo(s) => {
+            l.linked(*s, p_next)
+        }
+        ChainStruct::PipelineVertexInputDivisorStateCreateInfo(s) => l.linked(*s, p_next),
+        ChainStruct::PipelineViewportDepthClampControlCreateInfoEXT(s) => {
+            l.linked(*s, p_next)
+        }
+        ChainStruct::PipelineViewportDepthClipControlCreateInfoEXT(s) => {
             l.linked(*s, p_next)
         }
         ChainStruct::ProtectedSubmitInfo(s) => l.linked(*s, p_next),
         ChainStruct::QueueFamilyGlobalPriorityProperties(s) => l.linked(*s, p_next),
+        ChainStruct::RenderPassAttachmentBeginInfo(s) => l.linked(*s, p_next),
+        ChainStruct::RenderPassInputAttachmentAspectCreateInfo(s) => l.linked(*s, p_next),
+        ChainStruct::RenderPassMultiviewCreateInfo(s) => l.linked(*s, p_next),
+        ChainStruct::RenderPassSampleLocationsBeginInfoEXT(s) => l.linked(*s, p_next),
         ChainStruct::RenderingAttachmentLocationInfo(s) => l.linked(*s, p_next),
+        ChainStruct::RenderingFragmentShadingRateAttachmentInfoKHR(s) => {
+            l.linked(*s, p_next)
+        }
         ChainStruct::RenderingInputAttachmentIndexInfo(s) => l.linked(*s, p_next),
         ChainStruct::RingMonitorInfoMESA(s) => l.linked(*s, p_next),
         ChainStruct::RingPriorityInfoMESA(s) => l.linked(*s, p_next),
@@ -448,6 +498,7 @@ pub fn lower_chain_struct(
         ChainStruct::SamplerYcbcrConversionInfo(s) => l.linked(*s, p_next),
         ChainStruct::SemaphoreTypeCreateInfo(s) => l.linked(*s, p_next),
         ChainStruct::ShaderModuleCreateInfo(s) => l.linked(*s, p_next),
+        ChainStruct::SubpassDescriptionDepthStencilResolve(s) => l.linked(*s, p_next),
         ChainStruct::SubpassResolvePerformanceQueryEXT(s) => l.linked(*s, p_next),
         ChainStruct::SubresourceHostMemcpySize(s) => l.linked(*s, p_next),
         ChainStruct::TimelineSemaphoreSubmitInfo(s) => l.linked(*s, p_next),
@@ -463,6 +514,9 @@ pub fn raise_chain_struct<'a>(
 ) -> Result<ChainStruct<'a>, Fault> {
     Ok(
         match next {
+            ChainStruct::AttachmentDescriptionStencilLayout(_) => *next,
+            ChainStruct::AttachmentFeedbackLoopInfoEXT(_) => *next,
+            ChainStruct::AttachmentReferenceStencilLayout(_) => *next,
             ChainStruct::BindBufferMemoryDeviceGroupInfo(_) => *next,
             ChainStruct::BindImageMemoryDeviceGroupInfo(_) => *next,
             ChainStruct::BindImagePlaneMemoryInfo(_) => *next,
@@ -472,6 +526,7 @@ pub fn raise_chain_struct<'a>(
             ChainStruct::BufferUsageFlags2CreateInfo(_) => *next,
             ChainStruct::CommandBufferInheritanceConditionalRenderingInfoEXT(_) => *next,
             ChainStruct::CommandBufferInheritanceRenderingInfo(_) => *next,
+            ChainStruct::DepthBiasRepresentationInfoEXT(_) => *next,
             ChainStruct::DescriptorPoolInlineUniformBlockCreateInfo(_) => *next,
             ChainStruct::DescriptorSetLayoutBindingFlagsCreateInfo(_) => *next,
             ChainStruct::DescriptorSetVariableDescriptorCountAllocateInfo(_) => *next,
@@ -482,6 +537,7 @@ pub fn raise_chain_struct<'a>(
             }
             ChainStruct::DeviceGroupCommandBufferBeginInfo(_) => *next,
             ChainStruct::DeviceGroupDeviceCreateInfo(_) => *next,
+            ChainStruct::DeviceGroupRenderPassBeginInfo(_) => *next,
             ChainStruct::DeviceGroupSubmitInfo(_) => *next,
             ChainStruct::DevicePrivateDataCreateInfo(_) => *next,
             ChainStruct::DeviceQueueGlobalPriorityCreateInfo(_) => *next,
@@ -513,6 +569,9 @@ pub fn raise_chain_struct<'a>(
             ChainStruct::FormatProperties3(s) => {
                 ChainStruct::FormatProperties3(raise_linked(*s, sys, arena)?)
             }
+            ChainStruct::FragmentShadingRateAttachmentInfoKHR(_) => *next,
+            ChainStruct::FramebufferAttachmentsCreateInfo(_) => *next,
+            ChainStruct::GraphicsPipelineLibraryCreateInfoEXT(_) => *next,
             ChainStruct::HostImageCopyDevicePerformanceQuery(s) => {
                 ChainStruct::HostImageCopyDevicePerformanceQuery(
                     raise_linked(*s, sys, arena)?,
@@ -529,6 +588,7 @@ pub fn raise_chain_struct<'a>(
             ChainStruct::ImportMemoryFdInfoKHR(_) => *next,
             ChainStruct::ImportMemoryResourceInfoMESA(_) => *next,
             ChainStruct::MemoryAllocateFlagsInfo(_) => *next,
+            ChainStruct::MemoryBarrier2(_) => *next,
             ChainStruct::MemoryBarrierAccessFlags3KHR(_) => *next,
             ChainStruct::MemoryDedicatedAllocateInfo(_) => *next,
             ChainStruct::MemoryDedicatedRequirements(s) => {
@@ -540,6 +600,7 @@ pub fn raise_chain_struct<'a>(
                     raise_linked(*s, sys, arena)?,
                 )
             }
+            ChainStruct::MultisampledRenderToSingleSampledInfoEXT(_) => *next,
             ChainStruct::MutableDescriptorTypeCreateInfoEXT(_) => *next,
             ChainStruct::PhysicalDevice16BitStorageFeatures(s) => {
                 ChainStruct::PhysicalDevice16BitStorageFeatures(
@@ -1378,18 +1439,40 @@ pub fn raise_chain_struct<'a>(
                     raise_linked(*s, sys, arena)?,
                 )
             }
+            ChainStruct::PipelineColorBlendAdvancedStateCreateInfoEXT(_) => *next,
+            ChainStruct::PipelineColorWriteCreateInfoEXT(_) => *next,
             ChainStruct::PipelineCreateFlags2CreateInfo(_) => *next,
             ChainStruct::PipelineCreationFeedbackCreateInfo(_) => *next,
+            ChainStruct::PipelineFragmentShadingRateStateCreateInfoKHR(_) => *next,
             ChainStruct::PipelineLayoutCreateInfo(_) => *next,
+            ChainStruct::PipelineLibraryCreateInfoKHR(_) => *next,
+            ChainStruct::PipelineRasterizationConservativeStateCreateInfoEXT(_) => *next,
+            ChainStruct::PipelineRasterizationDepthClipStateCreateInfoEXT(_) => *next,
+            ChainStruct::PipelineRasterizationLineStateCreateInfo(_) => *next,
+            ChainStruct::PipelineRasterizationProvokingVertexStateCreateInfoEXT(_) => {
+                *next
+            }
+            ChainStruct::PipelineRasterizationStateStreamCreateInfoEXT(_) => *next,
+            ChainStruct::PipelineRenderingCreateInfo(_) => *next,
             ChainStruct::PipelineRobustnessCreateInfo(_) => *next,
+            ChainStruct::PipelineSampleLocationsStateCreateInfoEXT(_) => *next,
             ChainStruct::PipelineShaderStageRequiredSubgroupSizeCreateInfo(_) => *next,
+            ChainStruct::PipelineTessellationDomainOriginStateCreateInfo(_) => *next,
+            ChainStruct::PipelineVertexInputDivisorStateCreateInfo(_) => *next,
+            ChainStruct::PipelineViewportDepthClampControlCreateInfoEXT(_) => *next,
+            ChainStruct::PipelineViewportDepthClipControlCreateInfoEXT(_) => *next,
             ChainStruct::ProtectedSubmitInfo(_) => *next,
             ChainStruct::QueueFamilyGlobalPriorityProperties(s) => {
                 ChainStruct::QueueFamilyGlobalPriorityProperties(
                     raise_linked(*s, sys, arena)?,
                 )
             }
+            ChainStruct::RenderPassAttachmentBeginInfo(_) => *next,
+            ChainStruct::RenderPassInputAttachmentAspectCreateInfo(_) => *next,
+            ChainStruct::RenderPassMultiviewCreateInfo(_) => *next,
+            ChainStruct::RenderPassSampleLocationsBeginInfoEXT(_) => *next,
             ChainStruct::RenderingAttachmentLocationInfo(_) => *next,
+            ChainStruct::RenderingFragmentShadingRateAttachmentInfoKHR(_) => *next,
             ChainStruct::RenderingInputAttachmentIndexInfo(_) => *next,
             ChainStruct::RingMonitorInfoMESA(_) => *next,
             ChainStruct::RingPriorityInfoMESA(_) => *next,
@@ -1405,6 +1488,7 @@ pub fn raise_chain_struct<'a>(
             ChainStruct::SamplerYcbcrConversionInfo(_) => *next,
             ChainStruct::SemaphoreTypeCreateInfo(_) => *next,
             ChainStruct::ShaderModuleCreateInfo(_) => *next,
+            ChainStruct::SubpassDescriptionDepthStencilResolve(_) => *next,
             ChainStruct::SubpassResolvePerformanceQueryEXT(s) => {
                 ChainStruct::SubpassResolvePerformanceQueryEXT(
                     raise_linked(*s, sys, arena)?,

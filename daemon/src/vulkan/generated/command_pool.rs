@@ -100,40 +100,6 @@ impl Lower for venus::DeviceGroupCommandBufferBeginInfo<'_> {
         })
     }
 }
-impl Lower for venus::RenderingAttachmentLocationInfo<'_> {
-    type Sys = sys::RenderingAttachmentLocationInfo;
-    fn lower(
-        &self,
-        l: &Lowering<'_>,
-    ) -> Result<sys::RenderingAttachmentLocationInfo, Fault> {
-        Ok(sys::RenderingAttachmentLocationInfo {
-            s_type: 1000232001i32,
-            p_next: l.chain(self.p_next)?,
-            color_attachment_count: self.color_attachment_count,
-            p_color_attachment_locations: l
-                .plain_array(self.p_color_attachment_locations),
-        })
-    }
-}
-impl Lower for venus::RenderingInputAttachmentIndexInfo<'_> {
-    type Sys = sys::RenderingInputAttachmentIndexInfo;
-    fn lower(
-        &self,
-        l: &Lowering<'_>,
-    ) -> Result<sys::RenderingInputAttachmentIndexInfo, Fault> {
-        Ok(sys::RenderingInputAttachmentIndexInfo {
-            s_type: 1000232002i32,
-            p_next: l.chain(self.p_next)?,
-            color_attachment_count: self.color_attachment_count,
-            p_color_attachment_input_indices: l
-                .plain_array(self.p_color_attachment_input_indices),
-            p_depth_input_attachment_index: l
-                .plain_pointer(self.p_depth_input_attachment_index),
-            p_stencil_input_attachment_index: l
-                .plain_pointer(self.p_stencil_input_attachment_index),
-        })
-    }
-}
 ///`vkEndCommandBuffer`.
 pub fn end_command_buffer<'a>(
     call: &Call<'a>,

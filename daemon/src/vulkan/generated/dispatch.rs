@@ -807,6 +807,19 @@ pub fn execute<'a>(
             }
             Ok(())
         }
+        Command::CreateGraphicsPipelines(c) => {
+            let value = settle(
+                crate::vulkan::pipeline::create_graphics_pipelines(call, c),
+                |result| {
+                    let _ = result;
+                    Ok(c.failed(venus::VkResult(result)))
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
         Command::CreateComputePipelines(c) => {
             let value = settle(
                 crate::vulkan::pipeline::create_compute_pipelines(call, c),
@@ -996,6 +1009,75 @@ pub fn execute<'a>(
             }
             Ok(())
         }
+        Command::CreateFramebuffer(c) => {
+            let value = settle(
+                super::render_pass::create_framebuffer(call, c),
+                |result| {
+                    let _ = result;
+                    call.not_created(c.p_framebuffer, result)?;
+                    Ok(c.failed(venus::VkResult(result)))
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::DestroyFramebuffer(c) => {
+            let value = settle(
+                super::render_pass::destroy_framebuffer(call, c),
+                |result| {
+                    let _ = result;
+                    Ok(venus::DestroyFramebufferReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CreateRenderPass(c) => {
+            let value = settle(
+                super::render_pass::create_render_pass(call, c),
+                |result| {
+                    let _ = result;
+                    call.not_created(c.p_render_pass, result)?;
+                    Ok(c.failed(venus::VkResult(result)))
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::DestroyRenderPass(c) => {
+            let value = settle(
+                super::render_pass::destroy_render_pass(call, c),
+                |result| {
+                    let _ = result;
+                    Ok(venus::DestroyRenderPassReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::GetRenderAreaGranularity(c) => {
+            let value = settle(
+                super::render_pass::get_render_area_granularity(call, c),
+                |result| {
+                    let _ = result;
+                    Ok(venus::GetRenderAreaGranularityReply {
+                        p_granularity: c.p_granularity,
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
         Command::CreateCommandPool(c) => {
             let value = settle(
                 crate::vulkan::command_pool::create_command_pool(call, c),
@@ -1117,6 +1199,136 @@ pub fn execute<'a>(
             }
             Ok(())
         }
+        Command::CmdSetViewport(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_viewport(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetViewportReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetScissor(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_scissor(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetScissorReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetLineWidth(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_line_width(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetLineWidthReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetDepthBias(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_depth_bias(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetDepthBiasReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetBlendConstants(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_blend_constants(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetBlendConstantsReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetDepthBounds(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_depth_bounds(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetDepthBoundsReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetStencilCompareMask(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_stencil_compare_mask(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetStencilCompareMaskReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetStencilWriteMask(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_stencil_write_mask(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetStencilWriteMaskReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetStencilReference(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_stencil_reference(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetStencilReferenceReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
         Command::CmdBindDescriptorSets(c) => {
             let value = settle(
                 super::recording::cmd_bind_descriptor_sets(call, c),
@@ -1124,6 +1336,92 @@ pub fn execute<'a>(
                     let _ = result;
                     call.spoil(c.command_buffer, result);
                     Ok(venus::CmdBindDescriptorSetsReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdBindIndexBuffer(c) => {
+            let value = settle(
+                super::drawing::cmd_bind_index_buffer(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdBindIndexBufferReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdBindVertexBuffers(c) => {
+            let value = settle(
+                super::drawing::cmd_bind_vertex_buffers(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdBindVertexBuffersReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdDraw(c) => {
+            let value = settle(
+                super::drawing::cmd_draw(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdDrawReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdDrawIndexed(c) => {
+            let value = settle(
+                super::drawing::cmd_draw_indexed(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdDrawIndexedReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdDrawIndirect(c) => {
+            let value = settle(
+                super::drawing::cmd_draw_indirect(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdDrawIndirectReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdDrawIndexedIndirect(c) => {
+            let value = settle(
+                super::drawing::cmd_draw_indexed_indirect(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdDrawIndexedIndirectReply {
                     })
                 },
             )?;
@@ -1289,6 +1587,20 @@ pub fn execute<'a>(
             }
             Ok(())
         }
+        Command::CmdClearAttachments(c) => {
+            let value = settle(
+                super::drawing::cmd_clear_attachments(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdClearAttachmentsReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
         Command::CmdResolveImage(c) => {
             let value = settle(
                 super::transfer::cmd_resolve_image(call, c),
@@ -1437,6 +1749,48 @@ pub fn execute<'a>(
                     let _ = result;
                     call.spoil(c.command_buffer, result);
                     Ok(venus::CmdPushConstantsReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdBeginRenderPass(c) => {
+            let value = settle(
+                super::drawing::cmd_begin_render_pass(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdBeginRenderPassReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdNextSubpass(c) => {
+            let value = settle(
+                super::drawing::cmd_next_subpass(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdNextSubpassReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdEndRenderPass(c) => {
+            let value = settle(
+                super::drawing::cmd_end_render_pass(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdEndRenderPassReply {})
                 },
             )?;
             if let Some(w) = reply {
@@ -1843,6 +2197,92 @@ pub fn execute<'a>(
             }
             Ok(())
         }
+        Command::CmdDrawIndirectCount(c) => {
+            let value = settle(
+                super::drawing::cmd_draw_indirect_count(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdDrawIndirectCountReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdDrawIndexedIndirectCount(c) => {
+            let value = settle(
+                super::drawing::cmd_draw_indexed_indirect_count(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdDrawIndexedIndirectCountReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CreateRenderPass2(c) => {
+            let value = settle(
+                super::render_pass::create_render_pass2(call, c),
+                |result| {
+                    let _ = result;
+                    call.not_created(c.p_render_pass, result)?;
+                    Ok(c.failed(venus::VkResult(result)))
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdBeginRenderPass2(c) => {
+            let value = settle(
+                super::drawing::cmd_begin_render_pass2(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdBeginRenderPass2Reply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdNextSubpass2(c) => {
+            let value = settle(
+                super::drawing::cmd_next_subpass2(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdNextSubpass2Reply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdEndRenderPass2(c) => {
+            let value = settle(
+                super::drawing::cmd_end_render_pass2(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdEndRenderPass2Reply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
         Command::ResetQueryPool(c) => {
             let value = settle(
                 super::query_pool::reset_query_pool(call, c),
@@ -1948,6 +2388,96 @@ pub fn execute<'a>(
         }
         Command::ExecuteCommandStreamsMESA(_) => {
             Err(ContextLost::misplaced("vkExecuteCommandStreamsMESA"))
+        }
+        Command::CmdBindTransformFeedbackBuffersEXT(c) => {
+            let value = settle(
+                super::drawing::cmd_bind_transform_feedback_buffers_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdBindTransformFeedbackBuffersEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdBeginTransformFeedbackEXT(c) => {
+            let value = settle(
+                super::drawing::cmd_begin_transform_feedback_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdBeginTransformFeedbackEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdEndTransformFeedbackEXT(c) => {
+            let value = settle(
+                super::drawing::cmd_end_transform_feedback_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdEndTransformFeedbackEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdBeginQueryIndexedEXT(c) => {
+            let value = settle(
+                super::drawing::cmd_begin_query_indexed_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdBeginQueryIndexedEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdEndQueryIndexedEXT(c) => {
+            let value = settle(
+                super::drawing::cmd_end_query_indexed_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdEndQueryIndexedEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdDrawIndirectByteCountEXT(c) => {
+            let value = settle(
+                super::drawing::cmd_draw_indirect_byte_count_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdDrawIndirectByteCountEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
         }
         Command::GetImageDrmFormatModifierPropertiesEXT(c) => {
             let value = settle(
@@ -2150,6 +2680,256 @@ pub fn execute<'a>(
             }
             Ok(())
         }
+        Command::CmdBeginRendering(c) => {
+            let value = settle(
+                super::drawing::cmd_begin_rendering(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdBeginRenderingReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdEndRendering(c) => {
+            let value = settle(
+                super::drawing::cmd_end_rendering(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdEndRenderingReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetCullMode(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_cull_mode(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetCullModeReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetFrontFace(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_front_face(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetFrontFaceReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetPrimitiveTopology(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_primitive_topology(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetPrimitiveTopologyReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetViewportWithCount(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_viewport_with_count(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetViewportWithCountReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetScissorWithCount(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_scissor_with_count(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetScissorWithCountReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdBindVertexBuffers2(c) => {
+            let value = settle(
+                super::drawing::cmd_bind_vertex_buffers2(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdBindVertexBuffers2Reply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetDepthTestEnable(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_depth_test_enable(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetDepthTestEnableReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetDepthWriteEnable(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_depth_write_enable(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetDepthWriteEnableReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetDepthCompareOp(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_depth_compare_op(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetDepthCompareOpReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetDepthBoundsTestEnable(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_depth_bounds_test_enable(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetDepthBoundsTestEnableReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetStencilTestEnable(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_stencil_test_enable(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetStencilTestEnableReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetStencilOp(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_stencil_op(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetStencilOpReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetRasterizerDiscardEnable(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_rasterizer_discard_enable(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetRasterizerDiscardEnableReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetDepthBiasEnable(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_depth_bias_enable(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetDepthBiasEnableReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetPrimitiveRestartEnable(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_primitive_restart_enable(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetPrimitiveRestartEnableReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
         Command::GetDeviceBufferMemoryRequirements(c) => {
             let value = settle(
                 super::buffer::get_device_buffer_memory_requirements(call, c),
@@ -2197,6 +2977,35 @@ pub fn execute<'a>(
             }
             Ok(())
         }
+        Command::CmdSetPatchControlPointsEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_patch_control_points_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetPatchControlPointsEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetLogicOpEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_logic_op_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetLogicOpEXTReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
         Command::GetPhysicalDeviceCalibrateableTimeDomainsKHR(c) => {
             let value = settle(
                 super::physical_device::get_physical_device_calibrateable_time_domains_khr(
@@ -2219,6 +3028,20 @@ pub fn execute<'a>(
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetLineStipple(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_line_stipple(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetLineStippleReply {})
                 },
             )?;
             if let Some(w) = reply {
@@ -2298,6 +3121,35 @@ pub fn execute<'a>(
             }
             Ok(())
         }
+        Command::CmdDrawMultiEXT(c) => {
+            let value = settle(
+                super::drawing::cmd_draw_multi_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdDrawMultiEXTReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdDrawMultiIndexedEXT(c) => {
+            let value = settle(
+                super::drawing::cmd_draw_multi_indexed_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdDrawMultiIndexedEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
         Command::CmdPushDescriptorSet(c) => {
             let value = settle(
                 super::recording::cmd_push_descriptor_set(call, c),
@@ -2321,6 +3173,419 @@ pub fn execute<'a>(
         }
         Command::WaitRingSeqnoMESA(_) => {
             Err(ContextLost::misplaced("vkWaitRingSeqnoMESA"))
+        }
+        Command::CmdSetColorWriteEnableEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_color_write_enable_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetColorWriteEnableEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetVertexInputEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_vertex_input_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetVertexInputEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetTessellationDomainOriginEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_tessellation_domain_origin_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetTessellationDomainOriginEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetDepthClampEnableEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_depth_clamp_enable_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetDepthClampEnableEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetPolygonModeEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_polygon_mode_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetPolygonModeEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetRasterizationSamplesEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_rasterization_samples_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetRasterizationSamplesEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetSampleMaskEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_sample_mask_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetSampleMaskEXTReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetAlphaToCoverageEnableEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_alpha_to_coverage_enable_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetAlphaToCoverageEnableEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetAlphaToOneEnableEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_alpha_to_one_enable_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetAlphaToOneEnableEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetLogicOpEnableEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_logic_op_enable_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetLogicOpEnableEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetColorBlendEnableEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_color_blend_enable_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetColorBlendEnableEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetColorBlendEquationEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_color_blend_equation_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetColorBlendEquationEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetColorWriteMaskEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_color_write_mask_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetColorWriteMaskEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetRasterizationStreamEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_rasterization_stream_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetRasterizationStreamEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetConservativeRasterizationModeEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_conservative_rasterization_mode_ext(
+                    call,
+                    c,
+                ),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetConservativeRasterizationModeEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetExtraPrimitiveOverestimationSizeEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_extra_primitive_overestimation_size_ext(
+                    call,
+                    c,
+                ),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetExtraPrimitiveOverestimationSizeEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetDepthClipEnableEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_depth_clip_enable_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetDepthClipEnableEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetSampleLocationsEnableEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_sample_locations_enable_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetSampleLocationsEnableEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetColorBlendAdvancedEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_color_blend_advanced_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetColorBlendAdvancedEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetProvokingVertexModeEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_provoking_vertex_mode_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetProvokingVertexModeEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetLineRasterizationModeEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_line_rasterization_mode_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetLineRasterizationModeEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetLineStippleEnableEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_line_stipple_enable_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetLineStippleEnableEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetDepthClipNegativeOneToOneEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_depth_clip_negative_one_to_one_ext(
+                    call,
+                    c,
+                ),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetDepthClipNegativeOneToOneEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::GetPhysicalDeviceFragmentShadingRatesKHR(c) => {
+            let value = settle(
+                super::render_pass::get_physical_device_fragment_shading_rates_khr(
+                    call,
+                    c,
+                ),
+                |result| {
+                    let _ = result;
+                    Ok(c.failed(venus::VkResult(result)))
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetFragmentShadingRateKHR(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_fragment_shading_rate_khr(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetFragmentShadingRateKHRReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdBindIndexBuffer2(c) => {
+            let value = settle(
+                super::drawing::cmd_bind_index_buffer2(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdBindIndexBuffer2Reply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::GetRenderingAreaGranularity(c) => {
+            let value = settle(
+                super::render_pass::get_rendering_area_granularity(call, c),
+                |result| {
+                    let _ = result;
+                    Ok(venus::GetRenderingAreaGranularityReply {
+                        p_granularity: c.p_granularity,
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
         }
         Command::GetDeviceImageSubresourceLayout(c) => {
             let value = settle(
@@ -2352,6 +3617,21 @@ pub fn execute<'a>(
             }
             Ok(())
         }
+        Command::CmdSetSampleLocationsEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_sample_locations_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetSampleLocationsEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
         Command::GetPhysicalDeviceMultisamplePropertiesEXT(c) => {
             let value = settle(
                 super::physical_device::get_physical_device_multisample_properties_ext(
@@ -2362,6 +3642,39 @@ pub fn execute<'a>(
                     let _ = result;
                     Ok(venus::GetPhysicalDeviceMultisamplePropertiesEXTReply {
                         p_multisample_properties: c.p_multisample_properties,
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetRenderingAttachmentLocations(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_rendering_attachment_locations(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetRenderingAttachmentLocationsReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetRenderingInputAttachmentIndices(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_rendering_input_attachment_indices(
+                    call,
+                    c,
+                ),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetRenderingInputAttachmentIndicesReply {
                     })
                 },
             )?;
@@ -2466,6 +3779,53 @@ pub fn execute<'a>(
             }
             Ok(())
         }
+        Command::CmdSetDepthBias2EXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_depth_bias2_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetDepthBias2EXTReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetAttachmentFeedbackLoopEnableEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_attachment_feedback_loop_enable_ext(
+                    call,
+                    c,
+                ),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetAttachmentFeedbackLoopEnableEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdSetDepthClampRangeEXT(c) => {
+            let value = settle(
+                super::dynamic_state::cmd_set_depth_clamp_range_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdSetDepthClampRangeEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
         Command::GetPhysicalDeviceCooperativeMatrixPropertiesKHR(c) => {
             let value = settle(
                 super::physical_device::get_physical_device_cooperative_matrix_properties_khr(
@@ -2482,5 +3842,109 @@ pub fn execute<'a>(
             }
             Ok(())
         }
+        Command::CmdDrawMeshTasksEXT(c) => {
+            let value = settle(
+                super::drawing::cmd_draw_mesh_tasks_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdDrawMeshTasksEXTReply {})
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdDrawMeshTasksIndirectEXT(c) => {
+            let value = settle(
+                super::drawing::cmd_draw_mesh_tasks_indirect_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdDrawMeshTasksIndirectEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
+        Command::CmdDrawMeshTasksIndirectCountEXT(c) => {
+            let value = settle(
+                super::drawing::cmd_draw_mesh_tasks_indirect_count_ext(call, c),
+                |result| {
+                    let _ = result;
+                    call.spoil(c.command_buffer, result);
+                    Ok(venus::CmdDrawMeshTasksIndirectCountEXTReply {
+                    })
+                },
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
     }
+}
+/// Whether a command has no meaning without a graphics queue.
+pub fn is_graphics(command: &Command<'_>) -> bool {
+    matches!(
+        command, Command::CreateFramebuffer(_) | Command::DestroyFramebuffer(_) |
+        Command::CreateRenderPass(_) | Command::DestroyRenderPass(_) |
+        Command::GetRenderAreaGranularity(_) | Command::CreateRenderPass2(_) |
+        Command::GetPhysicalDeviceFragmentShadingRatesKHR(_) |
+        Command::GetRenderingAreaGranularity(_) | Command::CreateGraphicsPipelines(_) |
+        Command::CmdBindIndexBuffer(_) | Command::CmdBindVertexBuffers(_) |
+        Command::CmdDraw(_) | Command::CmdDrawIndexed(_) | Command::CmdDrawIndirect(_) |
+        Command::CmdDrawIndexedIndirect(_) | Command::CmdClearAttachments(_) |
+        Command::CmdBeginRenderPass(_) | Command::CmdNextSubpass(_) |
+        Command::CmdEndRenderPass(_) | Command::CmdDrawIndirectCount(_) |
+        Command::CmdDrawIndexedIndirectCount(_) | Command::CmdBeginRenderPass2(_) |
+        Command::CmdNextSubpass2(_) | Command::CmdEndRenderPass2(_) |
+        Command::CmdBindTransformFeedbackBuffersEXT(_) |
+        Command::CmdBeginTransformFeedbackEXT(_) | Command::CmdEndTransformFeedbackEXT(_)
+        | Command::CmdBeginQueryIndexedEXT(_) | Command::CmdEndQueryIndexedEXT(_) |
+        Command::CmdDrawIndirectByteCountEXT(_) | Command::CmdBeginRendering(_) |
+        Command::CmdEndRendering(_) | Command::CmdBindVertexBuffers2(_) |
+        Command::CmdDrawMultiEXT(_) | Command::CmdDrawMultiIndexedEXT(_) |
+        Command::CmdBindIndexBuffer2(_) | Command::CmdDrawMeshTasksEXT(_) |
+        Command::CmdDrawMeshTasksIndirectEXT(_) |
+        Command::CmdDrawMeshTasksIndirectCountEXT(_) | Command::CmdSetViewport(_) |
+        Command::CmdSetScissor(_) | Command::CmdSetLineWidth(_) |
+        Command::CmdSetDepthBias(_) | Command::CmdSetBlendConstants(_) |
+        Command::CmdSetDepthBounds(_) | Command::CmdSetStencilCompareMask(_) |
+        Command::CmdSetStencilWriteMask(_) | Command::CmdSetStencilReference(_) |
+        Command::CmdSetCullMode(_) | Command::CmdSetFrontFace(_) |
+        Command::CmdSetPrimitiveTopology(_) | Command::CmdSetViewportWithCount(_) |
+        Command::CmdSetScissorWithCount(_) | Command::CmdSetDepthTestEnable(_) |
+        Command::CmdSetDepthWriteEnable(_) | Command::CmdSetDepthCompareOp(_) |
+        Command::CmdSetDepthBoundsTestEnable(_) | Command::CmdSetStencilTestEnable(_) |
+        Command::CmdSetStencilOp(_) | Command::CmdSetRasterizerDiscardEnable(_) |
+        Command::CmdSetDepthBiasEnable(_) | Command::CmdSetPrimitiveRestartEnable(_) |
+        Command::CmdSetPatchControlPointsEXT(_) | Command::CmdSetLogicOpEXT(_) |
+        Command::CmdSetLineStipple(_) | Command::CmdSetColorWriteEnableEXT(_) |
+        Command::CmdSetVertexInputEXT(_) | Command::CmdSetTessellationDomainOriginEXT(_)
+        | Command::CmdSetDepthClampEnableEXT(_) | Command::CmdSetPolygonModeEXT(_) |
+        Command::CmdSetRasterizationSamplesEXT(_) | Command::CmdSetSampleMaskEXT(_) |
+        Command::CmdSetAlphaToCoverageEnableEXT(_) |
+        Command::CmdSetAlphaToOneEnableEXT(_) | Command::CmdSetLogicOpEnableEXT(_) |
+        Command::CmdSetColorBlendEnableEXT(_) | Command::CmdSetColorBlendEquationEXT(_) |
+        Command::CmdSetColorWriteMaskEXT(_) | Command::CmdSetRasterizationStreamEXT(_) |
+        Command::CmdSetConservativeRasterizationModeEXT(_) |
+        Command::CmdSetExtraPrimitiveOverestimationSizeEXT(_) |
+        Command::CmdSetDepthClipEnableEXT(_) | Command::CmdSetSampleLocationsEnableEXT(_)
+        | Command::CmdSetColorBlendAdvancedEXT(_) |
+        Command::CmdSetProvokingVertexModeEXT(_) |
+        Command::CmdSetLineRasterizationModeEXT(_) |
+        Command::CmdSetLineStippleEnableEXT(_) |
+        Command::CmdSetDepthClipNegativeOneToOneEXT(_) |
+        Command::CmdSetFragmentShadingRateKHR(_) | Command::CmdSetSampleLocationsEXT(_) |
+        Command::CmdSetRenderingAttachmentLocations(_) |
+        Command::CmdSetRenderingInputAttachmentIndices(_) |
+        Command::CmdSetDepthBias2EXT(_) |
+        Command::CmdSetAttachmentFeedbackLoopEnableEXT(_) |
+        Command::CmdSetDepthClampRangeEXT(_)
+    )
 }

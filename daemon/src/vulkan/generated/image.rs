@@ -346,25 +346,6 @@ impl Lower for venus::MemoryToImageCopyMESA<'_> {
         })
     }
 }
-impl Lower for venus::Offset2D {
-    type Sys = sys::Offset2D;
-    fn lower(&self, l: &Lowering<'_>) -> Result<sys::Offset2D, Fault> {
-        let _ = l;
-        Ok(sys::Offset2D {
-            x: self.x,
-            y: self.y,
-        })
-    }
-}
-impl Lower for venus::Rect2D {
-    type Sys = sys::Rect2D;
-    fn lower(&self, l: &Lowering<'_>) -> Result<sys::Rect2D, Fault> {
-        Ok(sys::Rect2D {
-            offset: self.offset.lower(l)?,
-            extent: self.extent.lower(l)?,
-        })
-    }
-}
 impl Lower for venus::SparseImageMemoryRequirements {
     type Sys = sys::SparseImageMemoryRequirements;
     fn lower(

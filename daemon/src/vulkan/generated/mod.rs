@@ -5,9 +5,12 @@ mod buffer;
 mod command_pool;
 mod descriptor;
 mod device;
+mod drawing;
+mod dynamic_state;
 mod event;
 mod features;
 mod fence;
+mod graphics_pipeline;
 mod image;
 mod instance;
 mod memory;
@@ -17,6 +20,7 @@ mod properties;
 mod query_pool;
 mod queue;
 mod recording;
+mod render_pass;
 mod sampler;
 mod semaphore;
 mod transfer;
@@ -26,7 +30,7 @@ mod chain;
 mod dispatch;
 pub mod sys;
 mod table;
-pub use dispatch::execute;
+pub use dispatch::{execute, is_graphics};
 pub use table::{DeviceTable, InstanceTable};
 pub(super) use chain::{lower_chain_struct, raise_chain_struct};
 #[allow(unused_imports, reason = "some modules hold no commands")]
@@ -38,11 +42,17 @@ pub(super) use descriptor::*;
 #[allow(unused_imports, reason = "some modules hold no commands")]
 pub(super) use device::*;
 #[allow(unused_imports, reason = "some modules hold no commands")]
+pub(super) use drawing::*;
+#[allow(unused_imports, reason = "some modules hold no commands")]
+pub(super) use dynamic_state::*;
+#[allow(unused_imports, reason = "some modules hold no commands")]
 pub(super) use event::*;
 #[allow(unused_imports, reason = "some modules hold no commands")]
 pub(super) use features::*;
 #[allow(unused_imports, reason = "some modules hold no commands")]
 pub(super) use fence::*;
+#[allow(unused_imports, reason = "some modules hold no commands")]
+pub(super) use graphics_pipeline::*;
 #[allow(unused_imports, reason = "some modules hold no commands")]
 pub(super) use image::*;
 #[allow(unused_imports, reason = "some modules hold no commands")]
@@ -61,6 +71,8 @@ pub(super) use query_pool::*;
 pub(super) use queue::*;
 #[allow(unused_imports, reason = "some modules hold no commands")]
 pub(super) use recording::*;
+#[allow(unused_imports, reason = "some modules hold no commands")]
+pub(super) use render_pass::*;
 #[allow(unused_imports, reason = "some modules hold no commands")]
 pub(super) use sampler::*;
 #[allow(unused_imports, reason = "some modules hold no commands")]

@@ -143,33 +143,6 @@ impl Lower for venus::MemoryBarrier<'_> {
         })
     }
 }
-impl Lower for venus::MemoryBarrier2<'_> {
-    type Sys = sys::MemoryBarrier2;
-    fn lower(&self, l: &Lowering<'_>) -> Result<sys::MemoryBarrier2, Fault> {
-        Ok(sys::MemoryBarrier2 {
-            s_type: 1000314000i32,
-            p_next: l.chain(self.p_next)?,
-            src_stage_mask: self.src_stage_mask.0,
-            src_access_mask: self.src_access_mask.0,
-            dst_stage_mask: self.dst_stage_mask.0,
-            dst_access_mask: self.dst_access_mask.0,
-        })
-    }
-}
-impl Lower for venus::MemoryBarrierAccessFlags3KHR<'_> {
-    type Sys = sys::MemoryBarrierAccessFlags3KHR;
-    fn lower(
-        &self,
-        l: &Lowering<'_>,
-    ) -> Result<sys::MemoryBarrierAccessFlags3KHR, Fault> {
-        Ok(sys::MemoryBarrierAccessFlags3KHR {
-            s_type: 1000574002i32,
-            p_next: l.chain(self.p_next)?,
-            src_access_mask3: self.src_access_mask3.0,
-            dst_access_mask3: self.dst_access_mask3.0,
-        })
-    }
-}
 impl Lower for venus::PushConstantsInfo<'_> {
     type Sys = sys::PushConstantsInfo;
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::PushConstantsInfo, Fault> {
@@ -195,29 +168,6 @@ impl Lower for venus::PushDescriptorSetInfo<'_> {
             set: self.set,
             descriptor_write_count: self.descriptor_write_count,
             p_descriptor_writes: l.array(self.p_descriptor_writes)?,
-        })
-    }
-}
-impl Lower for venus::SampleLocationEXT {
-    type Sys = sys::SampleLocationEXT;
-    fn lower(&self, l: &Lowering<'_>) -> Result<sys::SampleLocationEXT, Fault> {
-        let _ = l;
-        Ok(sys::SampleLocationEXT {
-            x: self.x,
-            y: self.y,
-        })
-    }
-}
-impl Lower for venus::SampleLocationsInfoEXT<'_> {
-    type Sys = sys::SampleLocationsInfoEXT;
-    fn lower(&self, l: &Lowering<'_>) -> Result<sys::SampleLocationsInfoEXT, Fault> {
-        Ok(sys::SampleLocationsInfoEXT {
-            s_type: 1000143000i32,
-            p_next: l.chain(self.p_next)?,
-            sample_locations_per_pixel: self.sample_locations_per_pixel.0,
-            sample_location_grid_size: self.sample_location_grid_size.lower(l)?,
-            sample_locations_count: self.sample_locations_count,
-            p_sample_locations: l.array(self.p_sample_locations)?,
         })
     }
 }

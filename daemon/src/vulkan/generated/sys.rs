@@ -17,6 +17,77 @@ pub struct ApplicationInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct AttachmentDescription {
+    pub flags: u32,
+    pub format: i32,
+    pub samples: u32,
+    pub load_op: i32,
+    pub store_op: i32,
+    pub stencil_load_op: i32,
+    pub stencil_store_op: i32,
+    pub initial_layout: i32,
+    pub final_layout: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct AttachmentDescription2 {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub format: i32,
+    pub samples: u32,
+    pub load_op: i32,
+    pub store_op: i32,
+    pub stencil_load_op: i32,
+    pub stencil_store_op: i32,
+    pub initial_layout: i32,
+    pub final_layout: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct AttachmentDescriptionStencilLayout {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub stencil_initial_layout: i32,
+    pub stencil_final_layout: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct AttachmentFeedbackLoopInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub feedback_loop_enable: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct AttachmentReference {
+    pub attachment: u32,
+    pub layout: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct AttachmentReference2 {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub attachment: u32,
+    pub layout: i32,
+    pub aspect_mask: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct AttachmentReferenceStencilLayout {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub stencil_layout: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct AttachmentSampleLocationsEXT {
+    pub attachment_index: u32,
+    pub sample_locations_info: sys::SampleLocationsInfoEXT,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct BindBufferMemoryDeviceGroupInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
@@ -224,9 +295,42 @@ pub struct CalibratedTimestampInfoKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct ClearAttachment {
+    pub aspect_mask: u32,
+    pub color_attachment: u32,
+    pub clear_value: sys::ClearValue,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct ClearDepthStencilValue {
     pub depth: f32,
     pub stencil: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ClearRect {
+    pub rect: sys::Rect2D,
+    pub base_array_layer: u32,
+    pub layer_count: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ColorBlendAdvancedEXT {
+    pub advanced_blend_op: i32,
+    pub src_premultiplied: u32,
+    pub dst_premultiplied: u32,
+    pub blend_overlap: i32,
+    pub clamp_results: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ColorBlendEquationEXT {
+    pub src_color_blend_factor: i32,
+    pub dst_color_blend_factor: i32,
+    pub color_blend_op: i32,
+    pub src_alpha_blend_factor: i32,
+    pub dst_alpha_blend_factor: i32,
+    pub alpha_blend_op: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -467,6 +571,29 @@ pub struct DependencyInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct DepthBiasInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub depth_bias_constant_factor: f32,
+    pub depth_bias_clamp: f32,
+    pub depth_bias_slope_factor: f32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DepthBiasRepresentationInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub depth_bias_representation: i32,
+    pub depth_bias_exact: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DepthClampRangeEXT {
+    pub min_depth_clamp: f32,
+    pub max_depth_clamp: f32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct DescriptorBufferInfo {
     pub buffer: u64,
     pub offset: u64,
@@ -594,6 +721,15 @@ pub struct DeviceGroupDeviceCreateInfo {
     pub p_next: *const c_void,
     pub physical_device_count: u32,
     pub p_physical_devices: *const u64,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DeviceGroupRenderPassBeginInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub device_mask: u32,
+    pub device_render_area_count: u32,
+    pub p_device_render_areas: *const sys::Rect2D,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -844,6 +980,78 @@ pub struct FormatProperties3 {
     pub linear_tiling_features: u64,
     pub optimal_tiling_features: u64,
     pub buffer_features: u64,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FragmentShadingRateAttachmentInfoKHR {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub p_fragment_shading_rate_attachment: *const sys::AttachmentReference2,
+    pub shading_rate_attachment_texel_size: sys::Extent2D,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FramebufferAttachmentImageInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub usage: u32,
+    pub width: u32,
+    pub height: u32,
+    pub layer_count: u32,
+    pub view_format_count: u32,
+    pub p_view_formats: *const i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FramebufferAttachmentsCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub attachment_image_info_count: u32,
+    pub p_attachment_image_infos: *const sys::FramebufferAttachmentImageInfo,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FramebufferCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub render_pass: u64,
+    pub attachment_count: u32,
+    pub p_attachments: *const u64,
+    pub width: u32,
+    pub height: u32,
+    pub layers: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct GraphicsPipelineCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub stage_count: u32,
+    pub p_stages: *const sys::PipelineShaderStageCreateInfo,
+    pub p_vertex_input_state: *const sys::PipelineVertexInputStateCreateInfo,
+    pub p_input_assembly_state: *const sys::PipelineInputAssemblyStateCreateInfo,
+    pub p_tessellation_state: *const sys::PipelineTessellationStateCreateInfo,
+    pub p_viewport_state: *const sys::PipelineViewportStateCreateInfo,
+    pub p_rasterization_state: *const sys::PipelineRasterizationStateCreateInfo,
+    pub p_multisample_state: *const sys::PipelineMultisampleStateCreateInfo,
+    pub p_depth_stencil_state: *const sys::PipelineDepthStencilStateCreateInfo,
+    pub p_color_blend_state: *const sys::PipelineColorBlendStateCreateInfo,
+    pub p_dynamic_state: *const sys::PipelineDynamicStateCreateInfo,
+    pub layout: u64,
+    pub render_pass: u64,
+    pub subpass: u32,
+    pub base_pipeline_handle: u64,
+    pub base_pipeline_index: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct GraphicsPipelineLibraryCreateInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -1136,6 +1344,13 @@ pub struct ImportSemaphoreResourceInfoMESA {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct InputAttachmentAspectReference {
+    pub subpass: u32,
+    pub input_attachment_index: u32,
+    pub aspect_mask: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct InstanceCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
@@ -1274,10 +1489,31 @@ pub struct MemoryType {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct MultiDrawIndexedInfoEXT {
+    pub first_index: u32,
+    pub index_count: u32,
+    pub vertex_offset: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct MultiDrawInfoEXT {
+    pub first_vertex: u32,
+    pub vertex_count: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct MultisamplePropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_sample_location_grid_size: sys::Extent2D,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct MultisampledRenderToSingleSampledInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub multisampled_render_to_single_sampled_enable: u32,
+    pub rasterization_samples: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -1811,6 +2047,14 @@ pub struct PhysicalDeviceFragmentShadingRateFeaturesKHR {
     pub pipeline_fragment_shading_rate: u32,
     pub primitive_fragment_shading_rate: u32,
     pub attachment_fragment_shading_rate: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PhysicalDeviceFragmentShadingRateKHR {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub sample_counts: u32,
+    pub fragment_size: sys::Extent2D,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -3335,6 +3579,47 @@ pub struct PipelineCacheCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct PipelineColorBlendAdvancedStateCreateInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub src_premultiplied: u32,
+    pub dst_premultiplied: u32,
+    pub blend_overlap: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineColorBlendAttachmentState {
+    pub blend_enable: u32,
+    pub src_color_blend_factor: i32,
+    pub dst_color_blend_factor: i32,
+    pub color_blend_op: i32,
+    pub src_alpha_blend_factor: i32,
+    pub dst_alpha_blend_factor: i32,
+    pub alpha_blend_op: i32,
+    pub color_write_mask: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineColorBlendStateCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub logic_op_enable: u32,
+    pub logic_op: i32,
+    pub attachment_count: u32,
+    pub p_attachments: *const sys::PipelineColorBlendAttachmentState,
+    pub blend_constants: [f32; 4usize],
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineColorWriteCreateInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub attachment_count: u32,
+    pub p_color_write_enables: *const u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct PipelineCreateFlags2CreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
@@ -3357,6 +3642,48 @@ pub struct PipelineCreationFeedbackCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct PipelineDepthStencilStateCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub depth_test_enable: u32,
+    pub depth_write_enable: u32,
+    pub depth_compare_op: i32,
+    pub depth_bounds_test_enable: u32,
+    pub stencil_test_enable: u32,
+    pub front: sys::StencilOpState,
+    pub back: sys::StencilOpState,
+    pub min_depth_bounds: f32,
+    pub max_depth_bounds: f32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineDynamicStateCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub dynamic_state_count: u32,
+    pub p_dynamic_states: *const i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineFragmentShadingRateStateCreateInfoKHR {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub fragment_size: sys::Extent2D,
+    pub combiner_ops: [i32; 2usize],
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineInputAssemblyStateCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub topology: i32,
+    pub primitive_restart_enable: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct PipelineLayoutCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
@@ -3368,6 +3695,97 @@ pub struct PipelineLayoutCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct PipelineLibraryCreateInfoKHR {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub library_count: u32,
+    pub p_libraries: *const u64,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineMultisampleStateCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub rasterization_samples: u32,
+    pub sample_shading_enable: u32,
+    pub min_sample_shading: f32,
+    pub p_sample_mask: *const u32,
+    pub alpha_to_coverage_enable: u32,
+    pub alpha_to_one_enable: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineRasterizationConservativeStateCreateInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub conservative_rasterization_mode: i32,
+    pub extra_primitive_overestimation_size: f32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineRasterizationDepthClipStateCreateInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub depth_clip_enable: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineRasterizationLineStateCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub line_rasterization_mode: i32,
+    pub stippled_line_enable: u32,
+    pub line_stipple_factor: u32,
+    pub line_stipple_pattern: u16,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineRasterizationProvokingVertexStateCreateInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub provoking_vertex_mode: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineRasterizationStateCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub depth_clamp_enable: u32,
+    pub rasterizer_discard_enable: u32,
+    pub polygon_mode: i32,
+    pub cull_mode: u32,
+    pub front_face: i32,
+    pub depth_bias_enable: u32,
+    pub depth_bias_constant_factor: f32,
+    pub depth_bias_clamp: f32,
+    pub depth_bias_slope_factor: f32,
+    pub line_width: f32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineRasterizationStateStreamCreateInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub rasterization_stream: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineRenderingCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub view_mask: u32,
+    pub color_attachment_count: u32,
+    pub p_color_attachment_formats: *const i32,
+    pub depth_attachment_format: i32,
+    pub stencil_attachment_format: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct PipelineRobustnessCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
@@ -3375,6 +3793,14 @@ pub struct PipelineRobustnessCreateInfo {
     pub uniform_buffers: i32,
     pub vertex_inputs: i32,
     pub images: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineSampleLocationsStateCreateInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub sample_locations_enable: u32,
+    pub sample_locations_info: sys::SampleLocationsInfoEXT,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -3393,6 +3819,66 @@ pub struct PipelineShaderStageRequiredSubgroupSizeCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub required_subgroup_size: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineTessellationDomainOriginStateCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub domain_origin: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineTessellationStateCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub patch_control_points: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineVertexInputDivisorStateCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub vertex_binding_divisor_count: u32,
+    pub p_vertex_binding_divisors: *const sys::VertexInputBindingDivisorDescription,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineVertexInputStateCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub vertex_binding_description_count: u32,
+    pub p_vertex_binding_descriptions: *const sys::VertexInputBindingDescription,
+    pub vertex_attribute_description_count: u32,
+    pub p_vertex_attribute_descriptions: *const sys::VertexInputAttributeDescription,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineViewportDepthClampControlCreateInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub depth_clamp_mode: i32,
+    pub p_depth_clamp_range: *const sys::DepthClampRangeEXT,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineViewportDepthClipControlCreateInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub negative_one_to_one: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PipelineViewportStateCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub viewport_count: u32,
+    pub p_viewports: *const sys::Viewport,
+    pub scissor_count: u32,
+    pub p_scissors: *const sys::Rect2D,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -3471,11 +3957,136 @@ pub struct Rect2D {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct RenderPassAttachmentBeginInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub attachment_count: u32,
+    pub p_attachments: *const u64,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RenderPassBeginInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub render_pass: u64,
+    pub framebuffer: u64,
+    pub render_area: sys::Rect2D,
+    pub clear_value_count: u32,
+    pub p_clear_values: *const sys::ClearValue,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RenderPassCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub attachment_count: u32,
+    pub p_attachments: *const sys::AttachmentDescription,
+    pub subpass_count: u32,
+    pub p_subpasses: *const sys::SubpassDescription,
+    pub dependency_count: u32,
+    pub p_dependencies: *const sys::SubpassDependency,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RenderPassCreateInfo2 {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub attachment_count: u32,
+    pub p_attachments: *const sys::AttachmentDescription2,
+    pub subpass_count: u32,
+    pub p_subpasses: *const sys::SubpassDescription2,
+    pub dependency_count: u32,
+    pub p_dependencies: *const sys::SubpassDependency2,
+    pub correlated_view_mask_count: u32,
+    pub p_correlated_view_masks: *const u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RenderPassInputAttachmentAspectCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub aspect_reference_count: u32,
+    pub p_aspect_references: *const sys::InputAttachmentAspectReference,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RenderPassMultiviewCreateInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub subpass_count: u32,
+    pub p_view_masks: *const u32,
+    pub dependency_count: u32,
+    pub p_view_offsets: *const i32,
+    pub correlation_mask_count: u32,
+    pub p_correlation_masks: *const u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RenderPassSampleLocationsBeginInfoEXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub attachment_initial_sample_locations_count: u32,
+    pub p_attachment_initial_sample_locations: *const sys::AttachmentSampleLocationsEXT,
+    pub post_subpass_sample_locations_count: u32,
+    pub p_post_subpass_sample_locations: *const sys::SubpassSampleLocationsEXT,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RenderingAreaInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub view_mask: u32,
+    pub color_attachment_count: u32,
+    pub p_color_attachment_formats: *const i32,
+    pub depth_attachment_format: i32,
+    pub stencil_attachment_format: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RenderingAttachmentInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub image_view: u64,
+    pub image_layout: i32,
+    pub resolve_mode: u32,
+    pub resolve_image_view: u64,
+    pub resolve_image_layout: i32,
+    pub load_op: i32,
+    pub store_op: i32,
+    pub clear_value: sys::ClearValue,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct RenderingAttachmentLocationInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub color_attachment_count: u32,
     pub p_color_attachment_locations: *const u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RenderingFragmentShadingRateAttachmentInfoKHR {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub image_view: u64,
+    pub image_layout: i32,
+    pub shading_rate_attachment_texel_size: sys::Extent2D,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RenderingInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub render_area: sys::Rect2D,
+    pub layer_count: u32,
+    pub view_mask: u32,
+    pub color_attachment_count: u32,
+    pub p_color_attachments: *const sys::RenderingAttachmentInfo,
+    pub p_depth_attachment: *const sys::RenderingAttachmentInfo,
+    pub p_stencil_attachment: *const sys::RenderingAttachmentInfo,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -3719,6 +4330,17 @@ pub struct SpecializationMapEntry {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct StencilOpState {
+    pub fail_op: i32,
+    pub pass_op: i32,
+    pub depth_fail_op: i32,
+    pub compare_op: i32,
+    pub compare_mask: u32,
+    pub write_mask: u32,
+    pub reference: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct SubmitInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
@@ -3745,10 +4367,94 @@ pub struct SubmitInfo2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct SubpassBeginInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub contents: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SubpassDependency {
+    pub src_subpass: u32,
+    pub dst_subpass: u32,
+    pub src_stage_mask: u32,
+    pub dst_stage_mask: u32,
+    pub src_access_mask: u32,
+    pub dst_access_mask: u32,
+    pub dependency_flags: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SubpassDependency2 {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub src_subpass: u32,
+    pub dst_subpass: u32,
+    pub src_stage_mask: u32,
+    pub dst_stage_mask: u32,
+    pub src_access_mask: u32,
+    pub dst_access_mask: u32,
+    pub dependency_flags: u32,
+    pub view_offset: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SubpassDescription {
+    pub flags: u32,
+    pub pipeline_bind_point: i32,
+    pub input_attachment_count: u32,
+    pub p_input_attachments: *const sys::AttachmentReference,
+    pub color_attachment_count: u32,
+    pub p_color_attachments: *const sys::AttachmentReference,
+    pub p_resolve_attachments: *const sys::AttachmentReference,
+    pub p_depth_stencil_attachment: *const sys::AttachmentReference,
+    pub preserve_attachment_count: u32,
+    pub p_preserve_attachments: *const u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SubpassDescription2 {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub flags: u32,
+    pub pipeline_bind_point: i32,
+    pub view_mask: u32,
+    pub input_attachment_count: u32,
+    pub p_input_attachments: *const sys::AttachmentReference2,
+    pub color_attachment_count: u32,
+    pub p_color_attachments: *const sys::AttachmentReference2,
+    pub p_resolve_attachments: *const sys::AttachmentReference2,
+    pub p_depth_stencil_attachment: *const sys::AttachmentReference2,
+    pub preserve_attachment_count: u32,
+    pub p_preserve_attachments: *const u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SubpassDescriptionDepthStencilResolve {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub depth_resolve_mode: u32,
+    pub stencil_resolve_mode: u32,
+    pub p_depth_stencil_resolve_attachment: *const sys::AttachmentReference2,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SubpassEndInfo {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct SubpassResolvePerformanceQueryEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub optimal: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SubpassSampleLocationsEXT {
+    pub subpass_index: u32,
+    pub sample_locations_info: sys::SampleLocationsInfoEXT,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -3785,6 +4491,57 @@ pub struct TimelineSemaphoreSubmitInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct VertexInputAttributeDescription {
+    pub location: u32,
+    pub binding: u32,
+    pub format: i32,
+    pub offset: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct VertexInputAttributeDescription2EXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub location: u32,
+    pub binding: u32,
+    pub format: i32,
+    pub offset: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct VertexInputBindingDescription {
+    pub binding: u32,
+    pub stride: u32,
+    pub input_rate: i32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct VertexInputBindingDescription2EXT {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub binding: u32,
+    pub stride: u32,
+    pub input_rate: i32,
+    pub divisor: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct VertexInputBindingDivisorDescription {
+    pub binding: u32,
+    pub divisor: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Viewport {
+    pub x: f32,
+    pub y: f32,
+    pub width: f32,
+    pub height: f32,
+    pub min_depth: f32,
+    pub max_depth: f32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct WriteDescriptorSet {
     pub s_type: i32,
     pub p_next: *const c_void,
@@ -3812,10 +4569,56 @@ pub union ClearColorValue {
     pub int32: [i32; 4usize],
     pub uint32: [u32; 4usize],
 }
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ClearValue {
+    pub color: sys::ClearColorValue,
+    pub depth_stencil: sys::ClearDepthStencilValue,
+}
 /// Name, size and alignment of every struct above.
 #[cfg(test)]
 pub const LAYOUTS: &[(&str, usize, usize)] = &[
     ("ApplicationInfo", size_of::<ApplicationInfo>(), align_of::<ApplicationInfo>()),
+    (
+        "AttachmentDescription",
+        size_of::<AttachmentDescription>(),
+        align_of::<AttachmentDescription>(),
+    ),
+    (
+        "AttachmentDescription2",
+        size_of::<AttachmentDescription2>(),
+        align_of::<AttachmentDescription2>(),
+    ),
+    (
+        "AttachmentDescriptionStencilLayout",
+        size_of::<AttachmentDescriptionStencilLayout>(),
+        align_of::<AttachmentDescriptionStencilLayout>(),
+    ),
+    (
+        "AttachmentFeedbackLoopInfoEXT",
+        size_of::<AttachmentFeedbackLoopInfoEXT>(),
+        align_of::<AttachmentFeedbackLoopInfoEXT>(),
+    ),
+    (
+        "AttachmentReference",
+        size_of::<AttachmentReference>(),
+        align_of::<AttachmentReference>(),
+    ),
+    (
+        "AttachmentReference2",
+        size_of::<AttachmentReference2>(),
+        align_of::<AttachmentReference2>(),
+    ),
+    (
+        "AttachmentReferenceStencilLayout",
+        size_of::<AttachmentReferenceStencilLayout>(),
+        align_of::<AttachmentReferenceStencilLayout>(),
+    ),
+    (
+        "AttachmentSampleLocationsEXT",
+        size_of::<AttachmentSampleLocationsEXT>(),
+        align_of::<AttachmentSampleLocationsEXT>(),
+    ),
     (
         "BindBufferMemoryDeviceGroupInfo",
         size_of::<BindBufferMemoryDeviceGroupInfo>(),
@@ -3898,10 +4701,22 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         size_of::<CalibratedTimestampInfoKHR>(),
         align_of::<CalibratedTimestampInfoKHR>(),
     ),
+    ("ClearAttachment", size_of::<ClearAttachment>(), align_of::<ClearAttachment>()),
     (
         "ClearDepthStencilValue",
         size_of::<ClearDepthStencilValue>(),
         align_of::<ClearDepthStencilValue>(),
+    ),
+    ("ClearRect", size_of::<ClearRect>(), align_of::<ClearRect>()),
+    (
+        "ColorBlendAdvancedEXT",
+        size_of::<ColorBlendAdvancedEXT>(),
+        align_of::<ColorBlendAdvancedEXT>(),
+    ),
+    (
+        "ColorBlendEquationEXT",
+        size_of::<ColorBlendEquationEXT>(),
+        align_of::<ColorBlendEquationEXT>(),
     ),
     (
         "CommandBufferAllocateInfo",
@@ -4002,6 +4817,17 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         align_of::<CopyMemoryToImageInfoMESA>(),
     ),
     ("DependencyInfo", size_of::<DependencyInfo>(), align_of::<DependencyInfo>()),
+    ("DepthBiasInfoEXT", size_of::<DepthBiasInfoEXT>(), align_of::<DepthBiasInfoEXT>()),
+    (
+        "DepthBiasRepresentationInfoEXT",
+        size_of::<DepthBiasRepresentationInfoEXT>(),
+        align_of::<DepthBiasRepresentationInfoEXT>(),
+    ),
+    (
+        "DepthClampRangeEXT",
+        size_of::<DepthClampRangeEXT>(),
+        align_of::<DepthClampRangeEXT>(),
+    ),
     (
         "DescriptorBufferInfo",
         size_of::<DescriptorBufferInfo>(),
@@ -4077,6 +4903,11 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         "DeviceGroupDeviceCreateInfo",
         size_of::<DeviceGroupDeviceCreateInfo>(),
         align_of::<DeviceGroupDeviceCreateInfo>(),
+    ),
+    (
+        "DeviceGroupRenderPassBeginInfo",
+        size_of::<DeviceGroupRenderPassBeginInfo>(),
+        align_of::<DeviceGroupRenderPassBeginInfo>(),
     ),
     (
         "DeviceGroupSubmitInfo",
@@ -4220,6 +5051,36 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         align_of::<FormatProperties3>(),
     ),
     (
+        "FragmentShadingRateAttachmentInfoKHR",
+        size_of::<FragmentShadingRateAttachmentInfoKHR>(),
+        align_of::<FragmentShadingRateAttachmentInfoKHR>(),
+    ),
+    (
+        "FramebufferAttachmentImageInfo",
+        size_of::<FramebufferAttachmentImageInfo>(),
+        align_of::<FramebufferAttachmentImageInfo>(),
+    ),
+    (
+        "FramebufferAttachmentsCreateInfo",
+        size_of::<FramebufferAttachmentsCreateInfo>(),
+        align_of::<FramebufferAttachmentsCreateInfo>(),
+    ),
+    (
+        "FramebufferCreateInfo",
+        size_of::<FramebufferCreateInfo>(),
+        align_of::<FramebufferCreateInfo>(),
+    ),
+    (
+        "GraphicsPipelineCreateInfo",
+        size_of::<GraphicsPipelineCreateInfo>(),
+        align_of::<GraphicsPipelineCreateInfo>(),
+    ),
+    (
+        "GraphicsPipelineLibraryCreateInfoEXT",
+        size_of::<GraphicsPipelineLibraryCreateInfoEXT>(),
+        align_of::<GraphicsPipelineLibraryCreateInfoEXT>(),
+    ),
+    (
         "HostImageCopyDevicePerformanceQuery",
         size_of::<HostImageCopyDevicePerformanceQuery>(),
         align_of::<HostImageCopyDevicePerformanceQuery>(),
@@ -4348,6 +5209,11 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         align_of::<ImportSemaphoreResourceInfoMESA>(),
     ),
     (
+        "InputAttachmentAspectReference",
+        size_of::<InputAttachmentAspectReference>(),
+        align_of::<InputAttachmentAspectReference>(),
+    ),
+    (
         "InstanceCreateInfo",
         size_of::<InstanceCreateInfo>(),
         align_of::<InstanceCreateInfo>(),
@@ -4413,9 +5279,20 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
     ),
     ("MemoryType", size_of::<MemoryType>(), align_of::<MemoryType>()),
     (
+        "MultiDrawIndexedInfoEXT",
+        size_of::<MultiDrawIndexedInfoEXT>(),
+        align_of::<MultiDrawIndexedInfoEXT>(),
+    ),
+    ("MultiDrawInfoEXT", size_of::<MultiDrawInfoEXT>(), align_of::<MultiDrawInfoEXT>()),
+    (
         "MultisamplePropertiesEXT",
         size_of::<MultisamplePropertiesEXT>(),
         align_of::<MultisamplePropertiesEXT>(),
+    ),
+    (
+        "MultisampledRenderToSingleSampledInfoEXT",
+        size_of::<MultisampledRenderToSingleSampledInfoEXT>(),
+        align_of::<MultisampledRenderToSingleSampledInfoEXT>(),
     ),
     (
         "MutableDescriptorTypeCreateInfoEXT",
@@ -4658,6 +5535,11 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         "PhysicalDeviceFragmentShadingRateFeaturesKHR",
         size_of::<PhysicalDeviceFragmentShadingRateFeaturesKHR>(),
         align_of::<PhysicalDeviceFragmentShadingRateFeaturesKHR>(),
+    ),
+    (
+        "PhysicalDeviceFragmentShadingRateKHR",
+        size_of::<PhysicalDeviceFragmentShadingRateKHR>(),
+        align_of::<PhysicalDeviceFragmentShadingRateKHR>(),
     ),
     (
         "PhysicalDeviceFragmentShadingRatePropertiesKHR",
@@ -5350,6 +6232,26 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         align_of::<PipelineCacheCreateInfo>(),
     ),
     (
+        "PipelineColorBlendAdvancedStateCreateInfoEXT",
+        size_of::<PipelineColorBlendAdvancedStateCreateInfoEXT>(),
+        align_of::<PipelineColorBlendAdvancedStateCreateInfoEXT>(),
+    ),
+    (
+        "PipelineColorBlendAttachmentState",
+        size_of::<PipelineColorBlendAttachmentState>(),
+        align_of::<PipelineColorBlendAttachmentState>(),
+    ),
+    (
+        "PipelineColorBlendStateCreateInfo",
+        size_of::<PipelineColorBlendStateCreateInfo>(),
+        align_of::<PipelineColorBlendStateCreateInfo>(),
+    ),
+    (
+        "PipelineColorWriteCreateInfoEXT",
+        size_of::<PipelineColorWriteCreateInfoEXT>(),
+        align_of::<PipelineColorWriteCreateInfoEXT>(),
+    ),
+    (
         "PipelineCreateFlags2CreateInfo",
         size_of::<PipelineCreateFlags2CreateInfo>(),
         align_of::<PipelineCreateFlags2CreateInfo>(),
@@ -5365,14 +6267,84 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         align_of::<PipelineCreationFeedbackCreateInfo>(),
     ),
     (
+        "PipelineDepthStencilStateCreateInfo",
+        size_of::<PipelineDepthStencilStateCreateInfo>(),
+        align_of::<PipelineDepthStencilStateCreateInfo>(),
+    ),
+    (
+        "PipelineDynamicStateCreateInfo",
+        size_of::<PipelineDynamicStateCreateInfo>(),
+        align_of::<PipelineDynamicStateCreateInfo>(),
+    ),
+    (
+        "PipelineFragmentShadingRateStateCreateInfoKHR",
+        size_of::<PipelineFragmentShadingRateStateCreateInfoKHR>(),
+        align_of::<PipelineFragmentShadingRateStateCreateInfoKHR>(),
+    ),
+    (
+        "PipelineInputAssemblyStateCreateInfo",
+        size_of::<PipelineInputAssemblyStateCreateInfo>(),
+        align_of::<PipelineInputAssemblyStateCreateInfo>(),
+    ),
+    (
         "PipelineLayoutCreateInfo",
         size_of::<PipelineLayoutCreateInfo>(),
         align_of::<PipelineLayoutCreateInfo>(),
     ),
     (
+        "PipelineLibraryCreateInfoKHR",
+        size_of::<PipelineLibraryCreateInfoKHR>(),
+        align_of::<PipelineLibraryCreateInfoKHR>(),
+    ),
+    (
+        "PipelineMultisampleStateCreateInfo",
+        size_of::<PipelineMultisampleStateCreateInfo>(),
+        align_of::<PipelineMultisampleStateCreateInfo>(),
+    ),
+    (
+        "PipelineRasterizationConservativeStateCreateInfoEXT",
+        size_of::<PipelineRasterizationConservativeStateCreateInfoEXT>(),
+        align_of::<PipelineRasterizationConservativeStateCreateInfoEXT>(),
+    ),
+    (
+        "PipelineRasterizationDepthClipStateCreateInfoEXT",
+        size_of::<PipelineRasterizationDepthClipStateCreateInfoEXT>(),
+        align_of::<PipelineRasterizationDepthClipStateCreateInfoEXT>(),
+    ),
+    (
+        "PipelineRasterizationLineStateCreateInfo",
+        size_of::<PipelineRasterizationLineStateCreateInfo>(),
+        align_of::<PipelineRasterizationLineStateCreateInfo>(),
+    ),
+    (
+        "PipelineRasterizationProvokingVertexStateCreateInfoEXT",
+        size_of::<PipelineRasterizationProvokingVertexStateCreateInfoEXT>(),
+        align_of::<PipelineRasterizationProvokingVertexStateCreateInfoEXT>(),
+    ),
+    (
+        "PipelineRasterizationStateCreateInfo",
+        size_of::<PipelineRasterizationStateCreateInfo>(),
+        align_of::<PipelineRasterizationStateCreateInfo>(),
+    ),
+    (
+        "PipelineRasterizationStateStreamCreateInfoEXT",
+        size_of::<PipelineRasterizationStateStreamCreateInfoEXT>(),
+        align_of::<PipelineRasterizationStateStreamCreateInfoEXT>(),
+    ),
+    (
+        "PipelineRenderingCreateInfo",
+        size_of::<PipelineRenderingCreateInfo>(),
+        align_of::<PipelineRenderingCreateInfo>(),
+    ),
+    (
         "PipelineRobustnessCreateInfo",
         size_of::<PipelineRobustnessCreateInfo>(),
         align_of::<PipelineRobustnessCreateInfo>(),
+    ),
+    (
+        "PipelineSampleLocationsStateCreateInfoEXT",
+        size_of::<PipelineSampleLocationsStateCreateInfoEXT>(),
+        align_of::<PipelineSampleLocationsStateCreateInfoEXT>(),
     ),
     (
         "PipelineShaderStageCreateInfo",
@@ -5383,6 +6355,41 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         "PipelineShaderStageRequiredSubgroupSizeCreateInfo",
         size_of::<PipelineShaderStageRequiredSubgroupSizeCreateInfo>(),
         align_of::<PipelineShaderStageRequiredSubgroupSizeCreateInfo>(),
+    ),
+    (
+        "PipelineTessellationDomainOriginStateCreateInfo",
+        size_of::<PipelineTessellationDomainOriginStateCreateInfo>(),
+        align_of::<PipelineTessellationDomainOriginStateCreateInfo>(),
+    ),
+    (
+        "PipelineTessellationStateCreateInfo",
+        size_of::<PipelineTessellationStateCreateInfo>(),
+        align_of::<PipelineTessellationStateCreateInfo>(),
+    ),
+    (
+        "PipelineVertexInputDivisorStateCreateInfo",
+        size_of::<PipelineVertexInputDivisorStateCreateInfo>(),
+        align_of::<PipelineVertexInputDivisorStateCreateInfo>(),
+    ),
+    (
+        "PipelineVertexInputStateCreateInfo",
+        size_of::<PipelineVertexInputStateCreateInfo>(),
+        align_of::<PipelineVertexInputStateCreateInfo>(),
+    ),
+    (
+        "PipelineViewportDepthClampControlCreateInfoEXT",
+        size_of::<PipelineViewportDepthClampControlCreateInfoEXT>(),
+        align_of::<PipelineViewportDepthClampControlCreateInfoEXT>(),
+    ),
+    (
+        "PipelineViewportDepthClipControlCreateInfoEXT",
+        size_of::<PipelineViewportDepthClipControlCreateInfoEXT>(),
+        align_of::<PipelineViewportDepthClipControlCreateInfoEXT>(),
+    ),
+    (
+        "PipelineViewportStateCreateInfo",
+        size_of::<PipelineViewportStateCreateInfo>(),
+        align_of::<PipelineViewportStateCreateInfo>(),
     ),
     (
         "ProtectedSubmitInfo",
@@ -5426,10 +6433,61 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
     ),
     ("Rect2D", size_of::<Rect2D>(), align_of::<Rect2D>()),
     (
+        "RenderPassAttachmentBeginInfo",
+        size_of::<RenderPassAttachmentBeginInfo>(),
+        align_of::<RenderPassAttachmentBeginInfo>(),
+    ),
+    (
+        "RenderPassBeginInfo",
+        size_of::<RenderPassBeginInfo>(),
+        align_of::<RenderPassBeginInfo>(),
+    ),
+    (
+        "RenderPassCreateInfo",
+        size_of::<RenderPassCreateInfo>(),
+        align_of::<RenderPassCreateInfo>(),
+    ),
+    (
+        "RenderPassCreateInfo2",
+        size_of::<RenderPassCreateInfo2>(),
+        align_of::<RenderPassCreateInfo2>(),
+    ),
+    (
+        "RenderPassInputAttachmentAspectCreateInfo",
+        size_of::<RenderPassInputAttachmentAspectCreateInfo>(),
+        align_of::<RenderPassInputAttachmentAspectCreateInfo>(),
+    ),
+    (
+        "RenderPassMultiviewCreateInfo",
+        size_of::<RenderPassMultiviewCreateInfo>(),
+        align_of::<RenderPassMultiviewCreateInfo>(),
+    ),
+    (
+        "RenderPassSampleLocationsBeginInfoEXT",
+        size_of::<RenderPassSampleLocationsBeginInfoEXT>(),
+        align_of::<RenderPassSampleLocationsBeginInfoEXT>(),
+    ),
+    (
+        "RenderingAreaInfo",
+        size_of::<RenderingAreaInfo>(),
+        align_of::<RenderingAreaInfo>(),
+    ),
+    (
+        "RenderingAttachmentInfo",
+        size_of::<RenderingAttachmentInfo>(),
+        align_of::<RenderingAttachmentInfo>(),
+    ),
+    (
         "RenderingAttachmentLocationInfo",
         size_of::<RenderingAttachmentLocationInfo>(),
         align_of::<RenderingAttachmentLocationInfo>(),
     ),
+    (
+        "RenderingFragmentShadingRateAttachmentInfoKHR",
+        size_of::<RenderingFragmentShadingRateAttachmentInfoKHR>(),
+        align_of::<RenderingFragmentShadingRateAttachmentInfoKHR>(),
+    ),
+    ("RenderingInfo", size_of::<RenderingInfo>(), align_of::<RenderingInfo>()),
     (
         "RenderingInputAttachmentIndexInfo",
         size_of::<RenderingInputAttachmentIndexInfo>(),
@@ -5560,12 +6618,45 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         size_of::<SpecializationMapEntry>(),
         align_of::<SpecializationMapEntry>(),
     ),
+    ("StencilOpState", size_of::<StencilOpState>(), align_of::<StencilOpState>()),
     ("SubmitInfo", size_of::<SubmitInfo>(), align_of::<SubmitInfo>()),
     ("SubmitInfo2", size_of::<SubmitInfo2>(), align_of::<SubmitInfo2>()),
+    ("SubpassBeginInfo", size_of::<SubpassBeginInfo>(), align_of::<SubpassBeginInfo>()),
+    (
+        "SubpassDependency",
+        size_of::<SubpassDependency>(),
+        align_of::<SubpassDependency>(),
+    ),
+    (
+        "SubpassDependency2",
+        size_of::<SubpassDependency2>(),
+        align_of::<SubpassDependency2>(),
+    ),
+    (
+        "SubpassDescription",
+        size_of::<SubpassDescription>(),
+        align_of::<SubpassDescription>(),
+    ),
+    (
+        "SubpassDescription2",
+        size_of::<SubpassDescription2>(),
+        align_of::<SubpassDescription2>(),
+    ),
+    (
+        "SubpassDescriptionDepthStencilResolve",
+        size_of::<SubpassDescriptionDepthStencilResolve>(),
+        align_of::<SubpassDescriptionDepthStencilResolve>(),
+    ),
+    ("SubpassEndInfo", size_of::<SubpassEndInfo>(), align_of::<SubpassEndInfo>()),
     (
         "SubpassResolvePerformanceQueryEXT",
         size_of::<SubpassResolvePerformanceQueryEXT>(),
         align_of::<SubpassResolvePerformanceQueryEXT>(),
+    ),
+    (
+        "SubpassSampleLocationsEXT",
+        size_of::<SubpassSampleLocationsEXT>(),
+        align_of::<SubpassSampleLocationsEXT>(),
     ),
     (
         "SubresourceHostMemcpySize",
@@ -5587,6 +6678,32 @@ pub const LAYOUTS: &[(&str, usize, usize)] = &[
         size_of::<TimelineSemaphoreSubmitInfo>(),
         align_of::<TimelineSemaphoreSubmitInfo>(),
     ),
+    (
+        "VertexInputAttributeDescription",
+        size_of::<VertexInputAttributeDescription>(),
+        align_of::<VertexInputAttributeDescription>(),
+    ),
+    (
+        "VertexInputAttributeDescription2EXT",
+        size_of::<VertexInputAttributeDescription2EXT>(),
+        align_of::<VertexInputAttributeDescription2EXT>(),
+    ),
+    (
+        "VertexInputBindingDescription",
+        size_of::<VertexInputBindingDescription>(),
+        align_of::<VertexInputBindingDescription>(),
+    ),
+    (
+        "VertexInputBindingDescription2EXT",
+        size_of::<VertexInputBindingDescription2EXT>(),
+        align_of::<VertexInputBindingDescription2EXT>(),
+    ),
+    (
+        "VertexInputBindingDivisorDescription",
+        size_of::<VertexInputBindingDivisorDescription>(),
+        align_of::<VertexInputBindingDivisorDescription>(),
+    ),
+    ("Viewport", size_of::<Viewport>(), align_of::<Viewport>()),
     (
         "WriteDescriptorSet",
         size_of::<WriteDescriptorSet>(),

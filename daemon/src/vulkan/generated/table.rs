@@ -99,6 +99,14 @@ pub struct InstanceTable {
     pub get_physical_device_format_properties2: Option<
         unsafe extern "system" fn(u64, i32, *mut sys::FormatProperties2),
     >,
+    ///`vkGetPhysicalDeviceFragmentShadingRatesKHR`.
+    pub get_physical_device_fragment_shading_rates_khr: Option<
+        unsafe extern "system" fn(
+            u64,
+            *mut u32,
+            *mut sys::PhysicalDeviceFragmentShadingRateKHR,
+        ) -> i32,
+    >,
     ///`vkGetPhysicalDeviceImageFormatProperties`.
     pub get_physical_device_image_format_properties: Option<
         unsafe extern "system" fn(
@@ -308,6 +316,12 @@ impl InstanceTable {
                     ),
                 )
             },
+            get_physical_device_fragment_shading_rates_khr: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkGetPhysicalDeviceFragmentShadingRatesKHR"]))
+            },
             get_physical_device_image_format_properties: unsafe {
                 std::mem::transmute::<
                     *const c_void,
@@ -465,6 +479,30 @@ pub struct DeviceTable {
     >,
     ///`vkCmdBeginQuery`.
     pub cmd_begin_query: Option<unsafe extern "system" fn(u64, u64, u32, u32)>,
+    ///`vkCmdBeginQueryIndexedEXT`.
+    pub cmd_begin_query_indexed_ext: Option<
+        unsafe extern "system" fn(u64, u64, u32, u32, u32),
+    >,
+    ///`vkCmdBeginRenderPass`.
+    pub cmd_begin_render_pass: Option<
+        unsafe extern "system" fn(u64, *const sys::RenderPassBeginInfo, i32),
+    >,
+    ///`vkCmdBeginRenderPass2`.
+    pub cmd_begin_render_pass2: Option<
+        unsafe extern "system" fn(
+            u64,
+            *const sys::RenderPassBeginInfo,
+            *const sys::SubpassBeginInfo,
+        ),
+    >,
+    ///`vkCmdBeginRendering`.
+    pub cmd_begin_rendering: Option<
+        unsafe extern "system" fn(u64, *const sys::RenderingInfo),
+    >,
+    ///`vkCmdBeginTransformFeedbackEXT`.
+    pub cmd_begin_transform_feedback_ext: Option<
+        unsafe extern "system" fn(u64, u32, u32, *const u64, *const u64),
+    >,
     ///`vkCmdBindDescriptorSets`.
     pub cmd_bind_descriptor_sets: Option<
         unsafe extern "system" fn(u64, i32, u64, u32, u32, *const u64, u32, *const u32),
@@ -473,8 +511,34 @@ pub struct DeviceTable {
     pub cmd_bind_descriptor_sets2: Option<
         unsafe extern "system" fn(u64, *const sys::BindDescriptorSetsInfo),
     >,
+    ///`vkCmdBindIndexBuffer`.
+    pub cmd_bind_index_buffer: Option<unsafe extern "system" fn(u64, u64, u64, i32)>,
+    ///`vkCmdBindIndexBuffer2`.
+    pub cmd_bind_index_buffer2: Option<
+        unsafe extern "system" fn(u64, u64, u64, u64, i32),
+    >,
     ///`vkCmdBindPipeline`.
     pub cmd_bind_pipeline: Option<unsafe extern "system" fn(u64, i32, u64)>,
+    ///`vkCmdBindTransformFeedbackBuffersEXT`.
+    pub cmd_bind_transform_feedback_buffers_ext: Option<
+        unsafe extern "system" fn(u64, u32, u32, *const u64, *const u64, *const u64),
+    >,
+    ///`vkCmdBindVertexBuffers`.
+    pub cmd_bind_vertex_buffers: Option<
+        unsafe extern "system" fn(u64, u32, u32, *const u64, *const u64),
+    >,
+    ///`vkCmdBindVertexBuffers2`.
+    pub cmd_bind_vertex_buffers2: Option<
+        unsafe extern "system" fn(
+            u64,
+            u32,
+            u32,
+            *const u64,
+            *const u64,
+            *const u64,
+            *const u64,
+        ),
+    >,
     ///`vkCmdBlitImage`.
     pub cmd_blit_image: Option<
         unsafe extern "system" fn(
@@ -491,6 +555,16 @@ pub struct DeviceTable {
     ///`vkCmdBlitImage2`.
     pub cmd_blit_image2: Option<
         unsafe extern "system" fn(u64, *const sys::BlitImageInfo2),
+    >,
+    ///`vkCmdClearAttachments`.
+    pub cmd_clear_attachments: Option<
+        unsafe extern "system" fn(
+            u64,
+            u32,
+            *const sys::ClearAttachment,
+            u32,
+            *const sys::ClearRect,
+        ),
     >,
     ///`vkCmdClearColorImage`.
     pub cmd_clear_color_image: Option<
@@ -558,14 +632,88 @@ pub struct DeviceTable {
     >,
     ///`vkCmdDispatchIndirect`.
     pub cmd_dispatch_indirect: Option<unsafe extern "system" fn(u64, u64, u64)>,
+    ///`vkCmdDraw`.
+    pub cmd_draw: Option<unsafe extern "system" fn(u64, u32, u32, u32, u32)>,
+    ///`vkCmdDrawIndexed`.
+    pub cmd_draw_indexed: Option<
+        unsafe extern "system" fn(u64, u32, u32, u32, i32, u32),
+    >,
+    ///`vkCmdDrawIndexedIndirect`.
+    pub cmd_draw_indexed_indirect: Option<
+        unsafe extern "system" fn(u64, u64, u64, u32, u32),
+    >,
+    ///`vkCmdDrawIndexedIndirectCount`.
+    pub cmd_draw_indexed_indirect_count: Option<
+        unsafe extern "system" fn(u64, u64, u64, u64, u64, u32, u32),
+    >,
+    ///`vkCmdDrawIndirect`.
+    pub cmd_draw_indirect: Option<unsafe extern "system" fn(u64, u64, u64, u32, u32)>,
+    ///`vkCmdDrawIndirectByteCountEXT`.
+    pub cmd_draw_indirect_byte_count_ext: Option<
+        unsafe extern "system" fn(u64, u32, u32, u64, u64, u32, u32),
+    >,
+    ///`vkCmdDrawIndirectCount`.
+    pub cmd_draw_indirect_count: Option<
+        unsafe extern "system" fn(u64, u64, u64, u64, u64, u32, u32),
+    >,
+    ///`vkCmdDrawMeshTasksEXT`.
+    pub cmd_draw_mesh_tasks_ext: Option<unsafe extern "system" fn(u64, u32, u32, u32)>,
+    ///`vkCmdDrawMeshTasksIndirectCountEXT`.
+    pub cmd_draw_mesh_tasks_indirect_count_ext: Option<
+        unsafe extern "system" fn(u64, u64, u64, u64, u64, u32, u32),
+    >,
+    ///`vkCmdDrawMeshTasksIndirectEXT`.
+    pub cmd_draw_mesh_tasks_indirect_ext: Option<
+        unsafe extern "system" fn(u64, u64, u64, u32, u32),
+    >,
+    ///`vkCmdDrawMultiEXT`.
+    pub cmd_draw_multi_ext: Option<
+        unsafe extern "system" fn(u64, u32, *const sys::MultiDrawInfoEXT, u32, u32, u32),
+    >,
+    ///`vkCmdDrawMultiIndexedEXT`.
+    pub cmd_draw_multi_indexed_ext: Option<
+        unsafe extern "system" fn(
+            u64,
+            u32,
+            *const sys::MultiDrawIndexedInfoEXT,
+            u32,
+            u32,
+            u32,
+            *const i32,
+        ),
+    >,
     ///`vkCmdEndConditionalRenderingEXT`.
     pub cmd_end_conditional_rendering_ext: Option<unsafe extern "system" fn(u64)>,
     ///`vkCmdEndQuery`.
     pub cmd_end_query: Option<unsafe extern "system" fn(u64, u64, u32)>,
+    ///`vkCmdEndQueryIndexedEXT`.
+    pub cmd_end_query_indexed_ext: Option<unsafe extern "system" fn(u64, u64, u32, u32)>,
+    ///`vkCmdEndRenderPass`.
+    pub cmd_end_render_pass: Option<unsafe extern "system" fn(u64)>,
+    ///`vkCmdEndRenderPass2`.
+    pub cmd_end_render_pass2: Option<
+        unsafe extern "system" fn(u64, *const sys::SubpassEndInfo),
+    >,
+    ///`vkCmdEndRendering`.
+    pub cmd_end_rendering: Option<unsafe extern "system" fn(u64)>,
+    ///`vkCmdEndTransformFeedbackEXT`.
+    pub cmd_end_transform_feedback_ext: Option<
+        unsafe extern "system" fn(u64, u32, u32, *const u64, *const u64),
+    >,
     ///`vkCmdExecuteCommands`.
     pub cmd_execute_commands: Option<unsafe extern "system" fn(u64, u32, *const u64)>,
     ///`vkCmdFillBuffer`.
     pub cmd_fill_buffer: Option<unsafe extern "system" fn(u64, u64, u64, u64, u32)>,
+    ///`vkCmdNextSubpass`.
+    pub cmd_next_subpass: Option<unsafe extern "system" fn(u64, i32)>,
+    ///`vkCmdNextSubpass2`.
+    pub cmd_next_subpass2: Option<
+        unsafe extern "system" fn(
+            u64,
+            *const sys::SubpassBeginInfo,
+            *const sys::SubpassEndInfo,
+        ),
+    >,
     ///`vkCmdPipelineBarrier`.
     pub cmd_pipeline_barrier: Option<
         unsafe extern "system" fn(
@@ -622,6 +770,76 @@ pub struct DeviceTable {
     pub cmd_resolve_image2: Option<
         unsafe extern "system" fn(u64, *const sys::ResolveImageInfo2),
     >,
+    ///`vkCmdSetAlphaToCoverageEnableEXT`.
+    pub cmd_set_alpha_to_coverage_enable_ext: Option<
+        unsafe extern "system" fn(u64, u32),
+    >,
+    ///`vkCmdSetAlphaToOneEnableEXT`.
+    pub cmd_set_alpha_to_one_enable_ext: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetAttachmentFeedbackLoopEnableEXT`.
+    pub cmd_set_attachment_feedback_loop_enable_ext: Option<
+        unsafe extern "system" fn(u64, u32),
+    >,
+    ///`vkCmdSetBlendConstants`.
+    pub cmd_set_blend_constants: Option<
+        unsafe extern "system" fn(u64, *const [f32; 4usize]),
+    >,
+    ///`vkCmdSetColorBlendAdvancedEXT`.
+    pub cmd_set_color_blend_advanced_ext: Option<
+        unsafe extern "system" fn(u64, u32, u32, *const sys::ColorBlendAdvancedEXT),
+    >,
+    ///`vkCmdSetColorBlendEnableEXT`.
+    pub cmd_set_color_blend_enable_ext: Option<
+        unsafe extern "system" fn(u64, u32, u32, *const u32),
+    >,
+    ///`vkCmdSetColorBlendEquationEXT`.
+    pub cmd_set_color_blend_equation_ext: Option<
+        unsafe extern "system" fn(u64, u32, u32, *const sys::ColorBlendEquationEXT),
+    >,
+    ///`vkCmdSetColorWriteEnableEXT`.
+    pub cmd_set_color_write_enable_ext: Option<
+        unsafe extern "system" fn(u64, u32, *const u32),
+    >,
+    ///`vkCmdSetColorWriteMaskEXT`.
+    pub cmd_set_color_write_mask_ext: Option<
+        unsafe extern "system" fn(u64, u32, u32, *const u32),
+    >,
+    ///`vkCmdSetConservativeRasterizationModeEXT`.
+    pub cmd_set_conservative_rasterization_mode_ext: Option<
+        unsafe extern "system" fn(u64, i32),
+    >,
+    ///`vkCmdSetCullMode`.
+    pub cmd_set_cull_mode: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetDepthBias`.
+    pub cmd_set_depth_bias: Option<unsafe extern "system" fn(u64, f32, f32, f32)>,
+    ///`vkCmdSetDepthBias2EXT`.
+    pub cmd_set_depth_bias2_ext: Option<
+        unsafe extern "system" fn(u64, *const sys::DepthBiasInfoEXT),
+    >,
+    ///`vkCmdSetDepthBiasEnable`.
+    pub cmd_set_depth_bias_enable: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetDepthBounds`.
+    pub cmd_set_depth_bounds: Option<unsafe extern "system" fn(u64, f32, f32)>,
+    ///`vkCmdSetDepthBoundsTestEnable`.
+    pub cmd_set_depth_bounds_test_enable: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetDepthClampEnableEXT`.
+    pub cmd_set_depth_clamp_enable_ext: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetDepthClampRangeEXT`.
+    pub cmd_set_depth_clamp_range_ext: Option<
+        unsafe extern "system" fn(u64, i32, *const sys::DepthClampRangeEXT),
+    >,
+    ///`vkCmdSetDepthClipEnableEXT`.
+    pub cmd_set_depth_clip_enable_ext: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetDepthClipNegativeOneToOneEXT`.
+    pub cmd_set_depth_clip_negative_one_to_one_ext: Option<
+        unsafe extern "system" fn(u64, u32),
+    >,
+    ///`vkCmdSetDepthCompareOp`.
+    pub cmd_set_depth_compare_op: Option<unsafe extern "system" fn(u64, i32)>,
+    ///`vkCmdSetDepthTestEnable`.
+    pub cmd_set_depth_test_enable: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetDepthWriteEnable`.
+    pub cmd_set_depth_write_enable: Option<unsafe extern "system" fn(u64, u32)>,
     ///`vkCmdSetDeviceMask`.
     pub cmd_set_device_mask: Option<unsafe extern "system" fn(u64, u32)>,
     ///`vkCmdSetEvent`.
@@ -629,6 +847,102 @@ pub struct DeviceTable {
     ///`vkCmdSetEvent2`.
     pub cmd_set_event2: Option<
         unsafe extern "system" fn(u64, u64, *const sys::DependencyInfo),
+    >,
+    ///`vkCmdSetExtraPrimitiveOverestimationSizeEXT`.
+    pub cmd_set_extra_primitive_overestimation_size_ext: Option<
+        unsafe extern "system" fn(u64, f32),
+    >,
+    ///`vkCmdSetFragmentShadingRateKHR`.
+    pub cmd_set_fragment_shading_rate_khr: Option<
+        unsafe extern "system" fn(u64, *const sys::Extent2D, *const [i32; 2usize]),
+    >,
+    ///`vkCmdSetFrontFace`.
+    pub cmd_set_front_face: Option<unsafe extern "system" fn(u64, i32)>,
+    ///`vkCmdSetLineRasterizationModeEXT`.
+    pub cmd_set_line_rasterization_mode_ext: Option<unsafe extern "system" fn(u64, i32)>,
+    ///`vkCmdSetLineStipple`.
+    pub cmd_set_line_stipple: Option<unsafe extern "system" fn(u64, u32, u16)>,
+    ///`vkCmdSetLineStippleEnableEXT`.
+    pub cmd_set_line_stipple_enable_ext: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetLineWidth`.
+    pub cmd_set_line_width: Option<unsafe extern "system" fn(u64, f32)>,
+    ///`vkCmdSetLogicOpEXT`.
+    pub cmd_set_logic_op_ext: Option<unsafe extern "system" fn(u64, i32)>,
+    ///`vkCmdSetLogicOpEnableEXT`.
+    pub cmd_set_logic_op_enable_ext: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetPatchControlPointsEXT`.
+    pub cmd_set_patch_control_points_ext: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetPolygonModeEXT`.
+    pub cmd_set_polygon_mode_ext: Option<unsafe extern "system" fn(u64, i32)>,
+    ///`vkCmdSetPrimitiveRestartEnable`.
+    pub cmd_set_primitive_restart_enable: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetPrimitiveTopology`.
+    pub cmd_set_primitive_topology: Option<unsafe extern "system" fn(u64, i32)>,
+    ///`vkCmdSetProvokingVertexModeEXT`.
+    pub cmd_set_provoking_vertex_mode_ext: Option<unsafe extern "system" fn(u64, i32)>,
+    ///`vkCmdSetRasterizationSamplesEXT`.
+    pub cmd_set_rasterization_samples_ext: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetRasterizationStreamEXT`.
+    pub cmd_set_rasterization_stream_ext: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetRasterizerDiscardEnable`.
+    pub cmd_set_rasterizer_discard_enable: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetRenderingAttachmentLocations`.
+    pub cmd_set_rendering_attachment_locations: Option<
+        unsafe extern "system" fn(u64, *const sys::RenderingAttachmentLocationInfo),
+    >,
+    ///`vkCmdSetRenderingInputAttachmentIndices`.
+    pub cmd_set_rendering_input_attachment_indices: Option<
+        unsafe extern "system" fn(u64, *const sys::RenderingInputAttachmentIndexInfo),
+    >,
+    ///`vkCmdSetSampleLocationsEXT`.
+    pub cmd_set_sample_locations_ext: Option<
+        unsafe extern "system" fn(u64, *const sys::SampleLocationsInfoEXT),
+    >,
+    ///`vkCmdSetSampleLocationsEnableEXT`.
+    pub cmd_set_sample_locations_enable_ext: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetSampleMaskEXT`.
+    pub cmd_set_sample_mask_ext: Option<unsafe extern "system" fn(u64, u32, *const u32)>,
+    ///`vkCmdSetScissor`.
+    pub cmd_set_scissor: Option<
+        unsafe extern "system" fn(u64, u32, u32, *const sys::Rect2D),
+    >,
+    ///`vkCmdSetScissorWithCount`.
+    pub cmd_set_scissor_with_count: Option<
+        unsafe extern "system" fn(u64, u32, *const sys::Rect2D),
+    >,
+    ///`vkCmdSetStencilCompareMask`.
+    pub cmd_set_stencil_compare_mask: Option<unsafe extern "system" fn(u64, u32, u32)>,
+    ///`vkCmdSetStencilOp`.
+    pub cmd_set_stencil_op: Option<
+        unsafe extern "system" fn(u64, u32, i32, i32, i32, i32),
+    >,
+    ///`vkCmdSetStencilReference`.
+    pub cmd_set_stencil_reference: Option<unsafe extern "system" fn(u64, u32, u32)>,
+    ///`vkCmdSetStencilTestEnable`.
+    pub cmd_set_stencil_test_enable: Option<unsafe extern "system" fn(u64, u32)>,
+    ///`vkCmdSetStencilWriteMask`.
+    pub cmd_set_stencil_write_mask: Option<unsafe extern "system" fn(u64, u32, u32)>,
+    ///`vkCmdSetTessellationDomainOriginEXT`.
+    pub cmd_set_tessellation_domain_origin_ext: Option<
+        unsafe extern "system" fn(u64, i32),
+    >,
+    ///`vkCmdSetVertexInputEXT`.
+    pub cmd_set_vertex_input_ext: Option<
+        unsafe extern "system" fn(
+            u64,
+            u32,
+            *const sys::VertexInputBindingDescription2EXT,
+            u32,
+            *const sys::VertexInputAttributeDescription2EXT,
+        ),
+    >,
+    ///`vkCmdSetViewport`.
+    pub cmd_set_viewport: Option<
+        unsafe extern "system" fn(u64, u32, u32, *const sys::Viewport),
+    >,
+    ///`vkCmdSetViewportWithCount`.
+    pub cmd_set_viewport_with_count: Option<
+        unsafe extern "system" fn(u64, u32, *const sys::Viewport),
     >,
     ///`vkCmdUpdateBuffer`.
     pub cmd_update_buffer: Option<
@@ -749,6 +1063,26 @@ pub struct DeviceTable {
             *mut u64,
         ) -> i32,
     >,
+    ///`vkCreateFramebuffer`.
+    pub create_framebuffer: Option<
+        unsafe extern "system" fn(
+            u64,
+            *const sys::FramebufferCreateInfo,
+            *const c_void,
+            *mut u64,
+        ) -> i32,
+    >,
+    ///`vkCreateGraphicsPipelines`.
+    pub create_graphics_pipelines: Option<
+        unsafe extern "system" fn(
+            u64,
+            u64,
+            u32,
+            *const sys::GraphicsPipelineCreateInfo,
+            *const c_void,
+            *mut u64,
+        ) -> i32,
+    >,
     ///`vkCreateImage`.
     pub create_image: Option<
         unsafe extern "system" fn(
@@ -790,6 +1124,24 @@ pub struct DeviceTable {
         unsafe extern "system" fn(
             u64,
             *const sys::QueryPoolCreateInfo,
+            *const c_void,
+            *mut u64,
+        ) -> i32,
+    >,
+    ///`vkCreateRenderPass`.
+    pub create_render_pass: Option<
+        unsafe extern "system" fn(
+            u64,
+            *const sys::RenderPassCreateInfo,
+            *const c_void,
+            *mut u64,
+        ) -> i32,
+    >,
+    ///`vkCreateRenderPass2`.
+    pub create_render_pass2: Option<
+        unsafe extern "system" fn(
+            u64,
+            *const sys::RenderPassCreateInfo2,
             *const c_void,
             *mut u64,
         ) -> i32,
@@ -850,6 +1202,8 @@ pub struct DeviceTable {
     pub destroy_event: Option<unsafe extern "system" fn(u64, u64, *const c_void)>,
     ///`vkDestroyFence`.
     pub destroy_fence: Option<unsafe extern "system" fn(u64, u64, *const c_void)>,
+    ///`vkDestroyFramebuffer`.
+    pub destroy_framebuffer: Option<unsafe extern "system" fn(u64, u64, *const c_void)>,
     ///`vkDestroyImage`.
     pub destroy_image: Option<unsafe extern "system" fn(u64, u64, *const c_void)>,
     ///`vkDestroyImageView`.
@@ -866,6 +1220,8 @@ pub struct DeviceTable {
     >,
     ///`vkDestroyQueryPool`.
     pub destroy_query_pool: Option<unsafe extern "system" fn(u64, u64, *const c_void)>,
+    ///`vkDestroyRenderPass`.
+    pub destroy_render_pass: Option<unsafe extern "system" fn(u64, u64, *const c_void)>,
     ///`vkDestroySampler`.
     pub destroy_sampler: Option<unsafe extern "system" fn(u64, u64, *const c_void)>,
     ///`vkDestroySamplerYcbcrConversion`.
@@ -1058,6 +1414,14 @@ pub struct DeviceTable {
     pub get_query_pool_results: Option<
         unsafe extern "system" fn(u64, u64, u32, u32, usize, *mut u8, u64, u32) -> i32,
     >,
+    ///`vkGetRenderAreaGranularity`.
+    pub get_render_area_granularity: Option<
+        unsafe extern "system" fn(u64, u64, *mut sys::Extent2D),
+    >,
+    ///`vkGetRenderingAreaGranularity`.
+    pub get_rendering_area_granularity: Option<
+        unsafe extern "system" fn(u64, *const sys::RenderingAreaInfo, *mut sys::Extent2D),
+    >,
     ///`vkGetSemaphoreCounterValue`.
     pub get_semaphore_counter_value: Option<
         unsafe extern "system" fn(u64, u64, *mut u64) -> i32,
@@ -1181,6 +1545,33 @@ impl DeviceTable {
             cmd_begin_query: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdBeginQuery"]))
             },
+            cmd_begin_query_indexed_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdBeginQueryIndexedEXT"]))
+            },
+            cmd_begin_render_pass: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdBeginRenderPass"]))
+            },
+            cmd_begin_render_pass2: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdBeginRenderPass2", c"vkCmdBeginRenderPass2KHR"]))
+            },
+            cmd_begin_rendering: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdBeginRendering", c"vkCmdBeginRenderingKHR"]))
+            },
+            cmd_begin_transform_feedback_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdBeginTransformFeedbackEXT"]))
+            },
             cmd_bind_descriptor_sets: unsafe {
                 std::mem::transmute::<
                     *const c_void,
@@ -1193,8 +1584,35 @@ impl DeviceTable {
                     _,
                 >(load(&[c"vkCmdBindDescriptorSets2", c"vkCmdBindDescriptorSets2KHR"]))
             },
+            cmd_bind_index_buffer: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdBindIndexBuffer"]))
+            },
+            cmd_bind_index_buffer2: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdBindIndexBuffer2", c"vkCmdBindIndexBuffer2KHR"]))
+            },
             cmd_bind_pipeline: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdBindPipeline"]))
+            },
+            cmd_bind_transform_feedback_buffers_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdBindTransformFeedbackBuffersEXT"]))
+            },
+            cmd_bind_vertex_buffers: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdBindVertexBuffers"]))
+            },
+            cmd_bind_vertex_buffers2: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdBindVertexBuffers2", c"vkCmdBindVertexBuffers2EXT"]))
             },
             cmd_blit_image: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdBlitImage"]))
@@ -1204,6 +1622,12 @@ impl DeviceTable {
                     *const c_void,
                     _,
                 >(load(&[c"vkCmdBlitImage2", c"vkCmdBlitImage2KHR"]))
+            },
+            cmd_clear_attachments: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdClearAttachments"]))
             },
             cmd_clear_color_image: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdClearColorImage"]))
@@ -1277,6 +1701,82 @@ impl DeviceTable {
                     _,
                 >(load(&[c"vkCmdDispatchIndirect"]))
             },
+            cmd_draw: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdDraw"]))
+            },
+            cmd_draw_indexed: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdDrawIndexed"]))
+            },
+            cmd_draw_indexed_indirect: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdDrawIndexedIndirect"]))
+            },
+            cmd_draw_indexed_indirect_count: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(
+                    load(
+                        &[
+                            c"vkCmdDrawIndexedIndirectCount",
+                            c"vkCmdDrawIndexedIndirectCountAMD",
+                            c"vkCmdDrawIndexedIndirectCountKHR",
+                        ],
+                    ),
+                )
+            },
+            cmd_draw_indirect: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdDrawIndirect"]))
+            },
+            cmd_draw_indirect_byte_count_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdDrawIndirectByteCountEXT"]))
+            },
+            cmd_draw_indirect_count: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(
+                    load(
+                        &[
+                            c"vkCmdDrawIndirectCount",
+                            c"vkCmdDrawIndirectCountAMD",
+                            c"vkCmdDrawIndirectCountKHR",
+                        ],
+                    ),
+                )
+            },
+            cmd_draw_mesh_tasks_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdDrawMeshTasksEXT"]))
+            },
+            cmd_draw_mesh_tasks_indirect_count_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdDrawMeshTasksIndirectCountEXT"]))
+            },
+            cmd_draw_mesh_tasks_indirect_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdDrawMeshTasksIndirectEXT"]))
+            },
+            cmd_draw_multi_ext: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdDrawMultiEXT"]))
+            },
+            cmd_draw_multi_indexed_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdDrawMultiIndexedEXT"]))
+            },
             cmd_end_conditional_rendering_ext: unsafe {
                 std::mem::transmute::<
                     *const c_void,
@@ -1286,11 +1786,47 @@ impl DeviceTable {
             cmd_end_query: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdEndQuery"]))
             },
+            cmd_end_query_indexed_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdEndQueryIndexedEXT"]))
+            },
+            cmd_end_render_pass: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdEndRenderPass"]))
+            },
+            cmd_end_render_pass2: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdEndRenderPass2", c"vkCmdEndRenderPass2KHR"]))
+            },
+            cmd_end_rendering: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdEndRendering", c"vkCmdEndRenderingKHR"]))
+            },
+            cmd_end_transform_feedback_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdEndTransformFeedbackEXT"]))
+            },
             cmd_execute_commands: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdExecuteCommands"]))
             },
             cmd_fill_buffer: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdFillBuffer"]))
+            },
+            cmd_next_subpass: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdNextSubpass"]))
+            },
+            cmd_next_subpass2: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdNextSubpass2", c"vkCmdNextSubpass2KHR"]))
             },
             cmd_pipeline_barrier: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdPipelineBarrier"]))
@@ -1343,6 +1879,145 @@ impl DeviceTable {
                     _,
                 >(load(&[c"vkCmdResolveImage2", c"vkCmdResolveImage2KHR"]))
             },
+            cmd_set_alpha_to_coverage_enable_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetAlphaToCoverageEnableEXT"]))
+            },
+            cmd_set_alpha_to_one_enable_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetAlphaToOneEnableEXT"]))
+            },
+            cmd_set_attachment_feedback_loop_enable_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetAttachmentFeedbackLoopEnableEXT"]))
+            },
+            cmd_set_blend_constants: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetBlendConstants"]))
+            },
+            cmd_set_color_blend_advanced_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetColorBlendAdvancedEXT"]))
+            },
+            cmd_set_color_blend_enable_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetColorBlendEnableEXT"]))
+            },
+            cmd_set_color_blend_equation_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetColorBlendEquationEXT"]))
+            },
+            cmd_set_color_write_enable_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetColorWriteEnableEXT"]))
+            },
+            cmd_set_color_write_mask_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetColorWriteMaskEXT"]))
+            },
+            cmd_set_conservative_rasterization_mode_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetConservativeRasterizationModeEXT"]))
+            },
+            cmd_set_cull_mode: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetCullMode", c"vkCmdSetCullModeEXT"]))
+            },
+            cmd_set_depth_bias: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdSetDepthBias"]))
+            },
+            cmd_set_depth_bias2_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetDepthBias2EXT"]))
+            },
+            cmd_set_depth_bias_enable: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetDepthBiasEnable", c"vkCmdSetDepthBiasEnableEXT"]))
+            },
+            cmd_set_depth_bounds: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdSetDepthBounds"]))
+            },
+            cmd_set_depth_bounds_test_enable: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(
+                    load(
+                        &[
+                            c"vkCmdSetDepthBoundsTestEnable",
+                            c"vkCmdSetDepthBoundsTestEnableEXT",
+                        ],
+                    ),
+                )
+            },
+            cmd_set_depth_clamp_enable_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetDepthClampEnableEXT"]))
+            },
+            cmd_set_depth_clamp_range_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetDepthClampRangeEXT"]))
+            },
+            cmd_set_depth_clip_enable_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetDepthClipEnableEXT"]))
+            },
+            cmd_set_depth_clip_negative_one_to_one_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetDepthClipNegativeOneToOneEXT"]))
+            },
+            cmd_set_depth_compare_op: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetDepthCompareOp", c"vkCmdSetDepthCompareOpEXT"]))
+            },
+            cmd_set_depth_test_enable: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetDepthTestEnable", c"vkCmdSetDepthTestEnableEXT"]))
+            },
+            cmd_set_depth_write_enable: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetDepthWriteEnable", c"vkCmdSetDepthWriteEnableEXT"]))
+            },
             cmd_set_device_mask: unsafe {
                 std::mem::transmute::<
                     *const c_void,
@@ -1357,6 +2032,228 @@ impl DeviceTable {
                     *const c_void,
                     _,
                 >(load(&[c"vkCmdSetEvent2", c"vkCmdSetEvent2KHR"]))
+            },
+            cmd_set_extra_primitive_overestimation_size_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetExtraPrimitiveOverestimationSizeEXT"]))
+            },
+            cmd_set_fragment_shading_rate_khr: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetFragmentShadingRateKHR"]))
+            },
+            cmd_set_front_face: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetFrontFace", c"vkCmdSetFrontFaceEXT"]))
+            },
+            cmd_set_line_rasterization_mode_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetLineRasterizationModeEXT"]))
+            },
+            cmd_set_line_stipple: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(
+                    load(
+                        &[
+                            c"vkCmdSetLineStipple",
+                            c"vkCmdSetLineStippleEXT",
+                            c"vkCmdSetLineStippleKHR",
+                        ],
+                    ),
+                )
+            },
+            cmd_set_line_stipple_enable_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetLineStippleEnableEXT"]))
+            },
+            cmd_set_line_width: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdSetLineWidth"]))
+            },
+            cmd_set_logic_op_ext: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdSetLogicOpEXT"]))
+            },
+            cmd_set_logic_op_enable_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetLogicOpEnableEXT"]))
+            },
+            cmd_set_patch_control_points_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetPatchControlPointsEXT"]))
+            },
+            cmd_set_polygon_mode_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetPolygonModeEXT"]))
+            },
+            cmd_set_primitive_restart_enable: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(
+                    load(
+                        &[
+                            c"vkCmdSetPrimitiveRestartEnable",
+                            c"vkCmdSetPrimitiveRestartEnableEXT",
+                        ],
+                    ),
+                )
+            },
+            cmd_set_primitive_topology: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetPrimitiveTopology", c"vkCmdSetPrimitiveTopologyEXT"]))
+            },
+            cmd_set_provoking_vertex_mode_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetProvokingVertexModeEXT"]))
+            },
+            cmd_set_rasterization_samples_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetRasterizationSamplesEXT"]))
+            },
+            cmd_set_rasterization_stream_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetRasterizationStreamEXT"]))
+            },
+            cmd_set_rasterizer_discard_enable: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(
+                    load(
+                        &[
+                            c"vkCmdSetRasterizerDiscardEnable",
+                            c"vkCmdSetRasterizerDiscardEnableEXT",
+                        ],
+                    ),
+                )
+            },
+            cmd_set_rendering_attachment_locations: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(
+                    load(
+                        &[
+                            c"vkCmdSetRenderingAttachmentLocations",
+                            c"vkCmdSetRenderingAttachmentLocationsKHR",
+                        ],
+                    ),
+                )
+            },
+            cmd_set_rendering_input_attachment_indices: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(
+                    load(
+                        &[
+                            c"vkCmdSetRenderingInputAttachmentIndices",
+                            c"vkCmdSetRenderingInputAttachmentIndicesKHR",
+                        ],
+                    ),
+                )
+            },
+            cmd_set_sample_locations_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetSampleLocationsEXT"]))
+            },
+            cmd_set_sample_locations_enable_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetSampleLocationsEnableEXT"]))
+            },
+            cmd_set_sample_mask_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetSampleMaskEXT"]))
+            },
+            cmd_set_scissor: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdSetScissor"]))
+            },
+            cmd_set_scissor_with_count: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetScissorWithCount", c"vkCmdSetScissorWithCountEXT"]))
+            },
+            cmd_set_stencil_compare_mask: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetStencilCompareMask"]))
+            },
+            cmd_set_stencil_op: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetStencilOp", c"vkCmdSetStencilOpEXT"]))
+            },
+            cmd_set_stencil_reference: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetStencilReference"]))
+            },
+            cmd_set_stencil_test_enable: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetStencilTestEnable", c"vkCmdSetStencilTestEnableEXT"]))
+            },
+            cmd_set_stencil_write_mask: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetStencilWriteMask"]))
+            },
+            cmd_set_tessellation_domain_origin_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetTessellationDomainOriginEXT"]))
+            },
+            cmd_set_vertex_input_ext: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetVertexInputEXT"]))
+            },
+            cmd_set_viewport: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdSetViewport"]))
+            },
+            cmd_set_viewport_with_count: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCmdSetViewportWithCount", c"vkCmdSetViewportWithCountEXT"]))
             },
             cmd_update_buffer: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCmdUpdateBuffer"]))
@@ -1430,6 +2327,15 @@ impl DeviceTable {
             create_fence: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCreateFence"]))
             },
+            create_framebuffer: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCreateFramebuffer"]))
+            },
+            create_graphics_pipelines: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCreateGraphicsPipelines"]))
+            },
             create_image: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCreateImage"]))
             },
@@ -1450,6 +2356,15 @@ impl DeviceTable {
             },
             create_query_pool: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCreateQueryPool"]))
+            },
+            create_render_pass: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkCreateRenderPass"]))
+            },
+            create_render_pass2: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkCreateRenderPass2", c"vkCreateRenderPass2KHR"]))
             },
             create_sampler: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCreateSampler"]))
@@ -1503,6 +2418,9 @@ impl DeviceTable {
             destroy_fence: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkDestroyFence"]))
             },
+            destroy_framebuffer: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkDestroyFramebuffer"]))
+            },
             destroy_image: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkDestroyImage"]))
             },
@@ -1526,6 +2444,9 @@ impl DeviceTable {
             },
             destroy_query_pool: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkDestroyQueryPool"]))
+            },
+            destroy_render_pass: unsafe {
+                std::mem::transmute::<*const c_void, _>(load(&[c"vkDestroyRenderPass"]))
             },
             destroy_sampler: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkDestroySampler"]))
@@ -1813,6 +2734,25 @@ impl DeviceTable {
                     *const c_void,
                     _,
                 >(load(&[c"vkGetQueryPoolResults"]))
+            },
+            get_render_area_granularity: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(load(&[c"vkGetRenderAreaGranularity"]))
+            },
+            get_rendering_area_granularity: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(
+                    load(
+                        &[
+                            c"vkGetRenderingAreaGranularity",
+                            c"vkGetRenderingAreaGranularityKHR",
+                        ],
+                    ),
+                )
             },
             get_semaphore_counter_value: unsafe {
                 std::mem::transmute::<

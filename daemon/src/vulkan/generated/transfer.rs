@@ -69,16 +69,6 @@ impl Lower for venus::BufferImageCopy2<'_> {
         })
     }
 }
-impl Lower for venus::ClearDepthStencilValue {
-    type Sys = sys::ClearDepthStencilValue;
-    fn lower(&self, l: &Lowering<'_>) -> Result<sys::ClearDepthStencilValue, Fault> {
-        let _ = l;
-        Ok(sys::ClearDepthStencilValue {
-            depth: self.depth,
-            stencil: self.stencil,
-        })
-    }
-}
 impl Lower for venus::CopyBufferInfo2<'_> {
     type Sys = sys::CopyBufferInfo2;
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::CopyBufferInfo2, Fault> {

@@ -27,6 +27,16 @@ impl Lower for venus::BufferUsageFlags2CreateInfo<'_> {
         })
     }
 }
+impl Lower for venus::ClearDepthStencilValue {
+    type Sys = sys::ClearDepthStencilValue;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::ClearDepthStencilValue, Fault> {
+        let _ = l;
+        Ok(sys::ClearDepthStencilValue {
+            depth: self.depth,
+            stencil: self.stencil,
+        })
+    }
+}
 impl Lower for venus::ComponentMapping {
     type Sys = sys::ComponentMapping;
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::ComponentMapping, Fault> {
@@ -36,6 +46,30 @@ impl Lower for venus::ComponentMapping {
             g: self.g.0,
             b: self.b.0,
             a: self.a.0,
+        })
+    }
+}
+impl Lower for venus::DepthBiasRepresentationInfoEXT<'_> {
+    type Sys = sys::DepthBiasRepresentationInfoEXT;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::DepthBiasRepresentationInfoEXT, Fault> {
+        Ok(sys::DepthBiasRepresentationInfoEXT {
+            s_type: 1000283002i32,
+            p_next: l.chain(self.p_next)?,
+            depth_bias_representation: self.depth_bias_representation.0,
+            depth_bias_exact: self.depth_bias_exact,
+        })
+    }
+}
+impl Lower for venus::DepthClampRangeEXT {
+    type Sys = sys::DepthClampRangeEXT;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::DepthClampRangeEXT, Fault> {
+        let _ = l;
+        Ok(sys::DepthClampRangeEXT {
+            min_depth_clamp: self.min_depth_clamp,
+            max_depth_clamp: self.max_depth_clamp,
         })
     }
 }
@@ -212,6 +246,33 @@ impl<'a> Raise<'a> for venus::LayerProperties {
         })
     }
 }
+impl Lower for venus::MemoryBarrier2<'_> {
+    type Sys = sys::MemoryBarrier2;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::MemoryBarrier2, Fault> {
+        Ok(sys::MemoryBarrier2 {
+            s_type: 1000314000i32,
+            p_next: l.chain(self.p_next)?,
+            src_stage_mask: self.src_stage_mask.0,
+            src_access_mask: self.src_access_mask.0,
+            dst_stage_mask: self.dst_stage_mask.0,
+            dst_access_mask: self.dst_access_mask.0,
+        })
+    }
+}
+impl Lower for venus::MemoryBarrierAccessFlags3KHR<'_> {
+    type Sys = sys::MemoryBarrierAccessFlags3KHR;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::MemoryBarrierAccessFlags3KHR, Fault> {
+        Ok(sys::MemoryBarrierAccessFlags3KHR {
+            s_type: 1000574002i32,
+            p_next: l.chain(self.p_next)?,
+            src_access_mask3: self.src_access_mask3.0,
+            dst_access_mask3: self.dst_access_mask3.0,
+        })
+    }
+}
 impl Lower for venus::MemoryDedicatedRequirements<'_> {
     type Sys = sys::MemoryDedicatedRequirements;
     fn lower(
@@ -287,6 +348,31 @@ impl<'a> Raise<'a> for venus::MemoryRequirements2<'a> {
             memory_requirements: self
                 .memory_requirements
                 .raise(&sys.memory_requirements, arena)?,
+        })
+    }
+}
+impl Lower for venus::MultisampledRenderToSingleSampledInfoEXT<'_> {
+    type Sys = sys::MultisampledRenderToSingleSampledInfoEXT;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::MultisampledRenderToSingleSampledInfoEXT, Fault> {
+        Ok(sys::MultisampledRenderToSingleSampledInfoEXT {
+            s_type: 1000376002i32,
+            p_next: l.chain(self.p_next)?,
+            multisampled_render_to_single_sampled_enable: self
+                .multisampled_render_to_single_sampled_enable,
+            rasterization_samples: self.rasterization_samples.0,
+        })
+    }
+}
+impl Lower for venus::Offset2D {
+    type Sys = sys::Offset2D;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::Offset2D, Fault> {
+        let _ = l;
+        Ok(sys::Offset2D {
+            x: self.x,
+            y: self.y,
         })
     }
 }
@@ -469,6 +555,47 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceFeatures2<'a> {
         })
     }
 }
+impl Lower for venus::PipelineCreateFlags2CreateInfo<'_> {
+    type Sys = sys::PipelineCreateFlags2CreateInfo;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::PipelineCreateFlags2CreateInfo, Fault> {
+        Ok(sys::PipelineCreateFlags2CreateInfo {
+            s_type: 1000470005i32,
+            p_next: l.chain(self.p_next)?,
+            flags: self.flags.0,
+        })
+    }
+}
+impl Lower for venus::PipelineCreationFeedback {
+    type Sys = sys::PipelineCreationFeedback;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::PipelineCreationFeedback, Fault> {
+        let _ = l;
+        Ok(sys::PipelineCreationFeedback {
+            flags: self.flags.0,
+            duration: self.duration,
+        })
+    }
+}
+impl Lower for venus::PipelineCreationFeedbackCreateInfo<'_> {
+    type Sys = sys::PipelineCreationFeedbackCreateInfo;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::PipelineCreationFeedbackCreateInfo, Fault> {
+        Ok(sys::PipelineCreationFeedbackCreateInfo {
+            s_type: 1000192000i32,
+            p_next: l.chain(self.p_next)?,
+            p_pipeline_creation_feedback: l
+                .out_pointer(self.p_pipeline_creation_feedback)?,
+            pipeline_stage_creation_feedback_count: self
+                .pipeline_stage_creation_feedback_count,
+            p_pipeline_stage_creation_feedbacks: l
+                .out_array(self.p_pipeline_stage_creation_feedbacks)?,
+        })
+    }
+}
 impl Lower for venus::PipelineLayoutCreateInfo<'_> {
     type Sys = sys::PipelineLayoutCreateInfo;
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::PipelineLayoutCreateInfo, Fault> {
@@ -483,6 +610,52 @@ impl Lower for venus::PipelineLayoutCreateInfo<'_> {
         })
     }
 }
+impl Lower for venus::PipelineRobustnessCreateInfo<'_> {
+    type Sys = sys::PipelineRobustnessCreateInfo;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::PipelineRobustnessCreateInfo, Fault> {
+        Ok(sys::PipelineRobustnessCreateInfo {
+            s_type: 1000068000i32,
+            p_next: l.chain(self.p_next)?,
+            storage_buffers: self.storage_buffers.0,
+            uniform_buffers: self.uniform_buffers.0,
+            vertex_inputs: self.vertex_inputs.0,
+            images: self.images.0,
+        })
+    }
+}
+impl Lower for venus::PipelineShaderStageCreateInfo<'_> {
+    type Sys = sys::PipelineShaderStageCreateInfo;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::PipelineShaderStageCreateInfo, Fault> {
+        Ok(sys::PipelineShaderStageCreateInfo {
+            s_type: 18i32,
+            p_next: l.chain(self.p_next)?,
+            flags: self.flags.0,
+            stage: self.stage.0,
+            module: l.handle(self.module)?,
+            p_name: self.p_name.map_or(ptr::null(), |s| s.as_ptr()),
+            p_specialization_info: l.pointer(self.p_specialization_info)?,
+        })
+    }
+}
+impl Lower for venus::PipelineShaderStageRequiredSubgroupSizeCreateInfo<'_> {
+    type Sys = sys::PipelineShaderStageRequiredSubgroupSizeCreateInfo;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::PipelineShaderStageRequiredSubgroupSizeCreateInfo, Fault> {
+        Ok(sys::PipelineShaderStageRequiredSubgroupSizeCreateInfo {
+            s_type: 1000225001i32,
+            p_next: l.chain(self.p_next)?,
+            required_subgroup_size: self.required_subgroup_size,
+        })
+    }
+}
 impl Lower for venus::PushConstantRange {
     type Sys = sys::PushConstantRange;
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::PushConstantRange, Fault> {
@@ -491,6 +664,72 @@ impl Lower for venus::PushConstantRange {
             stage_flags: self.stage_flags.0,
             offset: self.offset,
             size: self.size,
+        })
+    }
+}
+impl Lower for venus::Rect2D {
+    type Sys = sys::Rect2D;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::Rect2D, Fault> {
+        Ok(sys::Rect2D {
+            offset: self.offset.lower(l)?,
+            extent: self.extent.lower(l)?,
+        })
+    }
+}
+impl Lower for venus::RenderingAttachmentLocationInfo<'_> {
+    type Sys = sys::RenderingAttachmentLocationInfo;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::RenderingAttachmentLocationInfo, Fault> {
+        Ok(sys::RenderingAttachmentLocationInfo {
+            s_type: 1000232001i32,
+            p_next: l.chain(self.p_next)?,
+            color_attachment_count: self.color_attachment_count,
+            p_color_attachment_locations: l
+                .plain_array(self.p_color_attachment_locations),
+        })
+    }
+}
+impl Lower for venus::RenderingInputAttachmentIndexInfo<'_> {
+    type Sys = sys::RenderingInputAttachmentIndexInfo;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::RenderingInputAttachmentIndexInfo, Fault> {
+        Ok(sys::RenderingInputAttachmentIndexInfo {
+            s_type: 1000232002i32,
+            p_next: l.chain(self.p_next)?,
+            color_attachment_count: self.color_attachment_count,
+            p_color_attachment_input_indices: l
+                .plain_array(self.p_color_attachment_input_indices),
+            p_depth_input_attachment_index: l
+                .plain_pointer(self.p_depth_input_attachment_index),
+            p_stencil_input_attachment_index: l
+                .plain_pointer(self.p_stencil_input_attachment_index),
+        })
+    }
+}
+impl Lower for venus::SampleLocationEXT {
+    type Sys = sys::SampleLocationEXT;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::SampleLocationEXT, Fault> {
+        let _ = l;
+        Ok(sys::SampleLocationEXT {
+            x: self.x,
+            y: self.y,
+        })
+    }
+}
+impl Lower for venus::SampleLocationsInfoEXT<'_> {
+    type Sys = sys::SampleLocationsInfoEXT;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::SampleLocationsInfoEXT, Fault> {
+        Ok(sys::SampleLocationsInfoEXT {
+            s_type: 1000143000i32,
+            p_next: l.chain(self.p_next)?,
+            sample_locations_per_pixel: self.sample_locations_per_pixel.0,
+            sample_location_grid_size: self.sample_location_grid_size.lower(l)?,
+            sample_locations_count: self.sample_locations_count,
+            p_sample_locations: l.array(self.p_sample_locations)?,
         })
     }
 }
@@ -512,6 +751,18 @@ impl Lower for venus::SemaphoreTypeCreateInfo<'_> {
             p_next: l.chain(self.p_next)?,
             semaphore_type: self.semaphore_type.0,
             initial_value: self.initial_value,
+        })
+    }
+}
+impl Lower for venus::ShaderModuleCreateInfo<'_> {
+    type Sys = sys::ShaderModuleCreateInfo;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::ShaderModuleCreateInfo, Fault> {
+        Ok(sys::ShaderModuleCreateInfo {
+            s_type: 16i32,
+            p_next: l.chain(self.p_next)?,
+            flags: self.flags.0,
+            code_size: self.code_size as usize,
+            p_code: l.plain_array(self.p_code),
         })
     }
 }
@@ -541,6 +792,42 @@ impl<'a> Raise<'a> for venus::SparseImageFormatProperties {
                 .image_granularity
                 .raise(&sys.image_granularity, arena)?,
             flags: venus::SparseImageFormatFlags(sys.flags),
+        })
+    }
+}
+impl Lower for venus::SpecializationInfo<'_> {
+    type Sys = sys::SpecializationInfo;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::SpecializationInfo, Fault> {
+        Ok(sys::SpecializationInfo {
+            map_entry_count: self.map_entry_count,
+            p_map_entries: l.array(self.p_map_entries)?,
+            data_size: self.data_size as usize,
+            p_data: l.plain_array(self.p_data),
+        })
+    }
+}
+impl Lower for venus::SpecializationMapEntry {
+    type Sys = sys::SpecializationMapEntry;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::SpecializationMapEntry, Fault> {
+        let _ = l;
+        Ok(sys::SpecializationMapEntry {
+            constant_id: self.constant_id,
+            offset: self.offset,
+            size: self.size as usize,
+        })
+    }
+}
+impl Lower for venus::Viewport {
+    type Sys = sys::Viewport;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::Viewport, Fault> {
+        let _ = l;
+        Ok(sys::Viewport {
+            x: self.x,
+            y: self.y,
+            width: self.width,
+            height: self.height,
+            min_depth: self.min_depth,
+            max_depth: self.max_depth,
         })
     }
 }
@@ -594,6 +881,26 @@ impl Lower for venus::ClearColorValue {
                 venus::ClearColorValue::Uint32(value) => {
                     sys::ClearColorValue {
                         uint32: *value,
+                    }
+                }
+            },
+        )
+    }
+}
+impl Lower for venus::ClearValue {
+    type Sys = sys::ClearValue;
+    fn lower(&self, l: &Lowering<'_>) -> Result<sys::ClearValue, Fault> {
+        let _ = l;
+        Ok(
+            match self {
+                venus::ClearValue::Color(value) => {
+                    sys::ClearValue {
+                        color: (*value).lower(l)?,
+                    }
+                }
+                venus::ClearValue::DepthStencil(value) => {
+                    sys::ClearValue {
+                        depth_stencil: (*value).lower(l)?,
                     }
                 }
             },

@@ -144,8 +144,8 @@ fn fields(protocol: &Protocol, params: &[&Param]) -> Vec<TokenStream> {
 
 /// `<'a>` when any field borrows.
 pub fn generics(protocol: &Protocol, params: &[&Param]) -> TokenStream {
-    let borrows =
-        params.iter().any(|p| p.member.shape != Shape::Value || protocol.needs_lifetime(&p.member.ty));
+    let owned = |shape: &Shape| matches!(shape, Shape::Value | Shape::Fixed(_));
+    let borrows = params.iter().any(|p| !owned(&p.member.shape) || protocol.needs_lifetime(&p.member.ty));
     if borrows {
         quote! { <'a> }
     } else {

@@ -34,6 +34,9 @@ pub fn modules(protocol: &mut Protocol) {
             queue.extend(struct_name(&param.member.ty).map(|name| (name, command.module.clone())));
         }
     }
+    // Unions are shared, and so is what they hold.
+    let held = protocol.unions.values().flat_map(|union| &union.members);
+    queue.extend(held.filter_map(|m| Some((struct_name(&m.member.ty)?, "types".to_owned()))));
     while let Some((name, user)) = queue.pop() {
         let found = &protocol.structs[&name];
         let user = own_module(found).map_or(user, str::to_owned);

@@ -17,7 +17,11 @@ impl Resolver<'_> {
             ensure!(clash.is_none(), "commands.toml: {name} has two numbers");
         }
         for group in &self.allow.groups {
-            protocol.groups.push(Group { name: group.name.clone(), doc: group.doc.clone() });
+            protocol.groups.push(Group {
+                name: group.name.clone(),
+                doc: group.doc.clone(),
+                graphics: group.graphics,
+            });
             for name in &group.commands {
                 let canonical = self.aliases.canonical(name);
                 let number = numbers.get(canonical).with_context(|| format!("{name}: no command number"))?;

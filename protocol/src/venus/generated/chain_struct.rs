@@ -23,14 +23,23 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceTransformFeedbackPropertiesEXT(
         &'a PhysicalDeviceTransformFeedbackPropertiesEXT<'a>,
     ),
+    PipelineRasterizationStateStreamCreateInfoEXT(
+        &'a PipelineRasterizationStateStreamCreateInfoEXT<'a>,
+    ),
+    PipelineRenderingCreateInfo(&'a PipelineRenderingCreateInfo<'a>),
     PhysicalDeviceDynamicRenderingFeatures(
         &'a PhysicalDeviceDynamicRenderingFeatures<'a>,
     ),
     CommandBufferInheritanceRenderingInfo(&'a CommandBufferInheritanceRenderingInfo<'a>),
+    RenderingFragmentShadingRateAttachmentInfoKHR(
+        &'a RenderingFragmentShadingRateAttachmentInfoKHR<'a>,
+    ),
+    RenderPassMultiviewCreateInfo(&'a RenderPassMultiviewCreateInfo<'a>),
     PhysicalDeviceMultiviewFeatures(&'a PhysicalDeviceMultiviewFeatures<'a>),
     PhysicalDeviceMultiviewProperties(&'a PhysicalDeviceMultiviewProperties<'a>),
     PhysicalDeviceFeatures2(&'a PhysicalDeviceFeatures2<'a>),
     MemoryAllocateFlagsInfo(&'a MemoryAllocateFlagsInfo<'a>),
+    DeviceGroupRenderPassBeginInfo(&'a DeviceGroupRenderPassBeginInfo<'a>),
     DeviceGroupCommandBufferBeginInfo(&'a DeviceGroupCommandBufferBeginInfo<'a>),
     DeviceGroupSubmitInfo(&'a DeviceGroupSubmitInfo<'a>),
     BindBufferMemoryDeviceGroupInfo(&'a BindBufferMemoryDeviceGroupInfo<'a>),
@@ -74,15 +83,29 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceConservativeRasterizationPropertiesEXT(
         &'a PhysicalDeviceConservativeRasterizationPropertiesEXT<'a>,
     ),
+    PipelineRasterizationConservativeStateCreateInfoEXT(
+        &'a PipelineRasterizationConservativeStateCreateInfoEXT<'a>,
+    ),
     PhysicalDeviceDepthClipEnableFeaturesEXT(
         &'a PhysicalDeviceDepthClipEnableFeaturesEXT<'a>,
+    ),
+    PipelineRasterizationDepthClipStateCreateInfoEXT(
+        &'a PipelineRasterizationDepthClipStateCreateInfoEXT<'a>,
     ),
     PhysicalDeviceImagelessFramebufferFeatures(
         &'a PhysicalDeviceImagelessFramebufferFeatures<'a>,
     ),
+    FramebufferAttachmentsCreateInfo(&'a FramebufferAttachmentsCreateInfo<'a>),
+    RenderPassAttachmentBeginInfo(&'a RenderPassAttachmentBeginInfo<'a>),
     ExportFenceCreateInfo(&'a ExportFenceCreateInfo<'a>),
     PhysicalDevicePointClippingProperties(&'a PhysicalDevicePointClippingProperties<'a>),
+    RenderPassInputAttachmentAspectCreateInfo(
+        &'a RenderPassInputAttachmentAspectCreateInfo<'a>,
+    ),
     ImageViewUsageCreateInfo(&'a ImageViewUsageCreateInfo<'a>),
+    PipelineTessellationDomainOriginStateCreateInfo(
+        &'a PipelineTessellationDomainOriginStateCreateInfo<'a>,
+    ),
     PhysicalDeviceVariablePointersFeatures(
         &'a PhysicalDeviceVariablePointersFeatures<'a>,
     ),
@@ -106,6 +129,10 @@ pub enum ChainStruct<'a> {
         &'a PhysicalDeviceShaderBfloat16FeaturesKHR<'a>,
     ),
     SampleLocationsInfoEXT(&'a SampleLocationsInfoEXT<'a>),
+    RenderPassSampleLocationsBeginInfoEXT(&'a RenderPassSampleLocationsBeginInfoEXT<'a>),
+    PipelineSampleLocationsStateCreateInfoEXT(
+        &'a PipelineSampleLocationsStateCreateInfoEXT<'a>,
+    ),
     PhysicalDeviceSampleLocationsPropertiesEXT(
         &'a PhysicalDeviceSampleLocationsPropertiesEXT<'a>,
     ),
@@ -120,6 +147,9 @@ pub enum ChainStruct<'a> {
     ),
     PhysicalDeviceBlendOperationAdvancedPropertiesEXT(
         &'a PhysicalDeviceBlendOperationAdvancedPropertiesEXT<'a>,
+    ),
+    PipelineColorBlendAdvancedStateCreateInfoEXT(
+        &'a PipelineColorBlendAdvancedStateCreateInfoEXT<'a>,
     ),
     SamplerYcbcrConversionInfo(&'a SamplerYcbcrConversionInfo<'a>),
     BindImagePlaneMemoryInfo(&'a BindImagePlaneMemoryInfo<'a>),
@@ -175,6 +205,9 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceVertexAttributeDivisorPropertiesEXT(
         &'a PhysicalDeviceVertexAttributeDivisorPropertiesEXT<'a>,
     ),
+    PipelineVertexInputDivisorStateCreateInfo(
+        &'a PipelineVertexInputDivisorStateCreateInfo<'a>,
+    ),
     PhysicalDeviceVertexAttributeDivisorFeatures(
         &'a PhysicalDeviceVertexAttributeDivisorFeatures<'a>,
     ),
@@ -184,6 +217,7 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceDepthStencilResolveProperties(
         &'a PhysicalDeviceDepthStencilResolveProperties<'a>,
     ),
+    SubpassDescriptionDepthStencilResolve(&'a SubpassDescriptionDepthStencilResolve<'a>),
     PhysicalDeviceComputeShaderDerivativesFeaturesKHR(
         &'a PhysicalDeviceComputeShaderDerivativesFeaturesKHR<'a>,
     ),
@@ -217,6 +251,10 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceSubgroupSizeControlFeatures(
         &'a PhysicalDeviceSubgroupSizeControlFeatures<'a>,
     ),
+    FragmentShadingRateAttachmentInfoKHR(&'a FragmentShadingRateAttachmentInfoKHR<'a>),
+    PipelineFragmentShadingRateStateCreateInfoKHR(
+        &'a PipelineFragmentShadingRateStateCreateInfoKHR<'a>,
+    ),
     PhysicalDeviceFragmentShadingRatePropertiesKHR(
         &'a PhysicalDeviceFragmentShadingRatePropertiesKHR<'a>,
     ),
@@ -240,6 +278,8 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceSeparateDepthStencilLayoutsFeatures(
         &'a PhysicalDeviceSeparateDepthStencilLayoutsFeatures<'a>,
     ),
+    AttachmentReferenceStencilLayout(&'a AttachmentReferenceStencilLayout<'a>),
+    AttachmentDescriptionStencilLayout(&'a AttachmentDescriptionStencilLayout<'a>),
     PhysicalDeviceBufferDeviceAddressFeaturesEXT(
         &'a PhysicalDeviceBufferDeviceAddressFeaturesEXT<'a>,
     ),
@@ -257,6 +297,9 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceProvokingVertexFeaturesEXT(
         &'a PhysicalDeviceProvokingVertexFeaturesEXT<'a>,
     ),
+    PipelineRasterizationProvokingVertexStateCreateInfoEXT(
+        &'a PipelineRasterizationProvokingVertexStateCreateInfoEXT<'a>,
+    ),
     PhysicalDeviceProvokingVertexPropertiesEXT(
         &'a PhysicalDeviceProvokingVertexPropertiesEXT<'a>,
     ),
@@ -269,6 +312,9 @@ pub enum ChainStruct<'a> {
     ),
     PhysicalDeviceLineRasterizationFeatures(
         &'a PhysicalDeviceLineRasterizationFeatures<'a>,
+    ),
+    PipelineRasterizationLineStateCreateInfo(
+        &'a PipelineRasterizationLineStateCreateInfo<'a>,
     ),
     PhysicalDeviceLineRasterizationProperties(
         &'a PhysicalDeviceLineRasterizationProperties<'a>,
@@ -306,6 +352,7 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceDepthBiasControlFeaturesEXT(
         &'a PhysicalDeviceDepthBiasControlFeaturesEXT<'a>,
     ),
+    DepthBiasRepresentationInfoEXT(&'a DepthBiasRepresentationInfoEXT<'a>),
     PhysicalDeviceRobustness2FeaturesKHR(&'a PhysicalDeviceRobustness2FeaturesKHR<'a>),
     PhysicalDeviceRobustness2PropertiesKHR(
         &'a PhysicalDeviceRobustness2PropertiesKHR<'a>,
@@ -317,11 +364,13 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceCustomBorderColorFeaturesEXT(
         &'a PhysicalDeviceCustomBorderColorFeaturesEXT<'a>,
     ),
+    PipelineLibraryCreateInfoKHR(&'a PipelineLibraryCreateInfoKHR<'a>),
     PhysicalDevicePrivateDataFeatures(&'a PhysicalDevicePrivateDataFeatures<'a>),
     DevicePrivateDataCreateInfo(&'a DevicePrivateDataCreateInfo<'a>),
     PhysicalDevicePipelineCreationCacheControlFeatures(
         &'a PhysicalDevicePipelineCreationCacheControlFeatures<'a>,
     ),
+    MemoryBarrier2(&'a MemoryBarrier2<'a>),
     PhysicalDeviceSynchronization2Features(
         &'a PhysicalDeviceSynchronization2Features<'a>,
     ),
@@ -331,6 +380,7 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceGraphicsPipelineLibraryPropertiesEXT(
         &'a PhysicalDeviceGraphicsPipelineLibraryPropertiesEXT<'a>,
     ),
+    GraphicsPipelineLibraryCreateInfoEXT(&'a GraphicsPipelineLibraryCreateInfoEXT<'a>),
     PhysicalDeviceFragmentShaderBarycentricPropertiesKHR(
         &'a PhysicalDeviceFragmentShaderBarycentricPropertiesKHR<'a>,
     ),
@@ -366,6 +416,9 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceDepthClipControlFeaturesEXT(
         &'a PhysicalDeviceDepthClipControlFeaturesEXT<'a>,
     ),
+    PipelineViewportDepthClipControlCreateInfoEXT(
+        &'a PipelineViewportDepthClipControlCreateInfoEXT<'a>,
+    ),
     PhysicalDevicePrimitiveTopologyListRestartFeaturesEXT(
         &'a PhysicalDevicePrimitiveTopologyListRestartFeaturesEXT<'a>,
     ),
@@ -374,12 +427,16 @@ pub enum ChainStruct<'a> {
         &'a PhysicalDeviceMultisampledRenderToSingleSampledFeaturesEXT<'a>,
     ),
     SubpassResolvePerformanceQueryEXT(&'a SubpassResolvePerformanceQueryEXT<'a>),
+    MultisampledRenderToSingleSampledInfoEXT(
+        &'a MultisampledRenderToSingleSampledInfoEXT<'a>,
+    ),
     PhysicalDeviceExtendedDynamicState2FeaturesEXT(
         &'a PhysicalDeviceExtendedDynamicState2FeaturesEXT<'a>,
     ),
     PhysicalDeviceColorWriteEnableFeaturesEXT(
         &'a PhysicalDeviceColorWriteEnableFeaturesEXT<'a>,
     ),
+    PipelineColorWriteCreateInfoEXT(&'a PipelineColorWriteCreateInfoEXT<'a>),
     PhysicalDevicePrimitivesGeneratedQueryFeaturesEXT(
         &'a PhysicalDevicePrimitivesGeneratedQueryFeaturesEXT<'a>,
     ),
@@ -483,6 +540,7 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceUnifiedImageLayoutsFeaturesKHR(
         &'a PhysicalDeviceUnifiedImageLayoutsFeaturesKHR<'a>,
     ),
+    AttachmentFeedbackLoopInfoEXT(&'a AttachmentFeedbackLoopInfoEXT<'a>),
     PhysicalDeviceShaderFloatControls2Features(
         &'a PhysicalDeviceShaderFloatControls2Features<'a>,
     ),
@@ -512,6 +570,9 @@ pub enum ChainStruct<'a> {
     PhysicalDeviceDepthClampControlFeaturesEXT(
         &'a PhysicalDeviceDepthClampControlFeaturesEXT<'a>,
     ),
+    PipelineViewportDepthClampControlCreateInfoEXT(
+        &'a PipelineViewportDepthClampControlCreateInfoEXT<'a>,
+    ),
     PhysicalDeviceVertexAttributeRobustnessFeaturesEXT(
         &'a PhysicalDeviceVertexAttributeRobustnessFeaturesEXT<'a>,
     ),
@@ -538,12 +599,17 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceVulkan14Properties(_) => 56,
             Self::PhysicalDeviceTransformFeedbackFeaturesEXT(_) => 1000028000,
             Self::PhysicalDeviceTransformFeedbackPropertiesEXT(_) => 1000028001,
+            Self::PipelineRasterizationStateStreamCreateInfoEXT(_) => 1000028002,
+            Self::PipelineRenderingCreateInfo(_) => 1000044002,
             Self::PhysicalDeviceDynamicRenderingFeatures(_) => 1000044003,
             Self::CommandBufferInheritanceRenderingInfo(_) => 1000044004,
+            Self::RenderingFragmentShadingRateAttachmentInfoKHR(_) => 1000044006,
+            Self::RenderPassMultiviewCreateInfo(_) => 1000053000,
             Self::PhysicalDeviceMultiviewFeatures(_) => 1000053001,
             Self::PhysicalDeviceMultiviewProperties(_) => 1000053002,
             Self::PhysicalDeviceFeatures2(_) => 1000059000,
             Self::MemoryAllocateFlagsInfo(_) => 1000060000,
+            Self::DeviceGroupRenderPassBeginInfo(_) => 1000060003,
             Self::DeviceGroupCommandBufferBeginInfo(_) => 1000060004,
             Self::DeviceGroupSubmitInfo(_) => 1000060005,
             Self::BindBufferMemoryDeviceGroupInfo(_) => 1000060013,
@@ -569,11 +635,17 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDevice16BitStorageFeatures(_) => 1000083000,
             Self::PhysicalDeviceSubgroupProperties(_) => 1000094000,
             Self::PhysicalDeviceConservativeRasterizationPropertiesEXT(_) => 1000101000,
+            Self::PipelineRasterizationConservativeStateCreateInfoEXT(_) => 1000101001,
             Self::PhysicalDeviceDepthClipEnableFeaturesEXT(_) => 1000102000,
+            Self::PipelineRasterizationDepthClipStateCreateInfoEXT(_) => 1000102001,
             Self::PhysicalDeviceImagelessFramebufferFeatures(_) => 1000108000,
+            Self::FramebufferAttachmentsCreateInfo(_) => 1000108001,
+            Self::RenderPassAttachmentBeginInfo(_) => 1000108003,
             Self::ExportFenceCreateInfo(_) => 1000113000,
             Self::PhysicalDevicePointClippingProperties(_) => 1000117000,
+            Self::RenderPassInputAttachmentAspectCreateInfo(_) => 1000117001,
             Self::ImageViewUsageCreateInfo(_) => 1000117002,
+            Self::PipelineTessellationDomainOriginStateCreateInfo(_) => 1000117003,
             Self::PhysicalDeviceVariablePointersFeatures(_) => 1000120000,
             Self::MemoryDedicatedRequirements(_) => 1000127000,
             Self::MemoryDedicatedAllocateInfo(_) => 1000127001,
@@ -585,6 +657,8 @@ impl<'a> ChainStruct<'a> {
             Self::DescriptorPoolInlineUniformBlockCreateInfo(_) => 1000138003,
             Self::PhysicalDeviceShaderBfloat16FeaturesKHR(_) => 1000141000,
             Self::SampleLocationsInfoEXT(_) => 1000143000,
+            Self::RenderPassSampleLocationsBeginInfoEXT(_) => 1000143001,
+            Self::PipelineSampleLocationsStateCreateInfoEXT(_) => 1000143002,
             Self::PhysicalDeviceSampleLocationsPropertiesEXT(_) => 1000143003,
             Self::ProtectedSubmitInfo(_) => 1000145000,
             Self::PhysicalDeviceProtectedMemoryFeatures(_) => 1000145001,
@@ -592,6 +666,7 @@ impl<'a> ChainStruct<'a> {
             Self::ImageFormatListCreateInfo(_) => 1000147000,
             Self::PhysicalDeviceBlendOperationAdvancedFeaturesEXT(_) => 1000148000,
             Self::PhysicalDeviceBlendOperationAdvancedPropertiesEXT(_) => 1000148001,
+            Self::PipelineColorBlendAdvancedStateCreateInfoEXT(_) => 1000148002,
             Self::SamplerYcbcrConversionInfo(_) => 1000156001,
             Self::BindImagePlaneMemoryInfo(_) => 1000156002,
             Self::ImagePlaneMemoryRequirementsInfo(_) => 1000156003,
@@ -616,11 +691,13 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceShaderAtomicInt64Features(_) => 1000180000,
             Self::PhysicalDeviceShaderClockFeaturesKHR(_) => 1000181000,
             Self::PhysicalDeviceVertexAttributeDivisorPropertiesEXT(_) => 1000190000,
+            Self::PipelineVertexInputDivisorStateCreateInfo(_) => 1000190001,
             Self::PhysicalDeviceVertexAttributeDivisorFeatures(_) => 1000190002,
             Self::PipelineCreationFeedbackCreateInfo(_) => 1000192000,
             Self::PhysicalDeviceDriverProperties(_) => 1000196000,
             Self::PhysicalDeviceFloatControlsProperties(_) => 1000197000,
             Self::PhysicalDeviceDepthStencilResolveProperties(_) => 1000199000,
+            Self::SubpassDescriptionDepthStencilResolve(_) => 1000199001,
             Self::PhysicalDeviceComputeShaderDerivativesFeaturesKHR(_) => 1000201000,
             Self::PhysicalDeviceFragmentShaderBarycentricFeaturesKHR(_) => 1000203000,
             Self::PhysicalDeviceTimelineSemaphoreFeatures(_) => 1000207000,
@@ -634,6 +711,8 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceSubgroupSizeControlProperties(_) => 1000225000,
             Self::PipelineShaderStageRequiredSubgroupSizeCreateInfo(_) => 1000225001,
             Self::PhysicalDeviceSubgroupSizeControlFeatures(_) => 1000225002,
+            Self::FragmentShadingRateAttachmentInfoKHR(_) => 1000226000,
+            Self::PipelineFragmentShadingRateStateCreateInfoKHR(_) => 1000226001,
             Self::PhysicalDeviceFragmentShadingRatePropertiesKHR(_) => 1000226002,
             Self::PhysicalDeviceFragmentShadingRateFeaturesKHR(_) => 1000226003,
             Self::PhysicalDeviceDynamicRenderingLocalReadFeatures(_) => 1000232000,
@@ -643,6 +722,8 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceShaderQuadControlFeaturesKHR(_) => 1000235000,
             Self::PhysicalDeviceMemoryBudgetPropertiesEXT(_) => 1000237000,
             Self::PhysicalDeviceSeparateDepthStencilLayoutsFeatures(_) => 1000241000,
+            Self::AttachmentReferenceStencilLayout(_) => 1000241001,
+            Self::AttachmentDescriptionStencilLayout(_) => 1000241002,
             Self::PhysicalDeviceBufferDeviceAddressFeaturesEXT(_) => 1000244000,
             Self::BufferDeviceAddressCreateInfoEXT(_) => 1000244002,
             Self::ImageStencilUsageCreateInfo(_) => 1000246000,
@@ -650,11 +731,13 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceYcbcrImageArraysFeaturesEXT(_) => 1000252000,
             Self::PhysicalDeviceUniformBufferStandardLayoutFeatures(_) => 1000253000,
             Self::PhysicalDeviceProvokingVertexFeaturesEXT(_) => 1000254000,
+            Self::PipelineRasterizationProvokingVertexStateCreateInfoEXT(_) => 1000254001,
             Self::PhysicalDeviceProvokingVertexPropertiesEXT(_) => 1000254002,
             Self::PhysicalDeviceBufferDeviceAddressFeatures(_) => 1000257000,
             Self::BufferOpaqueCaptureAddressCreateInfo(_) => 1000257002,
             Self::MemoryOpaqueCaptureAddressAllocateInfo(_) => 1000257003,
             Self::PhysicalDeviceLineRasterizationFeatures(_) => 1000259000,
+            Self::PipelineRasterizationLineStateCreateInfo(_) => 1000259001,
             Self::PhysicalDeviceLineRasterizationProperties(_) => 1000259002,
             Self::PhysicalDeviceShaderAtomicFloatFeaturesEXT(_) => 1000260000,
             Self::PhysicalDeviceHostQueryResetFeatures(_) => 1000261000,
@@ -671,17 +754,21 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceTexelBufferAlignmentFeaturesEXT(_) => 1000281000,
             Self::PhysicalDeviceTexelBufferAlignmentProperties(_) => 1000281001,
             Self::PhysicalDeviceDepthBiasControlFeaturesEXT(_) => 1000283000,
+            Self::DepthBiasRepresentationInfoEXT(_) => 1000283002,
             Self::PhysicalDeviceRobustness2FeaturesKHR(_) => 1000286000,
             Self::PhysicalDeviceRobustness2PropertiesKHR(_) => 1000286001,
             Self::SamplerCustomBorderColorCreateInfoEXT(_) => 1000287000,
             Self::PhysicalDeviceCustomBorderColorPropertiesEXT(_) => 1000287001,
             Self::PhysicalDeviceCustomBorderColorFeaturesEXT(_) => 1000287002,
+            Self::PipelineLibraryCreateInfoKHR(_) => 1000290000,
             Self::PhysicalDevicePrivateDataFeatures(_) => 1000295000,
             Self::DevicePrivateDataCreateInfo(_) => 1000295001,
             Self::PhysicalDevicePipelineCreationCacheControlFeatures(_) => 1000297000,
+            Self::MemoryBarrier2(_) => 1000314000,
             Self::PhysicalDeviceSynchronization2Features(_) => 1000314007,
             Self::PhysicalDeviceGraphicsPipelineLibraryFeaturesEXT(_) => 1000320000,
             Self::PhysicalDeviceGraphicsPipelineLibraryPropertiesEXT(_) => 1000320001,
+            Self::GraphicsPipelineLibraryCreateInfoEXT(_) => 1000320002,
             Self::PhysicalDeviceFragmentShaderBarycentricPropertiesKHR(_) => 1000322000,
             Self::PhysicalDeviceShaderSubgroupUniformControlFlowFeaturesKHR(_) => {
                 1000323000
@@ -701,14 +788,17 @@ impl<'a> ChainStruct<'a> {
             Self::MutableDescriptorTypeCreateInfoEXT(_) => 1000351002,
             Self::PhysicalDeviceVertexInputDynamicStateFeaturesEXT(_) => 1000352000,
             Self::PhysicalDeviceDepthClipControlFeaturesEXT(_) => 1000355000,
+            Self::PipelineViewportDepthClipControlCreateInfoEXT(_) => 1000355001,
             Self::PhysicalDevicePrimitiveTopologyListRestartFeaturesEXT(_) => 1000356000,
             Self::FormatProperties3(_) => 1000360000,
             Self::PhysicalDeviceMultisampledRenderToSingleSampledFeaturesEXT(_) => {
                 1000376000
             }
             Self::SubpassResolvePerformanceQueryEXT(_) => 1000376001,
+            Self::MultisampledRenderToSingleSampledInfoEXT(_) => 1000376002,
             Self::PhysicalDeviceExtendedDynamicState2FeaturesEXT(_) => 1000377000,
             Self::PhysicalDeviceColorWriteEnableFeaturesEXT(_) => 1000381000,
+            Self::PipelineColorWriteCreateInfoEXT(_) => 1000381001,
             Self::PhysicalDevicePrimitivesGeneratedQueryFeaturesEXT(_) => 1000382000,
             Self::ImportMemoryResourceInfoMESA(_) => 1000384002,
             Self::MemoryResourceAllocationSizePropertiesMESA(_) => 1000384003,
@@ -758,6 +848,7 @@ impl<'a> ChainStruct<'a> {
             }
             Self::PhysicalDeviceVertexAttributeDivisorProperties(_) => 1000525000,
             Self::PhysicalDeviceUnifiedImageLayoutsFeaturesKHR(_) => 1000527000,
+            Self::AttachmentFeedbackLoopInfoEXT(_) => 1000527001,
             Self::PhysicalDeviceShaderFloatControls2Features(_) => 1000528000,
             Self::PhysicalDeviceShaderExpectAssumeFeatures(_) => 1000544000,
             Self::PhysicalDeviceMaintenance6Features(_) => 1000545000,
@@ -775,6 +866,7 @@ impl<'a> ChainStruct<'a> {
             Self::MemoryBarrierAccessFlags3KHR(_) => 1000574002,
             Self::PhysicalDeviceShaderFmaFeaturesKHR(_) => 1000579000,
             Self::PhysicalDeviceDepthClampControlFeaturesEXT(_) => 1000582000,
+            Self::PipelineViewportDepthClampControlCreateInfoEXT(_) => 1000582001,
             Self::PhysicalDeviceVertexAttributeRobustnessFeaturesEXT(_) => 1000608000,
             Self::PhysicalDeviceZeroInitializeDeviceMemoryFeaturesEXT(_) => 1000620000,
             Self::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT(_) => {
@@ -784,50 +876,57 @@ impl<'a> ChainStruct<'a> {
     }
     /// The sTypes of all variants, ascending.
     pub const S_TYPES: &'static [i32] = &[
-        16, 30, 49, 50, 51, 52, 53, 54, 55, 56, 1000028000, 1000028001, 1000044003,
-        1000044004, 1000053001, 1000053002, 1000059000, 1000060000, 1000060004,
-        1000060005, 1000060013, 1000060014, 1000063000, 1000066000, 1000068000,
-        1000068001, 1000068002, 1000070001, 1000071000, 1000071001, 1000071004,
-        1000072000, 1000072001, 1000072002, 1000074000, 1000077000, 1000080000,
-        1000081000, 1000081001, 1000082000, 1000083000, 1000094000, 1000101000,
-        1000102000, 1000108000, 1000113000, 1000117000, 1000117002, 1000120000,
-        1000127000, 1000127001, 1000130000, 1000130001, 1000138000, 1000138001,
-        1000138002, 1000138003, 1000141000, 1000143000, 1000143003, 1000145000,
-        1000145001, 1000145002, 1000147000, 1000148000, 1000148001, 1000156001,
-        1000156002, 1000156003, 1000156004, 1000156005, 1000158000, 1000158002,
-        1000158003, 1000158004, 1000158006, 1000161000, 1000161001, 1000161002,
-        1000161003, 1000161004, 1000168000, 1000170000, 1000170001, 1000174000,
-        1000175000, 1000177000, 1000180000, 1000181000, 1000190000, 1000190002,
-        1000192000, 1000196000, 1000197000, 1000199000, 1000201000, 1000203000,
-        1000207000, 1000207001, 1000207002, 1000207003, 1000211000, 1000212000,
-        1000215000, 1000221000, 1000225000, 1000225001, 1000225002, 1000226002,
+        16, 30, 49, 50, 51, 52, 53, 54, 55, 56, 1000028000, 1000028001, 1000028002,
+        1000044002, 1000044003, 1000044004, 1000044006, 1000053000, 1000053001,
+        1000053002, 1000059000, 1000060000, 1000060003, 1000060004, 1000060005,
+        1000060013, 1000060014, 1000063000, 1000066000, 1000068000, 1000068001,
+        1000068002, 1000070001, 1000071000, 1000071001, 1000071004, 1000072000,
+        1000072001, 1000072002, 1000074000, 1000077000, 1000080000, 1000081000,
+        1000081001, 1000082000, 1000083000, 1000094000, 1000101000, 1000101001,
+        1000102000, 1000102001, 1000108000, 1000108001, 1000108003, 1000113000,
+        1000117000, 1000117001, 1000117002, 1000117003, 1000120000, 1000127000,
+        1000127001, 1000130000, 1000130001, 1000138000, 1000138001, 1000138002,
+        1000138003, 1000141000, 1000143000, 1000143001, 1000143002, 1000143003,
+        1000145000, 1000145001, 1000145002, 1000147000, 1000148000, 1000148001,
+        1000148002, 1000156001, 1000156002, 1000156003, 1000156004, 1000156005,
+        1000158000, 1000158002, 1000158003, 1000158004, 1000158006, 1000161000,
+        1000161001, 1000161002, 1000161003, 1000161004, 1000168000, 1000170000,
+        1000170001, 1000174000, 1000175000, 1000177000, 1000180000, 1000181000,
+        1000190000, 1000190001, 1000190002, 1000192000, 1000196000, 1000197000,
+        1000199000, 1000199001, 1000201000, 1000203000, 1000207000, 1000207001,
+        1000207002, 1000207003, 1000211000, 1000212000, 1000215000, 1000221000,
+        1000225000, 1000225001, 1000225002, 1000226000, 1000226001, 1000226002,
         1000226003, 1000232000, 1000232001, 1000232002, 1000234000, 1000235000,
-        1000237000, 1000241000, 1000244000, 1000244002, 1000246000, 1000251000,
-        1000252000, 1000253000, 1000254000, 1000254002, 1000257000, 1000257002,
-        1000257003, 1000259000, 1000259002, 1000260000, 1000261000, 1000265000,
-        1000267000, 1000270000, 1000270001, 1000270008, 1000270009, 1000273000,
-        1000276000, 1000280000, 1000280001, 1000281000, 1000281001, 1000283000,
-        1000286000, 1000286001, 1000287000, 1000287001, 1000287002, 1000295000,
-        1000295001, 1000297000, 1000314007, 1000320000, 1000320001, 1000322000,
-        1000323000, 1000325000, 1000328000, 1000328001, 1000330000, 1000335000,
-        1000336000, 1000339000, 1000340000, 1000342000, 1000351000, 1000351002,
-        1000352000, 1000355000, 1000356000, 1000360000, 1000376000, 1000376001,
-        1000377000, 1000381000, 1000382000, 1000384002, 1000384003, 1000384005,
-        1000384006, 1000384007, 1000387000, 1000388000, 1000388001, 1000391000,
-        1000391001, 1000392000, 1000392001, 1000393000, 1000411000, 1000411001,
-        1000413000, 1000413001, 1000416000, 1000418000, 1000418001, 1000421000,
-        1000422000, 1000434000, 1000451000, 1000451001, 1000453000, 1000455000,
-        1000455001, 1000465000, 1000466000, 1000470000, 1000470001, 1000470005,
-        1000470006, 1000495000, 1000495001, 1000498000, 1000499000, 1000506000,
-        1000506002, 1000511000, 1000524000, 1000525000, 1000527000, 1000528000,
+        1000237000, 1000241000, 1000241001, 1000241002, 1000244000, 1000244002,
+        1000246000, 1000251000, 1000252000, 1000253000, 1000254000, 1000254001,
+        1000254002, 1000257000, 1000257002, 1000257003, 1000259000, 1000259001,
+        1000259002, 1000260000, 1000261000, 1000265000, 1000267000, 1000270000,
+        1000270001, 1000270008, 1000270009, 1000273000, 1000276000, 1000280000,
+        1000280001, 1000281000, 1000281001, 1000283000, 1000283002, 1000286000,
+        1000286001, 1000287000, 1000287001, 1000287002, 1000290000, 1000295000,
+        1000295001, 1000297000, 1000314000, 1000314007, 1000320000, 1000320001,
+        1000320002, 1000322000, 1000323000, 1000325000, 1000328000, 1000328001,
+        1000330000, 1000335000, 1000336000, 1000339000, 1000340000, 1000342000,
+        1000351000, 1000351002, 1000352000, 1000355000, 1000355001, 1000356000,
+        1000360000, 1000376000, 1000376001, 1000376002, 1000377000, 1000381000,
+        1000381001, 1000382000, 1000384002, 1000384003, 1000384005, 1000384006,
+        1000384007, 1000387000, 1000388000, 1000388001, 1000391000, 1000391001,
+        1000392000, 1000392001, 1000393000, 1000411000, 1000411001, 1000413000,
+        1000413001, 1000416000, 1000418000, 1000418001, 1000421000, 1000422000,
+        1000434000, 1000451000, 1000451001, 1000453000, 1000455000, 1000455001,
+        1000465000, 1000466000, 1000470000, 1000470001, 1000470005, 1000470006,
+        1000495000, 1000495001, 1000498000, 1000499000, 1000506000, 1000506002,
+        1000511000, 1000524000, 1000525000, 1000527000, 1000527001, 1000528000,
         1000544000, 1000545000, 1000545001, 1000545002, 1000558000, 1000562000,
         1000562001, 1000562002, 1000564000, 1000567000, 1000574000, 1000574002,
-        1000579000, 1000582000, 1000608000, 1000620000, 1000642000,
+        1000579000, 1000582000, 1000582001, 1000608000, 1000620000, 1000642000,
     ];
     /// The sTypes that a struct, given by its Rust name, accepts in its chain.
     #[cfg(feature = "driver")]
     pub fn accepted_by(owner: &str) -> &'static [i32] {
         match owner {
+            AttachmentDescription2::NAME => AttachmentDescription2::EXTENDED_BY,
+            AttachmentReference2::NAME => AttachmentReference2::EXTENDED_BY,
             BindBufferMemoryInfo::NAME => BindBufferMemoryInfo::EXTENDED_BY,
             BindDescriptorSetsInfo::NAME => BindDescriptorSetsInfo::EXTENDED_BY,
             BindImageMemoryInfo::NAME => BindImageMemoryInfo::EXTENDED_BY,
@@ -840,6 +939,7 @@ impl<'a> ChainStruct<'a> {
                 CommandBufferInheritanceInfo::EXTENDED_BY
             }
             ComputePipelineCreateInfo::NAME => ComputePipelineCreateInfo::EXTENDED_BY,
+            DepthBiasInfoEXT::NAME => DepthBiasInfoEXT::EXTENDED_BY,
             DescriptorPoolCreateInfo::NAME => DescriptorPoolCreateInfo::EXTENDED_BY,
             DescriptorSetAllocateInfo::NAME => DescriptorSetAllocateInfo::EXTENDED_BY,
             DescriptorSetLayoutCreateInfo::NAME => {
@@ -851,6 +951,8 @@ impl<'a> ChainStruct<'a> {
             DeviceQueueInfo2::NAME => DeviceQueueInfo2::EXTENDED_BY,
             FenceCreateInfo::NAME => FenceCreateInfo::EXTENDED_BY,
             FormatProperties2::NAME => FormatProperties2::EXTENDED_BY,
+            FramebufferCreateInfo::NAME => FramebufferCreateInfo::EXTENDED_BY,
+            GraphicsPipelineCreateInfo::NAME => GraphicsPipelineCreateInfo::EXTENDED_BY,
             ImageCreateInfo::NAME => ImageCreateInfo::EXTENDED_BY,
             ImageFormatProperties2::NAME => ImageFormatProperties2::EXTENDED_BY,
             ImageMemoryBarrier::NAME => ImageMemoryBarrier::EXTENDED_BY,
@@ -878,16 +980,40 @@ impl<'a> ChainStruct<'a> {
                 PhysicalDeviceMemoryProperties2::EXTENDED_BY
             }
             PhysicalDeviceProperties2::NAME => PhysicalDeviceProperties2::EXTENDED_BY,
+            PipelineColorBlendStateCreateInfo::NAME => {
+                PipelineColorBlendStateCreateInfo::EXTENDED_BY
+            }
+            PipelineMultisampleStateCreateInfo::NAME => {
+                PipelineMultisampleStateCreateInfo::EXTENDED_BY
+            }
+            PipelineRasterizationStateCreateInfo::NAME => {
+                PipelineRasterizationStateCreateInfo::EXTENDED_BY
+            }
             PipelineShaderStageCreateInfo::NAME => {
                 PipelineShaderStageCreateInfo::EXTENDED_BY
+            }
+            PipelineTessellationStateCreateInfo::NAME => {
+                PipelineTessellationStateCreateInfo::EXTENDED_BY
+            }
+            PipelineVertexInputStateCreateInfo::NAME => {
+                PipelineVertexInputStateCreateInfo::EXTENDED_BY
+            }
+            PipelineViewportStateCreateInfo::NAME => {
+                PipelineViewportStateCreateInfo::EXTENDED_BY
             }
             PushConstantsInfo::NAME => PushConstantsInfo::EXTENDED_BY,
             PushDescriptorSetInfo::NAME => PushDescriptorSetInfo::EXTENDED_BY,
             QueueFamilyProperties2::NAME => QueueFamilyProperties2::EXTENDED_BY,
+            RenderPassBeginInfo::NAME => RenderPassBeginInfo::EXTENDED_BY,
+            RenderPassCreateInfo::NAME => RenderPassCreateInfo::EXTENDED_BY,
+            RenderingAttachmentInfo::NAME => RenderingAttachmentInfo::EXTENDED_BY,
+            RenderingInfo::NAME => RenderingInfo::EXTENDED_BY,
             RingCreateInfoMESA::NAME => RingCreateInfoMESA::EXTENDED_BY,
             SamplerCreateInfo::NAME => SamplerCreateInfo::EXTENDED_BY,
             SemaphoreCreateInfo::NAME => SemaphoreCreateInfo::EXTENDED_BY,
             SubmitInfo::NAME => SubmitInfo::EXTENDED_BY,
+            SubpassDependency2::NAME => SubpassDependency2::EXTENDED_BY,
+            SubpassDescription2::NAME => SubpassDescription2::EXTENDED_BY,
             SubresourceLayout2::NAME => SubresourceLayout2::EXTENDED_BY,
             WriteDescriptorSet::NAME => WriteDescriptorSet::EXTENDED_BY,
             _ => &[],
@@ -914,12 +1040,21 @@ impl<'a> ChainStruct<'a> {
             1000028001 => {
                 link(reader).map(Self::PhysicalDeviceTransformFeedbackPropertiesEXT)
             }
+            1000028002 => {
+                link(reader).map(Self::PipelineRasterizationStateStreamCreateInfoEXT)
+            }
+            1000044002 => link(reader).map(Self::PipelineRenderingCreateInfo),
             1000044003 => link(reader).map(Self::PhysicalDeviceDynamicRenderingFeatures),
             1000044004 => link(reader).map(Self::CommandBufferInheritanceRenderingInfo),
+            1000044006 => {
+                link(reader).map(Self::RenderingFragmentShadingRateAttachmentInfoKHR)
+            }
+            1000053000 => link(reader).map(Self::RenderPassMultiviewCreateInfo),
             1000053001 => link(reader).map(Self::PhysicalDeviceMultiviewFeatures),
             1000053002 => link(reader).map(Self::PhysicalDeviceMultiviewProperties),
             1000059000 => link(reader).map(Self::PhysicalDeviceFeatures2),
             1000060000 => link(reader).map(Self::MemoryAllocateFlagsInfo),
+            1000060003 => link(reader).map(Self::DeviceGroupRenderPassBeginInfo),
             1000060004 => link(reader).map(Self::DeviceGroupCommandBufferBeginInfo),
             1000060005 => link(reader).map(Self::DeviceGroupSubmitInfo),
             1000060013 => link(reader).map(Self::BindBufferMemoryDeviceGroupInfo),
@@ -961,15 +1096,30 @@ impl<'a> ChainStruct<'a> {
                 link(reader)
                     .map(Self::PhysicalDeviceConservativeRasterizationPropertiesEXT)
             }
+            1000101001 => {
+                link(reader)
+                    .map(Self::PipelineRasterizationConservativeStateCreateInfoEXT)
+            }
             1000102000 => {
                 link(reader).map(Self::PhysicalDeviceDepthClipEnableFeaturesEXT)
+            }
+            1000102001 => {
+                link(reader).map(Self::PipelineRasterizationDepthClipStateCreateInfoEXT)
             }
             1000108000 => {
                 link(reader).map(Self::PhysicalDeviceImagelessFramebufferFeatures)
             }
+            1000108001 => link(reader).map(Self::FramebufferAttachmentsCreateInfo),
+            1000108003 => link(reader).map(Self::RenderPassAttachmentBeginInfo),
             1000113000 => link(reader).map(Self::ExportFenceCreateInfo),
             1000117000 => link(reader).map(Self::PhysicalDevicePointClippingProperties),
+            1000117001 => {
+                link(reader).map(Self::RenderPassInputAttachmentAspectCreateInfo)
+            }
             1000117002 => link(reader).map(Self::ImageViewUsageCreateInfo),
+            1000117003 => {
+                link(reader).map(Self::PipelineTessellationDomainOriginStateCreateInfo)
+            }
             1000120000 => link(reader).map(Self::PhysicalDeviceVariablePointersFeatures),
             1000127000 => link(reader).map(Self::MemoryDedicatedRequirements),
             1000127001 => link(reader).map(Self::MemoryDedicatedAllocateInfo),
@@ -989,6 +1139,10 @@ impl<'a> ChainStruct<'a> {
             }
             1000141000 => link(reader).map(Self::PhysicalDeviceShaderBfloat16FeaturesKHR),
             1000143000 => link(reader).map(Self::SampleLocationsInfoEXT),
+            1000143001 => link(reader).map(Self::RenderPassSampleLocationsBeginInfoEXT),
+            1000143002 => {
+                link(reader).map(Self::PipelineSampleLocationsStateCreateInfoEXT)
+            }
             1000143003 => {
                 link(reader).map(Self::PhysicalDeviceSampleLocationsPropertiesEXT)
             }
@@ -1001,6 +1155,9 @@ impl<'a> ChainStruct<'a> {
             }
             1000148001 => {
                 link(reader).map(Self::PhysicalDeviceBlendOperationAdvancedPropertiesEXT)
+            }
+            1000148002 => {
+                link(reader).map(Self::PipelineColorBlendAdvancedStateCreateInfoEXT)
             }
             1000156001 => link(reader).map(Self::SamplerYcbcrConversionInfo),
             1000156002 => link(reader).map(Self::BindImagePlaneMemoryInfo),
@@ -1052,6 +1209,9 @@ impl<'a> ChainStruct<'a> {
             1000190000 => {
                 link(reader).map(Self::PhysicalDeviceVertexAttributeDivisorPropertiesEXT)
             }
+            1000190001 => {
+                link(reader).map(Self::PipelineVertexInputDivisorStateCreateInfo)
+            }
             1000190002 => {
                 link(reader).map(Self::PhysicalDeviceVertexAttributeDivisorFeatures)
             }
@@ -1061,6 +1221,7 @@ impl<'a> ChainStruct<'a> {
             1000199000 => {
                 link(reader).map(Self::PhysicalDeviceDepthStencilResolveProperties)
             }
+            1000199001 => link(reader).map(Self::SubpassDescriptionDepthStencilResolve),
             1000201000 => {
                 link(reader).map(Self::PhysicalDeviceComputeShaderDerivativesFeaturesKHR)
             }
@@ -1089,6 +1250,10 @@ impl<'a> ChainStruct<'a> {
             1000225002 => {
                 link(reader).map(Self::PhysicalDeviceSubgroupSizeControlFeatures)
             }
+            1000226000 => link(reader).map(Self::FragmentShadingRateAttachmentInfoKHR),
+            1000226001 => {
+                link(reader).map(Self::PipelineFragmentShadingRateStateCreateInfoKHR)
+            }
             1000226002 => {
                 link(reader).map(Self::PhysicalDeviceFragmentShadingRatePropertiesKHR)
             }
@@ -1110,6 +1275,8 @@ impl<'a> ChainStruct<'a> {
             1000241000 => {
                 link(reader).map(Self::PhysicalDeviceSeparateDepthStencilLayoutsFeatures)
             }
+            1000241001 => link(reader).map(Self::AttachmentReferenceStencilLayout),
+            1000241002 => link(reader).map(Self::AttachmentDescriptionStencilLayout),
             1000244000 => {
                 link(reader).map(Self::PhysicalDeviceBufferDeviceAddressFeaturesEXT)
             }
@@ -1127,6 +1294,10 @@ impl<'a> ChainStruct<'a> {
             1000254000 => {
                 link(reader).map(Self::PhysicalDeviceProvokingVertexFeaturesEXT)
             }
+            1000254001 => {
+                link(reader)
+                    .map(Self::PipelineRasterizationProvokingVertexStateCreateInfoEXT)
+            }
             1000254002 => {
                 link(reader).map(Self::PhysicalDeviceProvokingVertexPropertiesEXT)
             }
@@ -1136,6 +1307,9 @@ impl<'a> ChainStruct<'a> {
             1000257002 => link(reader).map(Self::BufferOpaqueCaptureAddressCreateInfo),
             1000257003 => link(reader).map(Self::MemoryOpaqueCaptureAddressAllocateInfo),
             1000259000 => link(reader).map(Self::PhysicalDeviceLineRasterizationFeatures),
+            1000259001 => {
+                link(reader).map(Self::PipelineRasterizationLineStateCreateInfo)
+            }
             1000259002 => {
                 link(reader).map(Self::PhysicalDeviceLineRasterizationProperties)
             }
@@ -1173,6 +1347,7 @@ impl<'a> ChainStruct<'a> {
             1000283000 => {
                 link(reader).map(Self::PhysicalDeviceDepthBiasControlFeaturesEXT)
             }
+            1000283002 => link(reader).map(Self::DepthBiasRepresentationInfoEXT),
             1000286000 => link(reader).map(Self::PhysicalDeviceRobustness2FeaturesKHR),
             1000286001 => link(reader).map(Self::PhysicalDeviceRobustness2PropertiesKHR),
             1000287000 => link(reader).map(Self::SamplerCustomBorderColorCreateInfoEXT),
@@ -1182,12 +1357,14 @@ impl<'a> ChainStruct<'a> {
             1000287002 => {
                 link(reader).map(Self::PhysicalDeviceCustomBorderColorFeaturesEXT)
             }
+            1000290000 => link(reader).map(Self::PipelineLibraryCreateInfoKHR),
             1000295000 => link(reader).map(Self::PhysicalDevicePrivateDataFeatures),
             1000295001 => link(reader).map(Self::DevicePrivateDataCreateInfo),
             1000297000 => {
                 link(reader)
                     .map(Self::PhysicalDevicePipelineCreationCacheControlFeatures)
             }
+            1000314000 => link(reader).map(Self::MemoryBarrier2),
             1000314007 => link(reader).map(Self::PhysicalDeviceSynchronization2Features),
             1000320000 => {
                 link(reader).map(Self::PhysicalDeviceGraphicsPipelineLibraryFeaturesEXT)
@@ -1196,6 +1373,7 @@ impl<'a> ChainStruct<'a> {
                 link(reader)
                     .map(Self::PhysicalDeviceGraphicsPipelineLibraryPropertiesEXT)
             }
+            1000320002 => link(reader).map(Self::GraphicsPipelineLibraryCreateInfoEXT),
             1000322000 => {
                 link(reader)
                     .map(Self::PhysicalDeviceFragmentShaderBarycentricPropertiesKHR)
@@ -1239,6 +1417,9 @@ impl<'a> ChainStruct<'a> {
             1000355000 => {
                 link(reader).map(Self::PhysicalDeviceDepthClipControlFeaturesEXT)
             }
+            1000355001 => {
+                link(reader).map(Self::PipelineViewportDepthClipControlCreateInfoEXT)
+            }
             1000356000 => {
                 link(reader)
                     .map(Self::PhysicalDevicePrimitiveTopologyListRestartFeaturesEXT)
@@ -1251,12 +1432,16 @@ impl<'a> ChainStruct<'a> {
                     )
             }
             1000376001 => link(reader).map(Self::SubpassResolvePerformanceQueryEXT),
+            1000376002 => {
+                link(reader).map(Self::MultisampledRenderToSingleSampledInfoEXT)
+            }
             1000377000 => {
                 link(reader).map(Self::PhysicalDeviceExtendedDynamicState2FeaturesEXT)
             }
             1000381000 => {
                 link(reader).map(Self::PhysicalDeviceColorWriteEnableFeaturesEXT)
             }
+            1000381001 => link(reader).map(Self::PipelineColorWriteCreateInfoEXT),
             1000382000 => {
                 link(reader).map(Self::PhysicalDevicePrimitivesGeneratedQueryFeaturesEXT)
             }
@@ -1369,6 +1554,7 @@ impl<'a> ChainStruct<'a> {
             1000527000 => {
                 link(reader).map(Self::PhysicalDeviceUnifiedImageLayoutsFeaturesKHR)
             }
+            1000527001 => link(reader).map(Self::AttachmentFeedbackLoopInfoEXT),
             1000528000 => {
                 link(reader).map(Self::PhysicalDeviceShaderFloatControls2Features)
             }
@@ -1397,6 +1583,9 @@ impl<'a> ChainStruct<'a> {
             1000579000 => link(reader).map(Self::PhysicalDeviceShaderFmaFeaturesKHR),
             1000582000 => {
                 link(reader).map(Self::PhysicalDeviceDepthClampControlFeaturesEXT)
+            }
+            1000582001 => {
+                link(reader).map(Self::PipelineViewportDepthClampControlCreateInfoEXT)
             }
             1000608000 => {
                 link(reader)
@@ -2044,16 +2233,25 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceTransformFeedbackPropertiesEXT(link) => {
                 link.encode_members(writer)
             }
+            Self::PipelineRasterizationStateStreamCreateInfoEXT(link) => {
+                link.encode_members(writer)
+            }
+            Self::PipelineRenderingCreateInfo(link) => link.encode_members(writer),
             Self::PhysicalDeviceDynamicRenderingFeatures(link) => {
                 link.encode_members(writer)
             }
             Self::CommandBufferInheritanceRenderingInfo(link) => {
                 link.encode_members(writer)
             }
+            Self::RenderingFragmentShadingRateAttachmentInfoKHR(link) => {
+                link.encode_members(writer)
+            }
+            Self::RenderPassMultiviewCreateInfo(link) => link.encode_members(writer),
             Self::PhysicalDeviceMultiviewFeatures(link) => link.encode_members(writer),
             Self::PhysicalDeviceMultiviewProperties(link) => link.encode_members(writer),
             Self::PhysicalDeviceFeatures2(link) => link.encode_members(writer),
             Self::MemoryAllocateFlagsInfo(link) => link.encode_members(writer),
+            Self::DeviceGroupRenderPassBeginInfo(link) => link.encode_members(writer),
             Self::DeviceGroupCommandBufferBeginInfo(link) => link.encode_members(writer),
             Self::DeviceGroupSubmitInfo(link) => link.encode_members(writer),
             Self::BindBufferMemoryDeviceGroupInfo(link) => link.encode_members(writer),
@@ -2099,17 +2297,31 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceConservativeRasterizationPropertiesEXT(link) => {
                 link.encode_members(writer)
             }
+            Self::PipelineRasterizationConservativeStateCreateInfoEXT(link) => {
+                link.encode_members(writer)
+            }
             Self::PhysicalDeviceDepthClipEnableFeaturesEXT(link) => {
+                link.encode_members(writer)
+            }
+            Self::PipelineRasterizationDepthClipStateCreateInfoEXT(link) => {
                 link.encode_members(writer)
             }
             Self::PhysicalDeviceImagelessFramebufferFeatures(link) => {
                 link.encode_members(writer)
             }
+            Self::FramebufferAttachmentsCreateInfo(link) => link.encode_members(writer),
+            Self::RenderPassAttachmentBeginInfo(link) => link.encode_members(writer),
             Self::ExportFenceCreateInfo(link) => link.encode_members(writer),
             Self::PhysicalDevicePointClippingProperties(link) => {
                 link.encode_members(writer)
             }
+            Self::RenderPassInputAttachmentAspectCreateInfo(link) => {
+                link.encode_members(writer)
+            }
             Self::ImageViewUsageCreateInfo(link) => link.encode_members(writer),
+            Self::PipelineTessellationDomainOriginStateCreateInfo(link) => {
+                link.encode_members(writer)
+            }
             Self::PhysicalDeviceVariablePointersFeatures(link) => {
                 link.encode_members(writer)
             }
@@ -2135,6 +2347,12 @@ impl<'a> ChainStruct<'a> {
                 link.encode_members(writer)
             }
             Self::SampleLocationsInfoEXT(link) => link.encode_members(writer),
+            Self::RenderPassSampleLocationsBeginInfoEXT(link) => {
+                link.encode_members(writer)
+            }
+            Self::PipelineSampleLocationsStateCreateInfoEXT(link) => {
+                link.encode_members(writer)
+            }
             Self::PhysicalDeviceSampleLocationsPropertiesEXT(link) => {
                 link.encode_members(writer)
             }
@@ -2150,6 +2368,9 @@ impl<'a> ChainStruct<'a> {
                 link.encode_members(writer)
             }
             Self::PhysicalDeviceBlendOperationAdvancedPropertiesEXT(link) => {
+                link.encode_members(writer)
+            }
+            Self::PipelineColorBlendAdvancedStateCreateInfoEXT(link) => {
                 link.encode_members(writer)
             }
             Self::SamplerYcbcrConversionInfo(link) => link.encode_members(writer),
@@ -2214,6 +2435,9 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceVertexAttributeDivisorPropertiesEXT(link) => {
                 link.encode_members(writer)
             }
+            Self::PipelineVertexInputDivisorStateCreateInfo(link) => {
+                link.encode_members(writer)
+            }
             Self::PhysicalDeviceVertexAttributeDivisorFeatures(link) => {
                 link.encode_members(writer)
             }
@@ -2223,6 +2447,9 @@ impl<'a> ChainStruct<'a> {
                 link.encode_members(writer)
             }
             Self::PhysicalDeviceDepthStencilResolveProperties(link) => {
+                link.encode_members(writer)
+            }
+            Self::SubpassDescriptionDepthStencilResolve(link) => {
                 link.encode_members(writer)
             }
             Self::PhysicalDeviceComputeShaderDerivativesFeaturesKHR(link) => {
@@ -2260,6 +2487,12 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceSubgroupSizeControlFeatures(link) => {
                 link.encode_members(writer)
             }
+            Self::FragmentShadingRateAttachmentInfoKHR(link) => {
+                link.encode_members(writer)
+            }
+            Self::PipelineFragmentShadingRateStateCreateInfoKHR(link) => {
+                link.encode_members(writer)
+            }
             Self::PhysicalDeviceFragmentShadingRatePropertiesKHR(link) => {
                 link.encode_members(writer)
             }
@@ -2283,6 +2516,8 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceSeparateDepthStencilLayoutsFeatures(link) => {
                 link.encode_members(writer)
             }
+            Self::AttachmentReferenceStencilLayout(link) => link.encode_members(writer),
+            Self::AttachmentDescriptionStencilLayout(link) => link.encode_members(writer),
             Self::PhysicalDeviceBufferDeviceAddressFeaturesEXT(link) => {
                 link.encode_members(writer)
             }
@@ -2300,6 +2535,9 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceProvokingVertexFeaturesEXT(link) => {
                 link.encode_members(writer)
             }
+            Self::PipelineRasterizationProvokingVertexStateCreateInfoEXT(link) => {
+                link.encode_members(writer)
+            }
             Self::PhysicalDeviceProvokingVertexPropertiesEXT(link) => {
                 link.encode_members(writer)
             }
@@ -2313,6 +2551,9 @@ impl<'a> ChainStruct<'a> {
                 link.encode_members(writer)
             }
             Self::PhysicalDeviceLineRasterizationFeatures(link) => {
+                link.encode_members(writer)
+            }
+            Self::PipelineRasterizationLineStateCreateInfo(link) => {
                 link.encode_members(writer)
             }
             Self::PhysicalDeviceLineRasterizationProperties(link) => {
@@ -2361,6 +2602,7 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceDepthBiasControlFeaturesEXT(link) => {
                 link.encode_members(writer)
             }
+            Self::DepthBiasRepresentationInfoEXT(link) => link.encode_members(writer),
             Self::PhysicalDeviceRobustness2FeaturesKHR(link) => {
                 link.encode_members(writer)
             }
@@ -2376,11 +2618,13 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceCustomBorderColorFeaturesEXT(link) => {
                 link.encode_members(writer)
             }
+            Self::PipelineLibraryCreateInfoKHR(link) => link.encode_members(writer),
             Self::PhysicalDevicePrivateDataFeatures(link) => link.encode_members(writer),
             Self::DevicePrivateDataCreateInfo(link) => link.encode_members(writer),
             Self::PhysicalDevicePipelineCreationCacheControlFeatures(link) => {
                 link.encode_members(writer)
             }
+            Self::MemoryBarrier2(link) => link.encode_members(writer),
             Self::PhysicalDeviceSynchronization2Features(link) => {
                 link.encode_members(writer)
             }
@@ -2388,6 +2632,9 @@ impl<'a> ChainStruct<'a> {
                 link.encode_members(writer)
             }
             Self::PhysicalDeviceGraphicsPipelineLibraryPropertiesEXT(link) => {
+                link.encode_members(writer)
+            }
+            Self::GraphicsPipelineLibraryCreateInfoEXT(link) => {
                 link.encode_members(writer)
             }
             Self::PhysicalDeviceFragmentShaderBarycentricPropertiesKHR(link) => {
@@ -2433,6 +2680,9 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceDepthClipControlFeaturesEXT(link) => {
                 link.encode_members(writer)
             }
+            Self::PipelineViewportDepthClipControlCreateInfoEXT(link) => {
+                link.encode_members(writer)
+            }
             Self::PhysicalDevicePrimitiveTopologyListRestartFeaturesEXT(link) => {
                 link.encode_members(writer)
             }
@@ -2441,12 +2691,16 @@ impl<'a> ChainStruct<'a> {
                 link.encode_members(writer)
             }
             Self::SubpassResolvePerformanceQueryEXT(link) => link.encode_members(writer),
+            Self::MultisampledRenderToSingleSampledInfoEXT(link) => {
+                link.encode_members(writer)
+            }
             Self::PhysicalDeviceExtendedDynamicState2FeaturesEXT(link) => {
                 link.encode_members(writer)
             }
             Self::PhysicalDeviceColorWriteEnableFeaturesEXT(link) => {
                 link.encode_members(writer)
             }
+            Self::PipelineColorWriteCreateInfoEXT(link) => link.encode_members(writer),
             Self::PhysicalDevicePrimitivesGeneratedQueryFeaturesEXT(link) => {
                 link.encode_members(writer)
             }
@@ -2558,6 +2812,7 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceUnifiedImageLayoutsFeaturesKHR(link) => {
                 link.encode_members(writer)
             }
+            Self::AttachmentFeedbackLoopInfoEXT(link) => link.encode_members(writer),
             Self::PhysicalDeviceShaderFloatControls2Features(link) => {
                 link.encode_members(writer)
             }
@@ -2593,6 +2848,9 @@ impl<'a> ChainStruct<'a> {
             Self::MemoryBarrierAccessFlags3KHR(link) => link.encode_members(writer),
             Self::PhysicalDeviceShaderFmaFeaturesKHR(link) => link.encode_members(writer),
             Self::PhysicalDeviceDepthClampControlFeaturesEXT(link) => {
+                link.encode_members(writer)
+            }
+            Self::PipelineViewportDepthClampControlCreateInfoEXT(link) => {
                 link.encode_members(writer)
             }
             Self::PhysicalDeviceVertexAttributeRobustnessFeaturesEXT(link) => {

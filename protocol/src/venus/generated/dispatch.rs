@@ -65,6 +65,7 @@ pub enum Command<'a> {
     DestroyPipelineCache(DestroyPipelineCache),
     GetPipelineCacheData(GetPipelineCacheData<'a>),
     MergePipelineCaches(MergePipelineCaches<'a>),
+    CreateGraphicsPipelines(CreateGraphicsPipelines<'a>),
     CreateComputePipelines(CreateComputePipelines<'a>),
     DestroyPipeline(DestroyPipeline),
     CreatePipelineLayout(CreatePipelineLayout<'a>),
@@ -79,6 +80,11 @@ pub enum Command<'a> {
     AllocateDescriptorSets(AllocateDescriptorSets<'a>),
     FreeDescriptorSets(FreeDescriptorSets<'a>),
     UpdateDescriptorSets(UpdateDescriptorSets<'a>),
+    CreateFramebuffer(CreateFramebuffer<'a>),
+    DestroyFramebuffer(DestroyFramebuffer),
+    CreateRenderPass(CreateRenderPass<'a>),
+    DestroyRenderPass(DestroyRenderPass),
+    GetRenderAreaGranularity(GetRenderAreaGranularity<'a>),
     CreateCommandPool(CreateCommandPool<'a>),
     DestroyCommandPool(DestroyCommandPool),
     ResetCommandPool(ResetCommandPool),
@@ -88,7 +94,22 @@ pub enum Command<'a> {
     EndCommandBuffer(EndCommandBuffer),
     ResetCommandBuffer(ResetCommandBuffer),
     CmdBindPipeline(CmdBindPipeline),
+    CmdSetViewport(CmdSetViewport<'a>),
+    CmdSetScissor(CmdSetScissor<'a>),
+    CmdSetLineWidth(CmdSetLineWidth),
+    CmdSetDepthBias(CmdSetDepthBias),
+    CmdSetBlendConstants(CmdSetBlendConstants),
+    CmdSetDepthBounds(CmdSetDepthBounds),
+    CmdSetStencilCompareMask(CmdSetStencilCompareMask),
+    CmdSetStencilWriteMask(CmdSetStencilWriteMask),
+    CmdSetStencilReference(CmdSetStencilReference),
     CmdBindDescriptorSets(CmdBindDescriptorSets<'a>),
+    CmdBindIndexBuffer(CmdBindIndexBuffer),
+    CmdBindVertexBuffers(CmdBindVertexBuffers<'a>),
+    CmdDraw(CmdDraw),
+    CmdDrawIndexed(CmdDrawIndexed),
+    CmdDrawIndirect(CmdDrawIndirect),
+    CmdDrawIndexedIndirect(CmdDrawIndexedIndirect),
     CmdDispatch(CmdDispatch),
     CmdDispatchIndirect(CmdDispatchIndirect),
     CmdCopyBuffer(CmdCopyBuffer<'a>),
@@ -100,6 +121,7 @@ pub enum Command<'a> {
     CmdFillBuffer(CmdFillBuffer),
     CmdClearColorImage(CmdClearColorImage<'a>),
     CmdClearDepthStencilImage(CmdClearDepthStencilImage<'a>),
+    CmdClearAttachments(CmdClearAttachments<'a>),
     CmdResolveImage(CmdResolveImage<'a>),
     CmdSetEvent(CmdSetEvent),
     CmdResetEvent(CmdResetEvent),
@@ -111,6 +133,9 @@ pub enum Command<'a> {
     CmdWriteTimestamp(CmdWriteTimestamp),
     CmdCopyQueryPoolResults(CmdCopyQueryPoolResults),
     CmdPushConstants(CmdPushConstants<'a>),
+    CmdBeginRenderPass(CmdBeginRenderPass<'a>),
+    CmdNextSubpass(CmdNextSubpass),
+    CmdEndRenderPass(CmdEndRenderPass),
     CmdExecuteCommands(CmdExecuteCommands<'a>),
     EnumerateInstanceVersion(EnumerateInstanceVersion<'a>),
     BindBufferMemory2(BindBufferMemory2<'a>),
@@ -145,6 +170,12 @@ pub enum Command<'a> {
         GetPhysicalDeviceExternalSemaphoreProperties<'a>,
     ),
     GetDescriptorSetLayoutSupport(GetDescriptorSetLayoutSupport<'a>),
+    CmdDrawIndirectCount(CmdDrawIndirectCount),
+    CmdDrawIndexedIndirectCount(CmdDrawIndexedIndirectCount),
+    CreateRenderPass2(CreateRenderPass2<'a>),
+    CmdBeginRenderPass2(CmdBeginRenderPass2<'a>),
+    CmdNextSubpass2(CmdNextSubpass2<'a>),
+    CmdEndRenderPass2(CmdEndRenderPass2<'a>),
     ResetQueryPool(ResetQueryPool),
     GetSemaphoreCounterValue(GetSemaphoreCounterValue<'a>),
     WaitSemaphores(WaitSemaphores<'a>),
@@ -155,6 +186,12 @@ pub enum Command<'a> {
     SetReplyCommandStreamMESA(SetReplyCommandStreamMESA<'a>),
     SeekReplyCommandStreamMESA(SeekReplyCommandStreamMESA),
     ExecuteCommandStreamsMESA(ExecuteCommandStreamsMESA<'a>),
+    CmdBindTransformFeedbackBuffersEXT(CmdBindTransformFeedbackBuffersEXT<'a>),
+    CmdBeginTransformFeedbackEXT(CmdBeginTransformFeedbackEXT<'a>),
+    CmdEndTransformFeedbackEXT(CmdEndTransformFeedbackEXT<'a>),
+    CmdBeginQueryIndexedEXT(CmdBeginQueryIndexedEXT),
+    CmdEndQueryIndexedEXT(CmdEndQueryIndexedEXT),
+    CmdDrawIndirectByteCountEXT(CmdDrawIndirectByteCountEXT),
     GetImageDrmFormatModifierPropertiesEXT(GetImageDrmFormatModifierPropertiesEXT<'a>),
     CreateRingMESA(CreateRingMESA<'a>),
     DestroyRingMESA(DestroyRingMESA),
@@ -173,27 +210,81 @@ pub enum Command<'a> {
     CmdCopyImageToBuffer2(CmdCopyImageToBuffer2<'a>),
     CmdBlitImage2(CmdBlitImage2<'a>),
     CmdResolveImage2(CmdResolveImage2<'a>),
+    CmdBeginRendering(CmdBeginRendering<'a>),
+    CmdEndRendering(CmdEndRendering),
+    CmdSetCullMode(CmdSetCullMode),
+    CmdSetFrontFace(CmdSetFrontFace),
+    CmdSetPrimitiveTopology(CmdSetPrimitiveTopology),
+    CmdSetViewportWithCount(CmdSetViewportWithCount<'a>),
+    CmdSetScissorWithCount(CmdSetScissorWithCount<'a>),
+    CmdBindVertexBuffers2(CmdBindVertexBuffers2<'a>),
+    CmdSetDepthTestEnable(CmdSetDepthTestEnable),
+    CmdSetDepthWriteEnable(CmdSetDepthWriteEnable),
+    CmdSetDepthCompareOp(CmdSetDepthCompareOp),
+    CmdSetDepthBoundsTestEnable(CmdSetDepthBoundsTestEnable),
+    CmdSetStencilTestEnable(CmdSetStencilTestEnable),
+    CmdSetStencilOp(CmdSetStencilOp),
+    CmdSetRasterizerDiscardEnable(CmdSetRasterizerDiscardEnable),
+    CmdSetDepthBiasEnable(CmdSetDepthBiasEnable),
+    CmdSetPrimitiveRestartEnable(CmdSetPrimitiveRestartEnable),
     GetDeviceBufferMemoryRequirements(GetDeviceBufferMemoryRequirements<'a>),
     GetDeviceImageMemoryRequirements(GetDeviceImageMemoryRequirements<'a>),
     GetDeviceImageSparseMemoryRequirements(GetDeviceImageSparseMemoryRequirements<'a>),
+    CmdSetPatchControlPointsEXT(CmdSetPatchControlPointsEXT),
+    CmdSetLogicOpEXT(CmdSetLogicOpEXT),
     GetPhysicalDeviceCalibrateableTimeDomainsKHR(
         GetPhysicalDeviceCalibrateableTimeDomainsKHR<'a>,
     ),
     GetCalibratedTimestampsKHR(GetCalibratedTimestampsKHR<'a>),
+    CmdSetLineStipple(CmdSetLineStipple),
     CmdBeginConditionalRenderingEXT(CmdBeginConditionalRenderingEXT<'a>),
     CmdEndConditionalRenderingEXT(CmdEndConditionalRenderingEXT),
     ResetFenceResourceMESA(ResetFenceResourceMESA),
     WaitSemaphoreResourceMESA(WaitSemaphoreResourceMESA),
     ImportSemaphoreResourceMESA(ImportSemaphoreResourceMESA<'a>),
+    CmdDrawMultiEXT(CmdDrawMultiEXT<'a>),
+    CmdDrawMultiIndexedEXT(CmdDrawMultiIndexedEXT<'a>),
     CmdPushDescriptorSet(CmdPushDescriptorSet<'a>),
     SubmitVirtqueueSeqnoMESA(SubmitVirtqueueSeqnoMESA),
     WaitVirtqueueSeqnoMESA(WaitVirtqueueSeqnoMESA),
     WaitRingSeqnoMESA(WaitRingSeqnoMESA),
+    CmdSetColorWriteEnableEXT(CmdSetColorWriteEnableEXT<'a>),
+    CmdSetVertexInputEXT(CmdSetVertexInputEXT<'a>),
+    CmdSetTessellationDomainOriginEXT(CmdSetTessellationDomainOriginEXT),
+    CmdSetDepthClampEnableEXT(CmdSetDepthClampEnableEXT),
+    CmdSetPolygonModeEXT(CmdSetPolygonModeEXT),
+    CmdSetRasterizationSamplesEXT(CmdSetRasterizationSamplesEXT),
+    CmdSetSampleMaskEXT(CmdSetSampleMaskEXT<'a>),
+    CmdSetAlphaToCoverageEnableEXT(CmdSetAlphaToCoverageEnableEXT),
+    CmdSetAlphaToOneEnableEXT(CmdSetAlphaToOneEnableEXT),
+    CmdSetLogicOpEnableEXT(CmdSetLogicOpEnableEXT),
+    CmdSetColorBlendEnableEXT(CmdSetColorBlendEnableEXT<'a>),
+    CmdSetColorBlendEquationEXT(CmdSetColorBlendEquationEXT<'a>),
+    CmdSetColorWriteMaskEXT(CmdSetColorWriteMaskEXT<'a>),
+    CmdSetRasterizationStreamEXT(CmdSetRasterizationStreamEXT),
+    CmdSetConservativeRasterizationModeEXT(CmdSetConservativeRasterizationModeEXT),
+    CmdSetExtraPrimitiveOverestimationSizeEXT(CmdSetExtraPrimitiveOverestimationSizeEXT),
+    CmdSetDepthClipEnableEXT(CmdSetDepthClipEnableEXT),
+    CmdSetSampleLocationsEnableEXT(CmdSetSampleLocationsEnableEXT),
+    CmdSetColorBlendAdvancedEXT(CmdSetColorBlendAdvancedEXT<'a>),
+    CmdSetProvokingVertexModeEXT(CmdSetProvokingVertexModeEXT),
+    CmdSetLineRasterizationModeEXT(CmdSetLineRasterizationModeEXT),
+    CmdSetLineStippleEnableEXT(CmdSetLineStippleEnableEXT),
+    CmdSetDepthClipNegativeOneToOneEXT(CmdSetDepthClipNegativeOneToOneEXT),
+    GetPhysicalDeviceFragmentShadingRatesKHR(
+        GetPhysicalDeviceFragmentShadingRatesKHR<'a>,
+    ),
+    CmdSetFragmentShadingRateKHR(CmdSetFragmentShadingRateKHR<'a>),
+    CmdBindIndexBuffer2(CmdBindIndexBuffer2),
+    GetRenderingAreaGranularity(GetRenderingAreaGranularity<'a>),
     GetDeviceImageSubresourceLayout(GetDeviceImageSubresourceLayout<'a>),
     GetImageSubresourceLayout2(GetImageSubresourceLayout2<'a>),
+    CmdSetSampleLocationsEXT(CmdSetSampleLocationsEXT<'a>),
     GetPhysicalDeviceMultisamplePropertiesEXT(
         GetPhysicalDeviceMultisamplePropertiesEXT<'a>,
     ),
+    CmdSetRenderingAttachmentLocations(CmdSetRenderingAttachmentLocations<'a>),
+    CmdSetRenderingInputAttachmentIndices(CmdSetRenderingInputAttachmentIndices<'a>),
     CmdBindDescriptorSets2(CmdBindDescriptorSets2<'a>),
     CmdPushConstants2(CmdPushConstants2<'a>),
     CmdPushDescriptorSet2(CmdPushDescriptorSet2<'a>),
@@ -201,24 +292,36 @@ pub enum Command<'a> {
     TransitionImageLayout(TransitionImageLayout<'a>),
     CopyImageToMemoryMESA(CopyImageToMemoryMESA<'a>),
     CopyMemoryToImageMESA(CopyMemoryToImageMESA<'a>),
+    CmdSetDepthBias2EXT(CmdSetDepthBias2EXT<'a>),
+    CmdSetAttachmentFeedbackLoopEnableEXT(CmdSetAttachmentFeedbackLoopEnableEXT),
+    CmdSetDepthClampRangeEXT(CmdSetDepthClampRangeEXT<'a>),
     GetPhysicalDeviceCooperativeMatrixPropertiesKHR(
         GetPhysicalDeviceCooperativeMatrixPropertiesKHR<'a>,
     ),
+    CmdDrawMeshTasksEXT(CmdDrawMeshTasksEXT),
+    CmdDrawMeshTasksIndirectEXT(CmdDrawMeshTasksIndirectEXT),
+    CmdDrawMeshTasksIndirectCountEXT(CmdDrawMeshTasksIndirectCountEXT),
 }
 impl<'a> Command<'a> {
     /// Numbers of all decodable commands, ascending.
     pub const NUMBERS: &'static [i32] = &[
         0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 27, 28,
         29, 30, 31, 32, 33, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49,
-        50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63, 64, 66, 67, 68, 69, 70,
-        71, 72, 73, 74, 75, 76, 77, 78, 79, 85, 86, 87, 88, 89, 90, 91, 92, 93, 103, 110,
-        111, 112, 113, 114, 115, 116, 117, 118, 119, 120, 122, 123, 124, 125, 126, 127,
-        128, 129, 130, 131, 132, 136, 137, 138, 139, 140, 141, 142, 143, 144, 145, 146,
-        147, 148, 149, 150, 151, 152, 153, 154, 155, 156, 157, 161, 162, 163, 164, 171,
-        172, 173, 174, 175, 176, 177, 178, 179, 180, 187, 188, 189, 190, 191, 192, 201,
-        202, 203, 204, 205, 206, 207, 208, 209, 210, 211, 212, 230, 231, 232, 235, 236,
-        240, 241, 244, 245, 246, 249, 251, 252, 253, 281, 282, 284, 289, 290, 291, 295,
-        296, 297, 298, 331,
+        50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 66, 67, 68, 69,
+        70, 71, 72, 73, 74, 75, 76, 77, 78, 79, 80, 81, 82, 83, 84, 85, 86, 87, 88, 89,
+        90, 91, 92, 93, 94, 95, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106, 107,
+        108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119, 120, 121, 122, 123,
+        124, 125, 126, 127, 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 139,
+        140, 141, 142, 143, 144, 145, 146, 147, 148, 149, 150, 151, 152, 153, 154, 155,
+        156, 157, 161, 162, 163, 164, 165, 166, 167, 168, 169, 170, 171, 172, 173, 174,
+        175, 176, 177, 178, 179, 180, 181, 182, 183, 184, 185, 186, 187, 188, 189, 190,
+        191, 192, 201, 202, 203, 204, 205, 206, 207, 208, 209, 210, 211, 212, 213, 214,
+        215, 216, 217, 218, 219, 220, 221, 222, 223, 224, 225, 226, 227, 228, 229, 230,
+        231, 232, 233, 234, 235, 236, 237, 240, 241, 244, 245, 246, 247, 248, 249, 251,
+        252, 253, 254, 255, 256, 257, 258, 259, 260, 261, 262, 263, 264, 265, 266, 267,
+        268, 269, 270, 271, 272, 273, 274, 275, 276, 277, 278, 279, 280, 281, 282, 283,
+        284, 287, 288, 289, 290, 291, 295, 296, 297, 298, 328, 329, 330, 331, 332, 333,
+        334,
     ];
     /// Reads the parameters of the command with this number; number and flags have been read.
     pub fn decode(number: i32, reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
@@ -385,6 +488,10 @@ impl<'a> Command<'a> {
             MergePipelineCaches::NUMBER => {
                 MergePipelineCaches::decode(reader).map(Self::MergePipelineCaches)
             }
+            CreateGraphicsPipelines::NUMBER => {
+                CreateGraphicsPipelines::decode(reader)
+                    .map(Self::CreateGraphicsPipelines)
+            }
             CreateComputePipelines::NUMBER => {
                 CreateComputePipelines::decode(reader).map(Self::CreateComputePipelines)
             }
@@ -429,6 +536,22 @@ impl<'a> Command<'a> {
             UpdateDescriptorSets::NUMBER => {
                 UpdateDescriptorSets::decode(reader).map(Self::UpdateDescriptorSets)
             }
+            CreateFramebuffer::NUMBER => {
+                CreateFramebuffer::decode(reader).map(Self::CreateFramebuffer)
+            }
+            DestroyFramebuffer::NUMBER => {
+                DestroyFramebuffer::decode(reader).map(Self::DestroyFramebuffer)
+            }
+            CreateRenderPass::NUMBER => {
+                CreateRenderPass::decode(reader).map(Self::CreateRenderPass)
+            }
+            DestroyRenderPass::NUMBER => {
+                DestroyRenderPass::decode(reader).map(Self::DestroyRenderPass)
+            }
+            GetRenderAreaGranularity::NUMBER => {
+                GetRenderAreaGranularity::decode(reader)
+                    .map(Self::GetRenderAreaGranularity)
+            }
             CreateCommandPool::NUMBER => {
                 CreateCommandPool::decode(reader).map(Self::CreateCommandPool)
             }
@@ -456,8 +579,52 @@ impl<'a> Command<'a> {
             CmdBindPipeline::NUMBER => {
                 CmdBindPipeline::decode(reader).map(Self::CmdBindPipeline)
             }
+            CmdSetViewport::NUMBER => {
+                CmdSetViewport::decode(reader).map(Self::CmdSetViewport)
+            }
+            CmdSetScissor::NUMBER => {
+                CmdSetScissor::decode(reader).map(Self::CmdSetScissor)
+            }
+            CmdSetLineWidth::NUMBER => {
+                CmdSetLineWidth::decode(reader).map(Self::CmdSetLineWidth)
+            }
+            CmdSetDepthBias::NUMBER => {
+                CmdSetDepthBias::decode(reader).map(Self::CmdSetDepthBias)
+            }
+            CmdSetBlendConstants::NUMBER => {
+                CmdSetBlendConstants::decode(reader).map(Self::CmdSetBlendConstants)
+            }
+            CmdSetDepthBounds::NUMBER => {
+                CmdSetDepthBounds::decode(reader).map(Self::CmdSetDepthBounds)
+            }
+            CmdSetStencilCompareMask::NUMBER => {
+                CmdSetStencilCompareMask::decode(reader)
+                    .map(Self::CmdSetStencilCompareMask)
+            }
+            CmdSetStencilWriteMask::NUMBER => {
+                CmdSetStencilWriteMask::decode(reader).map(Self::CmdSetStencilWriteMask)
+            }
+            CmdSetStencilReference::NUMBER => {
+                CmdSetStencilReference::decode(reader).map(Self::CmdSetStencilReference)
+            }
             CmdBindDescriptorSets::NUMBER => {
                 CmdBindDescriptorSets::decode(reader).map(Self::CmdBindDescriptorSets)
+            }
+            CmdBindIndexBuffer::NUMBER => {
+                CmdBindIndexBuffer::decode(reader).map(Self::CmdBindIndexBuffer)
+            }
+            CmdBindVertexBuffers::NUMBER => {
+                CmdBindVertexBuffers::decode(reader).map(Self::CmdBindVertexBuffers)
+            }
+            CmdDraw::NUMBER => CmdDraw::decode(reader).map(Self::CmdDraw),
+            CmdDrawIndexed::NUMBER => {
+                CmdDrawIndexed::decode(reader).map(Self::CmdDrawIndexed)
+            }
+            CmdDrawIndirect::NUMBER => {
+                CmdDrawIndirect::decode(reader).map(Self::CmdDrawIndirect)
+            }
+            CmdDrawIndexedIndirect::NUMBER => {
+                CmdDrawIndexedIndirect::decode(reader).map(Self::CmdDrawIndexedIndirect)
             }
             CmdDispatch::NUMBER => CmdDispatch::decode(reader).map(Self::CmdDispatch),
             CmdDispatchIndirect::NUMBER => {
@@ -486,6 +653,9 @@ impl<'a> Command<'a> {
             CmdClearDepthStencilImage::NUMBER => {
                 CmdClearDepthStencilImage::decode(reader)
                     .map(Self::CmdClearDepthStencilImage)
+            }
+            CmdClearAttachments::NUMBER => {
+                CmdClearAttachments::decode(reader).map(Self::CmdClearAttachments)
             }
             CmdResolveImage::NUMBER => {
                 CmdResolveImage::decode(reader).map(Self::CmdResolveImage)
@@ -516,6 +686,15 @@ impl<'a> Command<'a> {
             }
             CmdPushConstants::NUMBER => {
                 CmdPushConstants::decode(reader).map(Self::CmdPushConstants)
+            }
+            CmdBeginRenderPass::NUMBER => {
+                CmdBeginRenderPass::decode(reader).map(Self::CmdBeginRenderPass)
+            }
+            CmdNextSubpass::NUMBER => {
+                CmdNextSubpass::decode(reader).map(Self::CmdNextSubpass)
+            }
+            CmdEndRenderPass::NUMBER => {
+                CmdEndRenderPass::decode(reader).map(Self::CmdEndRenderPass)
             }
             CmdExecuteCommands::NUMBER => {
                 CmdExecuteCommands::decode(reader).map(Self::CmdExecuteCommands)
@@ -614,6 +793,25 @@ impl<'a> Command<'a> {
                 GetDescriptorSetLayoutSupport::decode(reader)
                     .map(Self::GetDescriptorSetLayoutSupport)
             }
+            CmdDrawIndirectCount::NUMBER => {
+                CmdDrawIndirectCount::decode(reader).map(Self::CmdDrawIndirectCount)
+            }
+            CmdDrawIndexedIndirectCount::NUMBER => {
+                CmdDrawIndexedIndirectCount::decode(reader)
+                    .map(Self::CmdDrawIndexedIndirectCount)
+            }
+            CreateRenderPass2::NUMBER => {
+                CreateRenderPass2::decode(reader).map(Self::CreateRenderPass2)
+            }
+            CmdBeginRenderPass2::NUMBER => {
+                CmdBeginRenderPass2::decode(reader).map(Self::CmdBeginRenderPass2)
+            }
+            CmdNextSubpass2::NUMBER => {
+                CmdNextSubpass2::decode(reader).map(Self::CmdNextSubpass2)
+            }
+            CmdEndRenderPass2::NUMBER => {
+                CmdEndRenderPass2::decode(reader).map(Self::CmdEndRenderPass2)
+            }
             ResetQueryPool::NUMBER => {
                 ResetQueryPool::decode(reader).map(Self::ResetQueryPool)
             }
@@ -649,6 +847,29 @@ impl<'a> Command<'a> {
             ExecuteCommandStreamsMESA::NUMBER => {
                 ExecuteCommandStreamsMESA::decode(reader)
                     .map(Self::ExecuteCommandStreamsMESA)
+            }
+            CmdBindTransformFeedbackBuffersEXT::NUMBER => {
+                CmdBindTransformFeedbackBuffersEXT::decode(reader)
+                    .map(Self::CmdBindTransformFeedbackBuffersEXT)
+            }
+            CmdBeginTransformFeedbackEXT::NUMBER => {
+                CmdBeginTransformFeedbackEXT::decode(reader)
+                    .map(Self::CmdBeginTransformFeedbackEXT)
+            }
+            CmdEndTransformFeedbackEXT::NUMBER => {
+                CmdEndTransformFeedbackEXT::decode(reader)
+                    .map(Self::CmdEndTransformFeedbackEXT)
+            }
+            CmdBeginQueryIndexedEXT::NUMBER => {
+                CmdBeginQueryIndexedEXT::decode(reader)
+                    .map(Self::CmdBeginQueryIndexedEXT)
+            }
+            CmdEndQueryIndexedEXT::NUMBER => {
+                CmdEndQueryIndexedEXT::decode(reader).map(Self::CmdEndQueryIndexedEXT)
+            }
+            CmdDrawIndirectByteCountEXT::NUMBER => {
+                CmdDrawIndirectByteCountEXT::decode(reader)
+                    .map(Self::CmdDrawIndirectByteCountEXT)
             }
             GetImageDrmFormatModifierPropertiesEXT::NUMBER => {
                 GetImageDrmFormatModifierPropertiesEXT::decode(reader)
@@ -702,6 +923,63 @@ impl<'a> Command<'a> {
             CmdResolveImage2::NUMBER => {
                 CmdResolveImage2::decode(reader).map(Self::CmdResolveImage2)
             }
+            CmdBeginRendering::NUMBER => {
+                CmdBeginRendering::decode(reader).map(Self::CmdBeginRendering)
+            }
+            CmdEndRendering::NUMBER => {
+                CmdEndRendering::decode(reader).map(Self::CmdEndRendering)
+            }
+            CmdSetCullMode::NUMBER => {
+                CmdSetCullMode::decode(reader).map(Self::CmdSetCullMode)
+            }
+            CmdSetFrontFace::NUMBER => {
+                CmdSetFrontFace::decode(reader).map(Self::CmdSetFrontFace)
+            }
+            CmdSetPrimitiveTopology::NUMBER => {
+                CmdSetPrimitiveTopology::decode(reader)
+                    .map(Self::CmdSetPrimitiveTopology)
+            }
+            CmdSetViewportWithCount::NUMBER => {
+                CmdSetViewportWithCount::decode(reader)
+                    .map(Self::CmdSetViewportWithCount)
+            }
+            CmdSetScissorWithCount::NUMBER => {
+                CmdSetScissorWithCount::decode(reader).map(Self::CmdSetScissorWithCount)
+            }
+            CmdBindVertexBuffers2::NUMBER => {
+                CmdBindVertexBuffers2::decode(reader).map(Self::CmdBindVertexBuffers2)
+            }
+            CmdSetDepthTestEnable::NUMBER => {
+                CmdSetDepthTestEnable::decode(reader).map(Self::CmdSetDepthTestEnable)
+            }
+            CmdSetDepthWriteEnable::NUMBER => {
+                CmdSetDepthWriteEnable::decode(reader).map(Self::CmdSetDepthWriteEnable)
+            }
+            CmdSetDepthCompareOp::NUMBER => {
+                CmdSetDepthCompareOp::decode(reader).map(Self::CmdSetDepthCompareOp)
+            }
+            CmdSetDepthBoundsTestEnable::NUMBER => {
+                CmdSetDepthBoundsTestEnable::decode(reader)
+                    .map(Self::CmdSetDepthBoundsTestEnable)
+            }
+            CmdSetStencilTestEnable::NUMBER => {
+                CmdSetStencilTestEnable::decode(reader)
+                    .map(Self::CmdSetStencilTestEnable)
+            }
+            CmdSetStencilOp::NUMBER => {
+                CmdSetStencilOp::decode(reader).map(Self::CmdSetStencilOp)
+            }
+            CmdSetRasterizerDiscardEnable::NUMBER => {
+                CmdSetRasterizerDiscardEnable::decode(reader)
+                    .map(Self::CmdSetRasterizerDiscardEnable)
+            }
+            CmdSetDepthBiasEnable::NUMBER => {
+                CmdSetDepthBiasEnable::decode(reader).map(Self::CmdSetDepthBiasEnable)
+            }
+            CmdSetPrimitiveRestartEnable::NUMBER => {
+                CmdSetPrimitiveRestartEnable::decode(reader)
+                    .map(Self::CmdSetPrimitiveRestartEnable)
+            }
             GetDeviceBufferMemoryRequirements::NUMBER => {
                 GetDeviceBufferMemoryRequirements::decode(reader)
                     .map(Self::GetDeviceBufferMemoryRequirements)
@@ -714,6 +992,13 @@ impl<'a> Command<'a> {
                 GetDeviceImageSparseMemoryRequirements::decode(reader)
                     .map(Self::GetDeviceImageSparseMemoryRequirements)
             }
+            CmdSetPatchControlPointsEXT::NUMBER => {
+                CmdSetPatchControlPointsEXT::decode(reader)
+                    .map(Self::CmdSetPatchControlPointsEXT)
+            }
+            CmdSetLogicOpEXT::NUMBER => {
+                CmdSetLogicOpEXT::decode(reader).map(Self::CmdSetLogicOpEXT)
+            }
             GetPhysicalDeviceCalibrateableTimeDomainsKHR::NUMBER => {
                 GetPhysicalDeviceCalibrateableTimeDomainsKHR::decode(reader)
                     .map(Self::GetPhysicalDeviceCalibrateableTimeDomainsKHR)
@@ -721,6 +1006,9 @@ impl<'a> Command<'a> {
             GetCalibratedTimestampsKHR::NUMBER => {
                 GetCalibratedTimestampsKHR::decode(reader)
                     .map(Self::GetCalibratedTimestampsKHR)
+            }
+            CmdSetLineStipple::NUMBER => {
+                CmdSetLineStipple::decode(reader).map(Self::CmdSetLineStipple)
             }
             CmdBeginConditionalRenderingEXT::NUMBER => {
                 CmdBeginConditionalRenderingEXT::decode(reader)
@@ -741,6 +1029,12 @@ impl<'a> Command<'a> {
                 ImportSemaphoreResourceMESA::decode(reader)
                     .map(Self::ImportSemaphoreResourceMESA)
             }
+            CmdDrawMultiEXT::NUMBER => {
+                CmdDrawMultiEXT::decode(reader).map(Self::CmdDrawMultiEXT)
+            }
+            CmdDrawMultiIndexedEXT::NUMBER => {
+                CmdDrawMultiIndexedEXT::decode(reader).map(Self::CmdDrawMultiIndexedEXT)
+            }
             CmdPushDescriptorSet::NUMBER => {
                 CmdPushDescriptorSet::decode(reader).map(Self::CmdPushDescriptorSet)
             }
@@ -754,6 +1048,109 @@ impl<'a> Command<'a> {
             WaitRingSeqnoMESA::NUMBER => {
                 WaitRingSeqnoMESA::decode(reader).map(Self::WaitRingSeqnoMESA)
             }
+            CmdSetColorWriteEnableEXT::NUMBER => {
+                CmdSetColorWriteEnableEXT::decode(reader)
+                    .map(Self::CmdSetColorWriteEnableEXT)
+            }
+            CmdSetVertexInputEXT::NUMBER => {
+                CmdSetVertexInputEXT::decode(reader).map(Self::CmdSetVertexInputEXT)
+            }
+            CmdSetTessellationDomainOriginEXT::NUMBER => {
+                CmdSetTessellationDomainOriginEXT::decode(reader)
+                    .map(Self::CmdSetTessellationDomainOriginEXT)
+            }
+            CmdSetDepthClampEnableEXT::NUMBER => {
+                CmdSetDepthClampEnableEXT::decode(reader)
+                    .map(Self::CmdSetDepthClampEnableEXT)
+            }
+            CmdSetPolygonModeEXT::NUMBER => {
+                CmdSetPolygonModeEXT::decode(reader).map(Self::CmdSetPolygonModeEXT)
+            }
+            CmdSetRasterizationSamplesEXT::NUMBER => {
+                CmdSetRasterizationSamplesEXT::decode(reader)
+                    .map(Self::CmdSetRasterizationSamplesEXT)
+            }
+            CmdSetSampleMaskEXT::NUMBER => {
+                CmdSetSampleMaskEXT::decode(reader).map(Self::CmdSetSampleMaskEXT)
+            }
+            CmdSetAlphaToCoverageEnableEXT::NUMBER => {
+                CmdSetAlphaToCoverageEnableEXT::decode(reader)
+                    .map(Self::CmdSetAlphaToCoverageEnableEXT)
+            }
+            CmdSetAlphaToOneEnableEXT::NUMBER => {
+                CmdSetAlphaToOneEnableEXT::decode(reader)
+                    .map(Self::CmdSetAlphaToOneEnableEXT)
+            }
+            CmdSetLogicOpEnableEXT::NUMBER => {
+                CmdSetLogicOpEnableEXT::decode(reader).map(Self::CmdSetLogicOpEnableEXT)
+            }
+            CmdSetColorBlendEnableEXT::NUMBER => {
+                CmdSetColorBlendEnableEXT::decode(reader)
+                    .map(Self::CmdSetColorBlendEnableEXT)
+            }
+            CmdSetColorBlendEquationEXT::NUMBER => {
+                CmdSetColorBlendEquationEXT::decode(reader)
+                    .map(Self::CmdSetColorBlendEquationEXT)
+            }
+            CmdSetColorWriteMaskEXT::NUMBER => {
+                CmdSetColorWriteMaskEXT::decode(reader)
+                    .map(Self::CmdSetColorWriteMaskEXT)
+            }
+            CmdSetRasterizationStreamEXT::NUMBER => {
+                CmdSetRasterizationStreamEXT::decode(reader)
+                    .map(Self::CmdSetRasterizationStreamEXT)
+            }
+            CmdSetConservativeRasterizationModeEXT::NUMBER => {
+                CmdSetConservativeRasterizationModeEXT::decode(reader)
+                    .map(Self::CmdSetConservativeRasterizationModeEXT)
+            }
+            CmdSetExtraPrimitiveOverestimationSizeEXT::NUMBER => {
+                CmdSetExtraPrimitiveOverestimationSizeEXT::decode(reader)
+                    .map(Self::CmdSetExtraPrimitiveOverestimationSizeEXT)
+            }
+            CmdSetDepthClipEnableEXT::NUMBER => {
+                CmdSetDepthClipEnableEXT::decode(reader)
+                    .map(Self::CmdSetDepthClipEnableEXT)
+            }
+            CmdSetSampleLocationsEnableEXT::NUMBER => {
+                CmdSetSampleLocationsEnableEXT::decode(reader)
+                    .map(Self::CmdSetSampleLocationsEnableEXT)
+            }
+            CmdSetColorBlendAdvancedEXT::NUMBER => {
+                CmdSetColorBlendAdvancedEXT::decode(reader)
+                    .map(Self::CmdSetColorBlendAdvancedEXT)
+            }
+            CmdSetProvokingVertexModeEXT::NUMBER => {
+                CmdSetProvokingVertexModeEXT::decode(reader)
+                    .map(Self::CmdSetProvokingVertexModeEXT)
+            }
+            CmdSetLineRasterizationModeEXT::NUMBER => {
+                CmdSetLineRasterizationModeEXT::decode(reader)
+                    .map(Self::CmdSetLineRasterizationModeEXT)
+            }
+            CmdSetLineStippleEnableEXT::NUMBER => {
+                CmdSetLineStippleEnableEXT::decode(reader)
+                    .map(Self::CmdSetLineStippleEnableEXT)
+            }
+            CmdSetDepthClipNegativeOneToOneEXT::NUMBER => {
+                CmdSetDepthClipNegativeOneToOneEXT::decode(reader)
+                    .map(Self::CmdSetDepthClipNegativeOneToOneEXT)
+            }
+            GetPhysicalDeviceFragmentShadingRatesKHR::NUMBER => {
+                GetPhysicalDeviceFragmentShadingRatesKHR::decode(reader)
+                    .map(Self::GetPhysicalDeviceFragmentShadingRatesKHR)
+            }
+            CmdSetFragmentShadingRateKHR::NUMBER => {
+                CmdSetFragmentShadingRateKHR::decode(reader)
+                    .map(Self::CmdSetFragmentShadingRateKHR)
+            }
+            CmdBindIndexBuffer2::NUMBER => {
+                CmdBindIndexBuffer2::decode(reader).map(Self::CmdBindIndexBuffer2)
+            }
+            GetRenderingAreaGranularity::NUMBER => {
+                GetRenderingAreaGranularity::decode(reader)
+                    .map(Self::GetRenderingAreaGranularity)
+            }
             GetDeviceImageSubresourceLayout::NUMBER => {
                 GetDeviceImageSubresourceLayout::decode(reader)
                     .map(Self::GetDeviceImageSubresourceLayout)
@@ -762,9 +1159,21 @@ impl<'a> Command<'a> {
                 GetImageSubresourceLayout2::decode(reader)
                     .map(Self::GetImageSubresourceLayout2)
             }
+            CmdSetSampleLocationsEXT::NUMBER => {
+                CmdSetSampleLocationsEXT::decode(reader)
+                    .map(Self::CmdSetSampleLocationsEXT)
+            }
             GetPhysicalDeviceMultisamplePropertiesEXT::NUMBER => {
                 GetPhysicalDeviceMultisamplePropertiesEXT::decode(reader)
                     .map(Self::GetPhysicalDeviceMultisamplePropertiesEXT)
+            }
+            CmdSetRenderingAttachmentLocations::NUMBER => {
+                CmdSetRenderingAttachmentLocations::decode(reader)
+                    .map(Self::CmdSetRenderingAttachmentLocations)
+            }
+            CmdSetRenderingInputAttachmentIndices::NUMBER => {
+                CmdSetRenderingInputAttachmentIndices::decode(reader)
+                    .map(Self::CmdSetRenderingInputAttachmentIndices)
             }
             CmdBindDescriptorSets2::NUMBER => {
                 CmdBindDescriptorSets2::decode(reader).map(Self::CmdBindDescriptorSets2)
@@ -787,9 +1196,31 @@ impl<'a> Command<'a> {
             CopyMemoryToImageMESA::NUMBER => {
                 CopyMemoryToImageMESA::decode(reader).map(Self::CopyMemoryToImageMESA)
             }
+            CmdSetDepthBias2EXT::NUMBER => {
+                CmdSetDepthBias2EXT::decode(reader).map(Self::CmdSetDepthBias2EXT)
+            }
+            CmdSetAttachmentFeedbackLoopEnableEXT::NUMBER => {
+                CmdSetAttachmentFeedbackLoopEnableEXT::decode(reader)
+                    .map(Self::CmdSetAttachmentFeedbackLoopEnableEXT)
+            }
+            CmdSetDepthClampRangeEXT::NUMBER => {
+                CmdSetDepthClampRangeEXT::decode(reader)
+                    .map(Self::CmdSetDepthClampRangeEXT)
+            }
             GetPhysicalDeviceCooperativeMatrixPropertiesKHR::NUMBER => {
                 GetPhysicalDeviceCooperativeMatrixPropertiesKHR::decode(reader)
                     .map(Self::GetPhysicalDeviceCooperativeMatrixPropertiesKHR)
+            }
+            CmdDrawMeshTasksEXT::NUMBER => {
+                CmdDrawMeshTasksEXT::decode(reader).map(Self::CmdDrawMeshTasksEXT)
+            }
+            CmdDrawMeshTasksIndirectEXT::NUMBER => {
+                CmdDrawMeshTasksIndirectEXT::decode(reader)
+                    .map(Self::CmdDrawMeshTasksIndirectEXT)
+            }
+            CmdDrawMeshTasksIndirectCountEXT::NUMBER => {
+                CmdDrawMeshTasksIndirectCountEXT::decode(reader)
+                    .map(Self::CmdDrawMeshTasksIndirectCountEXT)
             }
             _ => Err(reader.error(DecodeErrorKind::Command(number)).within("Command")),
         }
@@ -875,6 +1306,7 @@ impl<'a> Command<'a> {
             Self::DestroyPipelineCache(command) => command.encode(flags, writer),
             Self::GetPipelineCacheData(command) => command.encode(flags, writer),
             Self::MergePipelineCaches(command) => command.encode(flags, writer),
+            Self::CreateGraphicsPipelines(command) => command.encode(flags, writer),
             Self::CreateComputePipelines(command) => command.encode(flags, writer),
             Self::DestroyPipeline(command) => command.encode(flags, writer),
             Self::CreatePipelineLayout(command) => command.encode(flags, writer),
@@ -889,6 +1321,11 @@ impl<'a> Command<'a> {
             Self::AllocateDescriptorSets(command) => command.encode(flags, writer),
             Self::FreeDescriptorSets(command) => command.encode(flags, writer),
             Self::UpdateDescriptorSets(command) => command.encode(flags, writer),
+            Self::CreateFramebuffer(command) => command.encode(flags, writer),
+            Self::DestroyFramebuffer(command) => command.encode(flags, writer),
+            Self::CreateRenderPass(command) => command.encode(flags, writer),
+            Self::DestroyRenderPass(command) => command.encode(flags, writer),
+            Self::GetRenderAreaGranularity(command) => command.encode(flags, writer),
             Self::CreateCommandPool(command) => command.encode(flags, writer),
             Self::DestroyCommandPool(command) => command.encode(flags, writer),
             Self::ResetCommandPool(command) => command.encode(flags, writer),
@@ -898,7 +1335,22 @@ impl<'a> Command<'a> {
             Self::EndCommandBuffer(command) => command.encode(flags, writer),
             Self::ResetCommandBuffer(command) => command.encode(flags, writer),
             Self::CmdBindPipeline(command) => command.encode(flags, writer),
+            Self::CmdSetViewport(command) => command.encode(flags, writer),
+            Self::CmdSetScissor(command) => command.encode(flags, writer),
+            Self::CmdSetLineWidth(command) => command.encode(flags, writer),
+            Self::CmdSetDepthBias(command) => command.encode(flags, writer),
+            Self::CmdSetBlendConstants(command) => command.encode(flags, writer),
+            Self::CmdSetDepthBounds(command) => command.encode(flags, writer),
+            Self::CmdSetStencilCompareMask(command) => command.encode(flags, writer),
+            Self::CmdSetStencilWriteMask(command) => command.encode(flags, writer),
+            Self::CmdSetStencilReference(command) => command.encode(flags, writer),
             Self::CmdBindDescriptorSets(command) => command.encode(flags, writer),
+            Self::CmdBindIndexBuffer(command) => command.encode(flags, writer),
+            Self::CmdBindVertexBuffers(command) => command.encode(flags, writer),
+            Self::CmdDraw(command) => command.encode(flags, writer),
+            Self::CmdDrawIndexed(command) => command.encode(flags, writer),
+            Self::CmdDrawIndirect(command) => command.encode(flags, writer),
+            Self::CmdDrawIndexedIndirect(command) => command.encode(flags, writer),
             Self::CmdDispatch(command) => command.encode(flags, writer),
             Self::CmdDispatchIndirect(command) => command.encode(flags, writer),
             Self::CmdCopyBuffer(command) => command.encode(flags, writer),
@@ -910,6 +1362,7 @@ impl<'a> Command<'a> {
             Self::CmdFillBuffer(command) => command.encode(flags, writer),
             Self::CmdClearColorImage(command) => command.encode(flags, writer),
             Self::CmdClearDepthStencilImage(command) => command.encode(flags, writer),
+            Self::CmdClearAttachments(command) => command.encode(flags, writer),
             Self::CmdResolveImage(command) => command.encode(flags, writer),
             Self::CmdSetEvent(command) => command.encode(flags, writer),
             Self::CmdResetEvent(command) => command.encode(flags, writer),
@@ -921,6 +1374,9 @@ impl<'a> Command<'a> {
             Self::CmdWriteTimestamp(command) => command.encode(flags, writer),
             Self::CmdCopyQueryPoolResults(command) => command.encode(flags, writer),
             Self::CmdPushConstants(command) => command.encode(flags, writer),
+            Self::CmdBeginRenderPass(command) => command.encode(flags, writer),
+            Self::CmdNextSubpass(command) => command.encode(flags, writer),
+            Self::CmdEndRenderPass(command) => command.encode(flags, writer),
             Self::CmdExecuteCommands(command) => command.encode(flags, writer),
             Self::EnumerateInstanceVersion(command) => command.encode(flags, writer),
             Self::BindBufferMemory2(command) => command.encode(flags, writer),
@@ -967,6 +1423,12 @@ impl<'a> Command<'a> {
                 command.encode(flags, writer)
             }
             Self::GetDescriptorSetLayoutSupport(command) => command.encode(flags, writer),
+            Self::CmdDrawIndirectCount(command) => command.encode(flags, writer),
+            Self::CmdDrawIndexedIndirectCount(command) => command.encode(flags, writer),
+            Self::CreateRenderPass2(command) => command.encode(flags, writer),
+            Self::CmdBeginRenderPass2(command) => command.encode(flags, writer),
+            Self::CmdNextSubpass2(command) => command.encode(flags, writer),
+            Self::CmdEndRenderPass2(command) => command.encode(flags, writer),
             Self::ResetQueryPool(command) => command.encode(flags, writer),
             Self::GetSemaphoreCounterValue(command) => command.encode(flags, writer),
             Self::WaitSemaphores(command) => command.encode(flags, writer),
@@ -979,6 +1441,14 @@ impl<'a> Command<'a> {
             Self::SetReplyCommandStreamMESA(command) => command.encode(flags, writer),
             Self::SeekReplyCommandStreamMESA(command) => command.encode(flags, writer),
             Self::ExecuteCommandStreamsMESA(command) => command.encode(flags, writer),
+            Self::CmdBindTransformFeedbackBuffersEXT(command) => {
+                command.encode(flags, writer)
+            }
+            Self::CmdBeginTransformFeedbackEXT(command) => command.encode(flags, writer),
+            Self::CmdEndTransformFeedbackEXT(command) => command.encode(flags, writer),
+            Self::CmdBeginQueryIndexedEXT(command) => command.encode(flags, writer),
+            Self::CmdEndQueryIndexedEXT(command) => command.encode(flags, writer),
+            Self::CmdDrawIndirectByteCountEXT(command) => command.encode(flags, writer),
             Self::GetImageDrmFormatModifierPropertiesEXT(command) => {
                 command.encode(flags, writer)
             }
@@ -1001,6 +1471,23 @@ impl<'a> Command<'a> {
             Self::CmdCopyImageToBuffer2(command) => command.encode(flags, writer),
             Self::CmdBlitImage2(command) => command.encode(flags, writer),
             Self::CmdResolveImage2(command) => command.encode(flags, writer),
+            Self::CmdBeginRendering(command) => command.encode(flags, writer),
+            Self::CmdEndRendering(command) => command.encode(flags, writer),
+            Self::CmdSetCullMode(command) => command.encode(flags, writer),
+            Self::CmdSetFrontFace(command) => command.encode(flags, writer),
+            Self::CmdSetPrimitiveTopology(command) => command.encode(flags, writer),
+            Self::CmdSetViewportWithCount(command) => command.encode(flags, writer),
+            Self::CmdSetScissorWithCount(command) => command.encode(flags, writer),
+            Self::CmdBindVertexBuffers2(command) => command.encode(flags, writer),
+            Self::CmdSetDepthTestEnable(command) => command.encode(flags, writer),
+            Self::CmdSetDepthWriteEnable(command) => command.encode(flags, writer),
+            Self::CmdSetDepthCompareOp(command) => command.encode(flags, writer),
+            Self::CmdSetDepthBoundsTestEnable(command) => command.encode(flags, writer),
+            Self::CmdSetStencilTestEnable(command) => command.encode(flags, writer),
+            Self::CmdSetStencilOp(command) => command.encode(flags, writer),
+            Self::CmdSetRasterizerDiscardEnable(command) => command.encode(flags, writer),
+            Self::CmdSetDepthBiasEnable(command) => command.encode(flags, writer),
+            Self::CmdSetPrimitiveRestartEnable(command) => command.encode(flags, writer),
             Self::GetDeviceBufferMemoryRequirements(command) => {
                 command.encode(flags, writer)
             }
@@ -1010,10 +1497,13 @@ impl<'a> Command<'a> {
             Self::GetDeviceImageSparseMemoryRequirements(command) => {
                 command.encode(flags, writer)
             }
+            Self::CmdSetPatchControlPointsEXT(command) => command.encode(flags, writer),
+            Self::CmdSetLogicOpEXT(command) => command.encode(flags, writer),
             Self::GetPhysicalDeviceCalibrateableTimeDomainsKHR(command) => {
                 command.encode(flags, writer)
             }
             Self::GetCalibratedTimestampsKHR(command) => command.encode(flags, writer),
+            Self::CmdSetLineStipple(command) => command.encode(flags, writer),
             Self::CmdBeginConditionalRenderingEXT(command) => {
                 command.encode(flags, writer)
             }
@@ -1021,15 +1511,67 @@ impl<'a> Command<'a> {
             Self::ResetFenceResourceMESA(command) => command.encode(flags, writer),
             Self::WaitSemaphoreResourceMESA(command) => command.encode(flags, writer),
             Self::ImportSemaphoreResourceMESA(command) => command.encode(flags, writer),
+            Self::CmdDrawMultiEXT(command) => command.encode(flags, writer),
+            Self::CmdDrawMultiIndexedEXT(command) => command.encode(flags, writer),
             Self::CmdPushDescriptorSet(command) => command.encode(flags, writer),
             Self::SubmitVirtqueueSeqnoMESA(command) => command.encode(flags, writer),
             Self::WaitVirtqueueSeqnoMESA(command) => command.encode(flags, writer),
             Self::WaitRingSeqnoMESA(command) => command.encode(flags, writer),
+            Self::CmdSetColorWriteEnableEXT(command) => command.encode(flags, writer),
+            Self::CmdSetVertexInputEXT(command) => command.encode(flags, writer),
+            Self::CmdSetTessellationDomainOriginEXT(command) => {
+                command.encode(flags, writer)
+            }
+            Self::CmdSetDepthClampEnableEXT(command) => command.encode(flags, writer),
+            Self::CmdSetPolygonModeEXT(command) => command.encode(flags, writer),
+            Self::CmdSetRasterizationSamplesEXT(command) => command.encode(flags, writer),
+            Self::CmdSetSampleMaskEXT(command) => command.encode(flags, writer),
+            Self::CmdSetAlphaToCoverageEnableEXT(command) => {
+                command.encode(flags, writer)
+            }
+            Self::CmdSetAlphaToOneEnableEXT(command) => command.encode(flags, writer),
+            Self::CmdSetLogicOpEnableEXT(command) => command.encode(flags, writer),
+            Self::CmdSetColorBlendEnableEXT(command) => command.encode(flags, writer),
+            Self::CmdSetColorBlendEquationEXT(command) => command.encode(flags, writer),
+            Self::CmdSetColorWriteMaskEXT(command) => command.encode(flags, writer),
+            Self::CmdSetRasterizationStreamEXT(command) => command.encode(flags, writer),
+            Self::CmdSetConservativeRasterizationModeEXT(command) => {
+                command.encode(flags, writer)
+            }
+            Self::CmdSetExtraPrimitiveOverestimationSizeEXT(command) => {
+                command.encode(flags, writer)
+            }
+            Self::CmdSetDepthClipEnableEXT(command) => command.encode(flags, writer),
+            Self::CmdSetSampleLocationsEnableEXT(command) => {
+                command.encode(flags, writer)
+            }
+            Self::CmdSetColorBlendAdvancedEXT(command) => command.encode(flags, writer),
+            Self::CmdSetProvokingVertexModeEXT(command) => command.encode(flags, writer),
+            Self::CmdSetLineRasterizationModeEXT(command) => {
+                command.encode(flags, writer)
+            }
+            Self::CmdSetLineStippleEnableEXT(command) => command.encode(flags, writer),
+            Self::CmdSetDepthClipNegativeOneToOneEXT(command) => {
+                command.encode(flags, writer)
+            }
+            Self::GetPhysicalDeviceFragmentShadingRatesKHR(command) => {
+                command.encode(flags, writer)
+            }
+            Self::CmdSetFragmentShadingRateKHR(command) => command.encode(flags, writer),
+            Self::CmdBindIndexBuffer2(command) => command.encode(flags, writer),
+            Self::GetRenderingAreaGranularity(command) => command.encode(flags, writer),
             Self::GetDeviceImageSubresourceLayout(command) => {
                 command.encode(flags, writer)
             }
             Self::GetImageSubresourceLayout2(command) => command.encode(flags, writer),
+            Self::CmdSetSampleLocationsEXT(command) => command.encode(flags, writer),
             Self::GetPhysicalDeviceMultisamplePropertiesEXT(command) => {
+                command.encode(flags, writer)
+            }
+            Self::CmdSetRenderingAttachmentLocations(command) => {
+                command.encode(flags, writer)
+            }
+            Self::CmdSetRenderingInputAttachmentIndices(command) => {
                 command.encode(flags, writer)
             }
             Self::CmdBindDescriptorSets2(command) => command.encode(flags, writer),
@@ -1039,7 +1581,17 @@ impl<'a> Command<'a> {
             Self::TransitionImageLayout(command) => command.encode(flags, writer),
             Self::CopyImageToMemoryMESA(command) => command.encode(flags, writer),
             Self::CopyMemoryToImageMESA(command) => command.encode(flags, writer),
+            Self::CmdSetDepthBias2EXT(command) => command.encode(flags, writer),
+            Self::CmdSetAttachmentFeedbackLoopEnableEXT(command) => {
+                command.encode(flags, writer)
+            }
+            Self::CmdSetDepthClampRangeEXT(command) => command.encode(flags, writer),
             Self::GetPhysicalDeviceCooperativeMatrixPropertiesKHR(command) => {
+                command.encode(flags, writer)
+            }
+            Self::CmdDrawMeshTasksEXT(command) => command.encode(flags, writer),
+            Self::CmdDrawMeshTasksIndirectEXT(command) => command.encode(flags, writer),
+            Self::CmdDrawMeshTasksIndirectCountEXT(command) => {
                 command.encode(flags, writer)
             }
         }
@@ -1124,6 +1676,7 @@ impl<'a> Command<'a> {
             Self::DestroyPipelineCache(_) => DestroyPipelineCache::NUMBER,
             Self::GetPipelineCacheData(_) => GetPipelineCacheData::NUMBER,
             Self::MergePipelineCaches(_) => MergePipelineCaches::NUMBER,
+            Self::CreateGraphicsPipelines(_) => CreateGraphicsPipelines::NUMBER,
             Self::CreateComputePipelines(_) => CreateComputePipelines::NUMBER,
             Self::DestroyPipeline(_) => DestroyPipeline::NUMBER,
             Self::CreatePipelineLayout(_) => CreatePipelineLayout::NUMBER,
@@ -1138,6 +1691,11 @@ impl<'a> Command<'a> {
             Self::AllocateDescriptorSets(_) => AllocateDescriptorSets::NUMBER,
             Self::FreeDescriptorSets(_) => FreeDescriptorSets::NUMBER,
             Self::UpdateDescriptorSets(_) => UpdateDescriptorSets::NUMBER,
+            Self::CreateFramebuffer(_) => CreateFramebuffer::NUMBER,
+            Self::DestroyFramebuffer(_) => DestroyFramebuffer::NUMBER,
+            Self::CreateRenderPass(_) => CreateRenderPass::NUMBER,
+            Self::DestroyRenderPass(_) => DestroyRenderPass::NUMBER,
+            Self::GetRenderAreaGranularity(_) => GetRenderAreaGranularity::NUMBER,
             Self::CreateCommandPool(_) => CreateCommandPool::NUMBER,
             Self::DestroyCommandPool(_) => DestroyCommandPool::NUMBER,
             Self::ResetCommandPool(_) => ResetCommandPool::NUMBER,
@@ -1147,7 +1705,22 @@ impl<'a> Command<'a> {
             Self::EndCommandBuffer(_) => EndCommandBuffer::NUMBER,
             Self::ResetCommandBuffer(_) => ResetCommandBuffer::NUMBER,
             Self::CmdBindPipeline(_) => CmdBindPipeline::NUMBER,
+            Self::CmdSetViewport(_) => CmdSetViewport::NUMBER,
+            Self::CmdSetScissor(_) => CmdSetScissor::NUMBER,
+            Self::CmdSetLineWidth(_) => CmdSetLineWidth::NUMBER,
+            Self::CmdSetDepthBias(_) => CmdSetDepthBias::NUMBER,
+            Self::CmdSetBlendConstants(_) => CmdSetBlendConstants::NUMBER,
+            Self::CmdSetDepthBounds(_) => CmdSetDepthBounds::NUMBER,
+            Self::CmdSetStencilCompareMask(_) => CmdSetStencilCompareMask::NUMBER,
+            Self::CmdSetStencilWriteMask(_) => CmdSetStencilWriteMask::NUMBER,
+            Self::CmdSetStencilReference(_) => CmdSetStencilReference::NUMBER,
             Self::CmdBindDescriptorSets(_) => CmdBindDescriptorSets::NUMBER,
+            Self::CmdBindIndexBuffer(_) => CmdBindIndexBuffer::NUMBER,
+            Self::CmdBindVertexBuffers(_) => CmdBindVertexBuffers::NUMBER,
+            Self::CmdDraw(_) => CmdDraw::NUMBER,
+            Self::CmdDrawIndexed(_) => CmdDrawIndexed::NUMBER,
+            Self::CmdDrawIndirect(_) => CmdDrawIndirect::NUMBER,
+            Self::CmdDrawIndexedIndirect(_) => CmdDrawIndexedIndirect::NUMBER,
             Self::CmdDispatch(_) => CmdDispatch::NUMBER,
             Self::CmdDispatchIndirect(_) => CmdDispatchIndirect::NUMBER,
             Self::CmdCopyBuffer(_) => CmdCopyBuffer::NUMBER,
@@ -1159,6 +1732,7 @@ impl<'a> Command<'a> {
             Self::CmdFillBuffer(_) => CmdFillBuffer::NUMBER,
             Self::CmdClearColorImage(_) => CmdClearColorImage::NUMBER,
             Self::CmdClearDepthStencilImage(_) => CmdClearDepthStencilImage::NUMBER,
+            Self::CmdClearAttachments(_) => CmdClearAttachments::NUMBER,
             Self::CmdResolveImage(_) => CmdResolveImage::NUMBER,
             Self::CmdSetEvent(_) => CmdSetEvent::NUMBER,
             Self::CmdResetEvent(_) => CmdResetEvent::NUMBER,
@@ -1170,6 +1744,9 @@ impl<'a> Command<'a> {
             Self::CmdWriteTimestamp(_) => CmdWriteTimestamp::NUMBER,
             Self::CmdCopyQueryPoolResults(_) => CmdCopyQueryPoolResults::NUMBER,
             Self::CmdPushConstants(_) => CmdPushConstants::NUMBER,
+            Self::CmdBeginRenderPass(_) => CmdBeginRenderPass::NUMBER,
+            Self::CmdNextSubpass(_) => CmdNextSubpass::NUMBER,
+            Self::CmdEndRenderPass(_) => CmdEndRenderPass::NUMBER,
             Self::CmdExecuteCommands(_) => CmdExecuteCommands::NUMBER,
             Self::EnumerateInstanceVersion(_) => EnumerateInstanceVersion::NUMBER,
             Self::BindBufferMemory2(_) => BindBufferMemory2::NUMBER,
@@ -1222,6 +1799,12 @@ impl<'a> Command<'a> {
             Self::GetDescriptorSetLayoutSupport(_) => {
                 GetDescriptorSetLayoutSupport::NUMBER
             }
+            Self::CmdDrawIndirectCount(_) => CmdDrawIndirectCount::NUMBER,
+            Self::CmdDrawIndexedIndirectCount(_) => CmdDrawIndexedIndirectCount::NUMBER,
+            Self::CreateRenderPass2(_) => CreateRenderPass2::NUMBER,
+            Self::CmdBeginRenderPass2(_) => CmdBeginRenderPass2::NUMBER,
+            Self::CmdNextSubpass2(_) => CmdNextSubpass2::NUMBER,
+            Self::CmdEndRenderPass2(_) => CmdEndRenderPass2::NUMBER,
             Self::ResetQueryPool(_) => ResetQueryPool::NUMBER,
             Self::GetSemaphoreCounterValue(_) => GetSemaphoreCounterValue::NUMBER,
             Self::WaitSemaphores(_) => WaitSemaphores::NUMBER,
@@ -1236,6 +1819,14 @@ impl<'a> Command<'a> {
             Self::SetReplyCommandStreamMESA(_) => SetReplyCommandStreamMESA::NUMBER,
             Self::SeekReplyCommandStreamMESA(_) => SeekReplyCommandStreamMESA::NUMBER,
             Self::ExecuteCommandStreamsMESA(_) => ExecuteCommandStreamsMESA::NUMBER,
+            Self::CmdBindTransformFeedbackBuffersEXT(_) => {
+                CmdBindTransformFeedbackBuffersEXT::NUMBER
+            }
+            Self::CmdBeginTransformFeedbackEXT(_) => CmdBeginTransformFeedbackEXT::NUMBER,
+            Self::CmdEndTransformFeedbackEXT(_) => CmdEndTransformFeedbackEXT::NUMBER,
+            Self::CmdBeginQueryIndexedEXT(_) => CmdBeginQueryIndexedEXT::NUMBER,
+            Self::CmdEndQueryIndexedEXT(_) => CmdEndQueryIndexedEXT::NUMBER,
+            Self::CmdDrawIndirectByteCountEXT(_) => CmdDrawIndirectByteCountEXT::NUMBER,
             Self::GetImageDrmFormatModifierPropertiesEXT(_) => {
                 GetImageDrmFormatModifierPropertiesEXT::NUMBER
             }
@@ -1258,6 +1849,25 @@ impl<'a> Command<'a> {
             Self::CmdCopyImageToBuffer2(_) => CmdCopyImageToBuffer2::NUMBER,
             Self::CmdBlitImage2(_) => CmdBlitImage2::NUMBER,
             Self::CmdResolveImage2(_) => CmdResolveImage2::NUMBER,
+            Self::CmdBeginRendering(_) => CmdBeginRendering::NUMBER,
+            Self::CmdEndRendering(_) => CmdEndRendering::NUMBER,
+            Self::CmdSetCullMode(_) => CmdSetCullMode::NUMBER,
+            Self::CmdSetFrontFace(_) => CmdSetFrontFace::NUMBER,
+            Self::CmdSetPrimitiveTopology(_) => CmdSetPrimitiveTopology::NUMBER,
+            Self::CmdSetViewportWithCount(_) => CmdSetViewportWithCount::NUMBER,
+            Self::CmdSetScissorWithCount(_) => CmdSetScissorWithCount::NUMBER,
+            Self::CmdBindVertexBuffers2(_) => CmdBindVertexBuffers2::NUMBER,
+            Self::CmdSetDepthTestEnable(_) => CmdSetDepthTestEnable::NUMBER,
+            Self::CmdSetDepthWriteEnable(_) => CmdSetDepthWriteEnable::NUMBER,
+            Self::CmdSetDepthCompareOp(_) => CmdSetDepthCompareOp::NUMBER,
+            Self::CmdSetDepthBoundsTestEnable(_) => CmdSetDepthBoundsTestEnable::NUMBER,
+            Self::CmdSetStencilTestEnable(_) => CmdSetStencilTestEnable::NUMBER,
+            Self::CmdSetStencilOp(_) => CmdSetStencilOp::NUMBER,
+            Self::CmdSetRasterizerDiscardEnable(_) => {
+                CmdSetRasterizerDiscardEnable::NUMBER
+            }
+            Self::CmdSetDepthBiasEnable(_) => CmdSetDepthBiasEnable::NUMBER,
+            Self::CmdSetPrimitiveRestartEnable(_) => CmdSetPrimitiveRestartEnable::NUMBER,
             Self::GetDeviceBufferMemoryRequirements(_) => {
                 GetDeviceBufferMemoryRequirements::NUMBER
             }
@@ -1267,10 +1877,13 @@ impl<'a> Command<'a> {
             Self::GetDeviceImageSparseMemoryRequirements(_) => {
                 GetDeviceImageSparseMemoryRequirements::NUMBER
             }
+            Self::CmdSetPatchControlPointsEXT(_) => CmdSetPatchControlPointsEXT::NUMBER,
+            Self::CmdSetLogicOpEXT(_) => CmdSetLogicOpEXT::NUMBER,
             Self::GetPhysicalDeviceCalibrateableTimeDomainsKHR(_) => {
                 GetPhysicalDeviceCalibrateableTimeDomainsKHR::NUMBER
             }
             Self::GetCalibratedTimestampsKHR(_) => GetCalibratedTimestampsKHR::NUMBER,
+            Self::CmdSetLineStipple(_) => CmdSetLineStipple::NUMBER,
             Self::CmdBeginConditionalRenderingEXT(_) => {
                 CmdBeginConditionalRenderingEXT::NUMBER
             }
@@ -1280,16 +1893,70 @@ impl<'a> Command<'a> {
             Self::ResetFenceResourceMESA(_) => ResetFenceResourceMESA::NUMBER,
             Self::WaitSemaphoreResourceMESA(_) => WaitSemaphoreResourceMESA::NUMBER,
             Self::ImportSemaphoreResourceMESA(_) => ImportSemaphoreResourceMESA::NUMBER,
+            Self::CmdDrawMultiEXT(_) => CmdDrawMultiEXT::NUMBER,
+            Self::CmdDrawMultiIndexedEXT(_) => CmdDrawMultiIndexedEXT::NUMBER,
             Self::CmdPushDescriptorSet(_) => CmdPushDescriptorSet::NUMBER,
             Self::SubmitVirtqueueSeqnoMESA(_) => SubmitVirtqueueSeqnoMESA::NUMBER,
             Self::WaitVirtqueueSeqnoMESA(_) => WaitVirtqueueSeqnoMESA::NUMBER,
             Self::WaitRingSeqnoMESA(_) => WaitRingSeqnoMESA::NUMBER,
+            Self::CmdSetColorWriteEnableEXT(_) => CmdSetColorWriteEnableEXT::NUMBER,
+            Self::CmdSetVertexInputEXT(_) => CmdSetVertexInputEXT::NUMBER,
+            Self::CmdSetTessellationDomainOriginEXT(_) => {
+                CmdSetTessellationDomainOriginEXT::NUMBER
+            }
+            Self::CmdSetDepthClampEnableEXT(_) => CmdSetDepthClampEnableEXT::NUMBER,
+            Self::CmdSetPolygonModeEXT(_) => CmdSetPolygonModeEXT::NUMBER,
+            Self::CmdSetRasterizationSamplesEXT(_) => {
+                CmdSetRasterizationSamplesEXT::NUMBER
+            }
+            Self::CmdSetSampleMaskEXT(_) => CmdSetSampleMaskEXT::NUMBER,
+            Self::CmdSetAlphaToCoverageEnableEXT(_) => {
+                CmdSetAlphaToCoverageEnableEXT::NUMBER
+            }
+            Self::CmdSetAlphaToOneEnableEXT(_) => CmdSetAlphaToOneEnableEXT::NUMBER,
+            Self::CmdSetLogicOpEnableEXT(_) => CmdSetLogicOpEnableEXT::NUMBER,
+            Self::CmdSetColorBlendEnableEXT(_) => CmdSetColorBlendEnableEXT::NUMBER,
+            Self::CmdSetColorBlendEquationEXT(_) => CmdSetColorBlendEquationEXT::NUMBER,
+            Self::CmdSetColorWriteMaskEXT(_) => CmdSetColorWriteMaskEXT::NUMBER,
+            Self::CmdSetRasterizationStreamEXT(_) => CmdSetRasterizationStreamEXT::NUMBER,
+            Self::CmdSetConservativeRasterizationModeEXT(_) => {
+                CmdSetConservativeRasterizationModeEXT::NUMBER
+            }
+            Self::CmdSetExtraPrimitiveOverestimationSizeEXT(_) => {
+                CmdSetExtraPrimitiveOverestimationSizeEXT::NUMBER
+            }
+            Self::CmdSetDepthClipEnableEXT(_) => CmdSetDepthClipEnableEXT::NUMBER,
+            Self::CmdSetSampleLocationsEnableEXT(_) => {
+                CmdSetSampleLocationsEnableEXT::NUMBER
+            }
+            Self::CmdSetColorBlendAdvancedEXT(_) => CmdSetColorBlendAdvancedEXT::NUMBER,
+            Self::CmdSetProvokingVertexModeEXT(_) => CmdSetProvokingVertexModeEXT::NUMBER,
+            Self::CmdSetLineRasterizationModeEXT(_) => {
+                CmdSetLineRasterizationModeEXT::NUMBER
+            }
+            Self::CmdSetLineStippleEnableEXT(_) => CmdSetLineStippleEnableEXT::NUMBER,
+            Self::CmdSetDepthClipNegativeOneToOneEXT(_) => {
+                CmdSetDepthClipNegativeOneToOneEXT::NUMBER
+            }
+            Self::GetPhysicalDeviceFragmentShadingRatesKHR(_) => {
+                GetPhysicalDeviceFragmentShadingRatesKHR::NUMBER
+            }
+            Self::CmdSetFragmentShadingRateKHR(_) => CmdSetFragmentShadingRateKHR::NUMBER,
+            Self::CmdBindIndexBuffer2(_) => CmdBindIndexBuffer2::NUMBER,
+            Self::GetRenderingAreaGranularity(_) => GetRenderingAreaGranularity::NUMBER,
             Self::GetDeviceImageSubresourceLayout(_) => {
                 GetDeviceImageSubresourceLayout::NUMBER
             }
             Self::GetImageSubresourceLayout2(_) => GetImageSubresourceLayout2::NUMBER,
+            Self::CmdSetSampleLocationsEXT(_) => CmdSetSampleLocationsEXT::NUMBER,
             Self::GetPhysicalDeviceMultisamplePropertiesEXT(_) => {
                 GetPhysicalDeviceMultisamplePropertiesEXT::NUMBER
+            }
+            Self::CmdSetRenderingAttachmentLocations(_) => {
+                CmdSetRenderingAttachmentLocations::NUMBER
+            }
+            Self::CmdSetRenderingInputAttachmentIndices(_) => {
+                CmdSetRenderingInputAttachmentIndices::NUMBER
             }
             Self::CmdBindDescriptorSets2(_) => CmdBindDescriptorSets2::NUMBER,
             Self::CmdPushConstants2(_) => CmdPushConstants2::NUMBER,
@@ -1298,8 +1965,18 @@ impl<'a> Command<'a> {
             Self::TransitionImageLayout(_) => TransitionImageLayout::NUMBER,
             Self::CopyImageToMemoryMESA(_) => CopyImageToMemoryMESA::NUMBER,
             Self::CopyMemoryToImageMESA(_) => CopyMemoryToImageMESA::NUMBER,
+            Self::CmdSetDepthBias2EXT(_) => CmdSetDepthBias2EXT::NUMBER,
+            Self::CmdSetAttachmentFeedbackLoopEnableEXT(_) => {
+                CmdSetAttachmentFeedbackLoopEnableEXT::NUMBER
+            }
+            Self::CmdSetDepthClampRangeEXT(_) => CmdSetDepthClampRangeEXT::NUMBER,
             Self::GetPhysicalDeviceCooperativeMatrixPropertiesKHR(_) => {
                 GetPhysicalDeviceCooperativeMatrixPropertiesKHR::NUMBER
+            }
+            Self::CmdDrawMeshTasksEXT(_) => CmdDrawMeshTasksEXT::NUMBER,
+            Self::CmdDrawMeshTasksIndirectEXT(_) => CmdDrawMeshTasksIndirectEXT::NUMBER,
+            Self::CmdDrawMeshTasksIndirectCountEXT(_) => {
+                CmdDrawMeshTasksIndirectCountEXT::NUMBER
             }
         }
     }
@@ -1725,6 +2402,7 @@ pub enum Reply<'a> {
     DestroyPipelineCache(DestroyPipelineCacheReply),
     GetPipelineCacheData(GetPipelineCacheDataReply<'a>),
     MergePipelineCaches(MergePipelineCachesReply),
+    CreateGraphicsPipelines(CreateGraphicsPipelinesReply<'a>),
     CreateComputePipelines(CreateComputePipelinesReply<'a>),
     DestroyPipeline(DestroyPipelineReply),
     CreatePipelineLayout(CreatePipelineLayoutReply<'a>),
@@ -1739,6 +2417,11 @@ pub enum Reply<'a> {
     AllocateDescriptorSets(AllocateDescriptorSetsReply<'a>),
     FreeDescriptorSets(FreeDescriptorSetsReply),
     UpdateDescriptorSets(UpdateDescriptorSetsReply),
+    CreateFramebuffer(CreateFramebufferReply<'a>),
+    DestroyFramebuffer(DestroyFramebufferReply),
+    CreateRenderPass(CreateRenderPassReply<'a>),
+    DestroyRenderPass(DestroyRenderPassReply),
+    GetRenderAreaGranularity(GetRenderAreaGranularityReply<'a>),
     CreateCommandPool(CreateCommandPoolReply<'a>),
     DestroyCommandPool(DestroyCommandPoolReply),
     ResetCommandPool(ResetCommandPoolReply),
@@ -1748,7 +2431,22 @@ pub enum Reply<'a> {
     EndCommandBuffer(EndCommandBufferReply),
     ResetCommandBuffer(ResetCommandBufferReply),
     CmdBindPipeline(CmdBindPipelineReply),
+    CmdSetViewport(CmdSetViewportReply),
+    CmdSetScissor(CmdSetScissorReply),
+    CmdSetLineWidth(CmdSetLineWidthReply),
+    CmdSetDepthBias(CmdSetDepthBiasReply),
+    CmdSetBlendConstants(CmdSetBlendConstantsReply),
+    CmdSetDepthBounds(CmdSetDepthBoundsReply),
+    CmdSetStencilCompareMask(CmdSetStencilCompareMaskReply),
+    CmdSetStencilWriteMask(CmdSetStencilWriteMaskReply),
+    CmdSetStencilReference(CmdSetStencilReferenceReply),
     CmdBindDescriptorSets(CmdBindDescriptorSetsReply),
+    CmdBindIndexBuffer(CmdBindIndexBufferReply),
+    CmdBindVertexBuffers(CmdBindVertexBuffersReply),
+    CmdDraw(CmdDrawReply),
+    CmdDrawIndexed(CmdDrawIndexedReply),
+    CmdDrawIndirect(CmdDrawIndirectReply),
+    CmdDrawIndexedIndirect(CmdDrawIndexedIndirectReply),
     CmdDispatch(CmdDispatchReply),
     CmdDispatchIndirect(CmdDispatchIndirectReply),
     CmdCopyBuffer(CmdCopyBufferReply),
@@ -1760,6 +2458,7 @@ pub enum Reply<'a> {
     CmdFillBuffer(CmdFillBufferReply),
     CmdClearColorImage(CmdClearColorImageReply),
     CmdClearDepthStencilImage(CmdClearDepthStencilImageReply),
+    CmdClearAttachments(CmdClearAttachmentsReply),
     CmdResolveImage(CmdResolveImageReply),
     CmdSetEvent(CmdSetEventReply),
     CmdResetEvent(CmdResetEventReply),
@@ -1771,6 +2470,9 @@ pub enum Reply<'a> {
     CmdWriteTimestamp(CmdWriteTimestampReply),
     CmdCopyQueryPoolResults(CmdCopyQueryPoolResultsReply),
     CmdPushConstants(CmdPushConstantsReply),
+    CmdBeginRenderPass(CmdBeginRenderPassReply),
+    CmdNextSubpass(CmdNextSubpassReply),
+    CmdEndRenderPass(CmdEndRenderPassReply),
     CmdExecuteCommands(CmdExecuteCommandsReply),
     EnumerateInstanceVersion(EnumerateInstanceVersionReply<'a>),
     BindBufferMemory2(BindBufferMemory2Reply),
@@ -1809,6 +2511,12 @@ pub enum Reply<'a> {
         GetPhysicalDeviceExternalSemaphorePropertiesReply<'a>,
     ),
     GetDescriptorSetLayoutSupport(GetDescriptorSetLayoutSupportReply<'a>),
+    CmdDrawIndirectCount(CmdDrawIndirectCountReply),
+    CmdDrawIndexedIndirectCount(CmdDrawIndexedIndirectCountReply),
+    CreateRenderPass2(CreateRenderPass2Reply<'a>),
+    CmdBeginRenderPass2(CmdBeginRenderPass2Reply),
+    CmdNextSubpass2(CmdNextSubpass2Reply),
+    CmdEndRenderPass2(CmdEndRenderPass2Reply),
     ResetQueryPool(ResetQueryPoolReply),
     GetSemaphoreCounterValue(GetSemaphoreCounterValueReply<'a>),
     WaitSemaphores(WaitSemaphoresReply),
@@ -1819,6 +2527,12 @@ pub enum Reply<'a> {
     SetReplyCommandStreamMESA(SetReplyCommandStreamMESAReply),
     SeekReplyCommandStreamMESA(SeekReplyCommandStreamMESAReply),
     ExecuteCommandStreamsMESA(ExecuteCommandStreamsMESAReply),
+    CmdBindTransformFeedbackBuffersEXT(CmdBindTransformFeedbackBuffersEXTReply),
+    CmdBeginTransformFeedbackEXT(CmdBeginTransformFeedbackEXTReply),
+    CmdEndTransformFeedbackEXT(CmdEndTransformFeedbackEXTReply),
+    CmdBeginQueryIndexedEXT(CmdBeginQueryIndexedEXTReply),
+    CmdEndQueryIndexedEXT(CmdEndQueryIndexedEXTReply),
+    CmdDrawIndirectByteCountEXT(CmdDrawIndirectByteCountEXTReply),
     GetImageDrmFormatModifierPropertiesEXT(
         GetImageDrmFormatModifierPropertiesEXTReply<'a>,
     ),
@@ -1839,29 +2553,85 @@ pub enum Reply<'a> {
     CmdCopyImageToBuffer2(CmdCopyImageToBuffer2Reply),
     CmdBlitImage2(CmdBlitImage2Reply),
     CmdResolveImage2(CmdResolveImage2Reply),
+    CmdBeginRendering(CmdBeginRenderingReply),
+    CmdEndRendering(CmdEndRenderingReply),
+    CmdSetCullMode(CmdSetCullModeReply),
+    CmdSetFrontFace(CmdSetFrontFaceReply),
+    CmdSetPrimitiveTopology(CmdSetPrimitiveTopologyReply),
+    CmdSetViewportWithCount(CmdSetViewportWithCountReply),
+    CmdSetScissorWithCount(CmdSetScissorWithCountReply),
+    CmdBindVertexBuffers2(CmdBindVertexBuffers2Reply),
+    CmdSetDepthTestEnable(CmdSetDepthTestEnableReply),
+    CmdSetDepthWriteEnable(CmdSetDepthWriteEnableReply),
+    CmdSetDepthCompareOp(CmdSetDepthCompareOpReply),
+    CmdSetDepthBoundsTestEnable(CmdSetDepthBoundsTestEnableReply),
+    CmdSetStencilTestEnable(CmdSetStencilTestEnableReply),
+    CmdSetStencilOp(CmdSetStencilOpReply),
+    CmdSetRasterizerDiscardEnable(CmdSetRasterizerDiscardEnableReply),
+    CmdSetDepthBiasEnable(CmdSetDepthBiasEnableReply),
+    CmdSetPrimitiveRestartEnable(CmdSetPrimitiveRestartEnableReply),
     GetDeviceBufferMemoryRequirements(GetDeviceBufferMemoryRequirementsReply<'a>),
     GetDeviceImageMemoryRequirements(GetDeviceImageMemoryRequirementsReply<'a>),
     GetDeviceImageSparseMemoryRequirements(
         GetDeviceImageSparseMemoryRequirementsReply<'a>,
     ),
+    CmdSetPatchControlPointsEXT(CmdSetPatchControlPointsEXTReply),
+    CmdSetLogicOpEXT(CmdSetLogicOpEXTReply),
     GetPhysicalDeviceCalibrateableTimeDomainsKHR(
         GetPhysicalDeviceCalibrateableTimeDomainsKHRReply<'a>,
     ),
     GetCalibratedTimestampsKHR(GetCalibratedTimestampsKHRReply<'a>),
+    CmdSetLineStipple(CmdSetLineStippleReply),
     CmdBeginConditionalRenderingEXT(CmdBeginConditionalRenderingEXTReply),
     CmdEndConditionalRenderingEXT(CmdEndConditionalRenderingEXTReply),
     ResetFenceResourceMESA(ResetFenceResourceMESAReply),
     WaitSemaphoreResourceMESA(WaitSemaphoreResourceMESAReply),
     ImportSemaphoreResourceMESA(ImportSemaphoreResourceMESAReply),
+    CmdDrawMultiEXT(CmdDrawMultiEXTReply),
+    CmdDrawMultiIndexedEXT(CmdDrawMultiIndexedEXTReply),
     CmdPushDescriptorSet(CmdPushDescriptorSetReply),
     SubmitVirtqueueSeqnoMESA(SubmitVirtqueueSeqnoMESAReply),
     WaitVirtqueueSeqnoMESA(WaitVirtqueueSeqnoMESAReply),
     WaitRingSeqnoMESA(WaitRingSeqnoMESAReply),
+    CmdSetColorWriteEnableEXT(CmdSetColorWriteEnableEXTReply),
+    CmdSetVertexInputEXT(CmdSetVertexInputEXTReply),
+    CmdSetTessellationDomainOriginEXT(CmdSetTessellationDomainOriginEXTReply),
+    CmdSetDepthClampEnableEXT(CmdSetDepthClampEnableEXTReply),
+    CmdSetPolygonModeEXT(CmdSetPolygonModeEXTReply),
+    CmdSetRasterizationSamplesEXT(CmdSetRasterizationSamplesEXTReply),
+    CmdSetSampleMaskEXT(CmdSetSampleMaskEXTReply),
+    CmdSetAlphaToCoverageEnableEXT(CmdSetAlphaToCoverageEnableEXTReply),
+    CmdSetAlphaToOneEnableEXT(CmdSetAlphaToOneEnableEXTReply),
+    CmdSetLogicOpEnableEXT(CmdSetLogicOpEnableEXTReply),
+    CmdSetColorBlendEnableEXT(CmdSetColorBlendEnableEXTReply),
+    CmdSetColorBlendEquationEXT(CmdSetColorBlendEquationEXTReply),
+    CmdSetColorWriteMaskEXT(CmdSetColorWriteMaskEXTReply),
+    CmdSetRasterizationStreamEXT(CmdSetRasterizationStreamEXTReply),
+    CmdSetConservativeRasterizationModeEXT(CmdSetConservativeRasterizationModeEXTReply),
+    CmdSetExtraPrimitiveOverestimationSizeEXT(
+        CmdSetExtraPrimitiveOverestimationSizeEXTReply,
+    ),
+    CmdSetDepthClipEnableEXT(CmdSetDepthClipEnableEXTReply),
+    CmdSetSampleLocationsEnableEXT(CmdSetSampleLocationsEnableEXTReply),
+    CmdSetColorBlendAdvancedEXT(CmdSetColorBlendAdvancedEXTReply),
+    CmdSetProvokingVertexModeEXT(CmdSetProvokingVertexModeEXTReply),
+    CmdSetLineRasterizationModeEXT(CmdSetLineRasterizationModeEXTReply),
+    CmdSetLineStippleEnableEXT(CmdSetLineStippleEnableEXTReply),
+    CmdSetDepthClipNegativeOneToOneEXT(CmdSetDepthClipNegativeOneToOneEXTReply),
+    GetPhysicalDeviceFragmentShadingRatesKHR(
+        GetPhysicalDeviceFragmentShadingRatesKHRReply<'a>,
+    ),
+    CmdSetFragmentShadingRateKHR(CmdSetFragmentShadingRateKHRReply),
+    CmdBindIndexBuffer2(CmdBindIndexBuffer2Reply),
+    GetRenderingAreaGranularity(GetRenderingAreaGranularityReply<'a>),
     GetDeviceImageSubresourceLayout(GetDeviceImageSubresourceLayoutReply<'a>),
     GetImageSubresourceLayout2(GetImageSubresourceLayout2Reply<'a>),
+    CmdSetSampleLocationsEXT(CmdSetSampleLocationsEXTReply),
     GetPhysicalDeviceMultisamplePropertiesEXT(
         GetPhysicalDeviceMultisamplePropertiesEXTReply<'a>,
     ),
+    CmdSetRenderingAttachmentLocations(CmdSetRenderingAttachmentLocationsReply),
+    CmdSetRenderingInputAttachmentIndices(CmdSetRenderingInputAttachmentIndicesReply),
     CmdBindDescriptorSets2(CmdBindDescriptorSets2Reply),
     CmdPushConstants2(CmdPushConstants2Reply),
     CmdPushDescriptorSet2(CmdPushDescriptorSet2Reply),
@@ -1869,9 +2639,15 @@ pub enum Reply<'a> {
     TransitionImageLayout(TransitionImageLayoutReply),
     CopyImageToMemoryMESA(CopyImageToMemoryMESAReply<'a>),
     CopyMemoryToImageMESA(CopyMemoryToImageMESAReply),
+    CmdSetDepthBias2EXT(CmdSetDepthBias2EXTReply),
+    CmdSetAttachmentFeedbackLoopEnableEXT(CmdSetAttachmentFeedbackLoopEnableEXTReply),
+    CmdSetDepthClampRangeEXT(CmdSetDepthClampRangeEXTReply),
     GetPhysicalDeviceCooperativeMatrixPropertiesKHR(
         GetPhysicalDeviceCooperativeMatrixPropertiesKHRReply<'a>,
     ),
+    CmdDrawMeshTasksEXT(CmdDrawMeshTasksEXTReply),
+    CmdDrawMeshTasksIndirectEXT(CmdDrawMeshTasksIndirectEXTReply),
+    CmdDrawMeshTasksIndirectCountEXT(CmdDrawMeshTasksIndirectCountEXTReply),
 }
 impl<'a> Reply<'a> {
     /// Writes the reply.
@@ -1936,6 +2712,7 @@ impl<'a> Reply<'a> {
             Self::DestroyPipelineCache(reply) => reply.encode(writer),
             Self::GetPipelineCacheData(reply) => reply.encode(writer),
             Self::MergePipelineCaches(reply) => reply.encode(writer),
+            Self::CreateGraphicsPipelines(reply) => reply.encode(writer),
             Self::CreateComputePipelines(reply) => reply.encode(writer),
             Self::DestroyPipeline(reply) => reply.encode(writer),
             Self::CreatePipelineLayout(reply) => reply.encode(writer),
@@ -1950,6 +2727,11 @@ impl<'a> Reply<'a> {
             Self::AllocateDescriptorSets(reply) => reply.encode(writer),
             Self::FreeDescriptorSets(reply) => reply.encode(writer),
             Self::UpdateDescriptorSets(reply) => reply.encode(writer),
+            Self::CreateFramebuffer(reply) => reply.encode(writer),
+            Self::DestroyFramebuffer(reply) => reply.encode(writer),
+            Self::CreateRenderPass(reply) => reply.encode(writer),
+            Self::DestroyRenderPass(reply) => reply.encode(writer),
+            Self::GetRenderAreaGranularity(reply) => reply.encode(writer),
             Self::CreateCommandPool(reply) => reply.encode(writer),
             Self::DestroyCommandPool(reply) => reply.encode(writer),
             Self::ResetCommandPool(reply) => reply.encode(writer),
@@ -1959,7 +2741,22 @@ impl<'a> Reply<'a> {
             Self::EndCommandBuffer(reply) => reply.encode(writer),
             Self::ResetCommandBuffer(reply) => reply.encode(writer),
             Self::CmdBindPipeline(reply) => reply.encode(writer),
+            Self::CmdSetViewport(reply) => reply.encode(writer),
+            Self::CmdSetScissor(reply) => reply.encode(writer),
+            Self::CmdSetLineWidth(reply) => reply.encode(writer),
+            Self::CmdSetDepthBias(reply) => reply.encode(writer),
+            Self::CmdSetBlendConstants(reply) => reply.encode(writer),
+            Self::CmdSetDepthBounds(reply) => reply.encode(writer),
+            Self::CmdSetStencilCompareMask(reply) => reply.encode(writer),
+            Self::CmdSetStencilWriteMask(reply) => reply.encode(writer),
+            Self::CmdSetStencilReference(reply) => reply.encode(writer),
             Self::CmdBindDescriptorSets(reply) => reply.encode(writer),
+            Self::CmdBindIndexBuffer(reply) => reply.encode(writer),
+            Self::CmdBindVertexBuffers(reply) => reply.encode(writer),
+            Self::CmdDraw(reply) => reply.encode(writer),
+            Self::CmdDrawIndexed(reply) => reply.encode(writer),
+            Self::CmdDrawIndirect(reply) => reply.encode(writer),
+            Self::CmdDrawIndexedIndirect(reply) => reply.encode(writer),
             Self::CmdDispatch(reply) => reply.encode(writer),
             Self::CmdDispatchIndirect(reply) => reply.encode(writer),
             Self::CmdCopyBuffer(reply) => reply.encode(writer),
@@ -1971,6 +2768,7 @@ impl<'a> Reply<'a> {
             Self::CmdFillBuffer(reply) => reply.encode(writer),
             Self::CmdClearColorImage(reply) => reply.encode(writer),
             Self::CmdClearDepthStencilImage(reply) => reply.encode(writer),
+            Self::CmdClearAttachments(reply) => reply.encode(writer),
             Self::CmdResolveImage(reply) => reply.encode(writer),
             Self::CmdSetEvent(reply) => reply.encode(writer),
             Self::CmdResetEvent(reply) => reply.encode(writer),
@@ -1982,6 +2780,9 @@ impl<'a> Reply<'a> {
             Self::CmdWriteTimestamp(reply) => reply.encode(writer),
             Self::CmdCopyQueryPoolResults(reply) => reply.encode(writer),
             Self::CmdPushConstants(reply) => reply.encode(writer),
+            Self::CmdBeginRenderPass(reply) => reply.encode(writer),
+            Self::CmdNextSubpass(reply) => reply.encode(writer),
+            Self::CmdEndRenderPass(reply) => reply.encode(writer),
             Self::CmdExecuteCommands(reply) => reply.encode(writer),
             Self::EnumerateInstanceVersion(reply) => reply.encode(writer),
             Self::BindBufferMemory2(reply) => reply.encode(writer),
@@ -2014,6 +2815,12 @@ impl<'a> Reply<'a> {
                 reply.encode(writer)
             }
             Self::GetDescriptorSetLayoutSupport(reply) => reply.encode(writer),
+            Self::CmdDrawIndirectCount(reply) => reply.encode(writer),
+            Self::CmdDrawIndexedIndirectCount(reply) => reply.encode(writer),
+            Self::CreateRenderPass2(reply) => reply.encode(writer),
+            Self::CmdBeginRenderPass2(reply) => reply.encode(writer),
+            Self::CmdNextSubpass2(reply) => reply.encode(writer),
+            Self::CmdEndRenderPass2(reply) => reply.encode(writer),
             Self::ResetQueryPool(reply) => reply.encode(writer),
             Self::GetSemaphoreCounterValue(reply) => reply.encode(writer),
             Self::WaitSemaphores(reply) => reply.encode(writer),
@@ -2024,6 +2831,12 @@ impl<'a> Reply<'a> {
             Self::SetReplyCommandStreamMESA(reply) => reply.encode(writer),
             Self::SeekReplyCommandStreamMESA(reply) => reply.encode(writer),
             Self::ExecuteCommandStreamsMESA(reply) => reply.encode(writer),
+            Self::CmdBindTransformFeedbackBuffersEXT(reply) => reply.encode(writer),
+            Self::CmdBeginTransformFeedbackEXT(reply) => reply.encode(writer),
+            Self::CmdEndTransformFeedbackEXT(reply) => reply.encode(writer),
+            Self::CmdBeginQueryIndexedEXT(reply) => reply.encode(writer),
+            Self::CmdEndQueryIndexedEXT(reply) => reply.encode(writer),
+            Self::CmdDrawIndirectByteCountEXT(reply) => reply.encode(writer),
             Self::GetImageDrmFormatModifierPropertiesEXT(reply) => reply.encode(writer),
             Self::CreateRingMESA(reply) => reply.encode(writer),
             Self::DestroyRingMESA(reply) => reply.encode(writer),
@@ -2042,27 +2855,81 @@ impl<'a> Reply<'a> {
             Self::CmdCopyImageToBuffer2(reply) => reply.encode(writer),
             Self::CmdBlitImage2(reply) => reply.encode(writer),
             Self::CmdResolveImage2(reply) => reply.encode(writer),
+            Self::CmdBeginRendering(reply) => reply.encode(writer),
+            Self::CmdEndRendering(reply) => reply.encode(writer),
+            Self::CmdSetCullMode(reply) => reply.encode(writer),
+            Self::CmdSetFrontFace(reply) => reply.encode(writer),
+            Self::CmdSetPrimitiveTopology(reply) => reply.encode(writer),
+            Self::CmdSetViewportWithCount(reply) => reply.encode(writer),
+            Self::CmdSetScissorWithCount(reply) => reply.encode(writer),
+            Self::CmdBindVertexBuffers2(reply) => reply.encode(writer),
+            Self::CmdSetDepthTestEnable(reply) => reply.encode(writer),
+            Self::CmdSetDepthWriteEnable(reply) => reply.encode(writer),
+            Self::CmdSetDepthCompareOp(reply) => reply.encode(writer),
+            Self::CmdSetDepthBoundsTestEnable(reply) => reply.encode(writer),
+            Self::CmdSetStencilTestEnable(reply) => reply.encode(writer),
+            Self::CmdSetStencilOp(reply) => reply.encode(writer),
+            Self::CmdSetRasterizerDiscardEnable(reply) => reply.encode(writer),
+            Self::CmdSetDepthBiasEnable(reply) => reply.encode(writer),
+            Self::CmdSetPrimitiveRestartEnable(reply) => reply.encode(writer),
             Self::GetDeviceBufferMemoryRequirements(reply) => reply.encode(writer),
             Self::GetDeviceImageMemoryRequirements(reply) => reply.encode(writer),
             Self::GetDeviceImageSparseMemoryRequirements(reply) => reply.encode(writer),
+            Self::CmdSetPatchControlPointsEXT(reply) => reply.encode(writer),
+            Self::CmdSetLogicOpEXT(reply) => reply.encode(writer),
             Self::GetPhysicalDeviceCalibrateableTimeDomainsKHR(reply) => {
                 reply.encode(writer)
             }
             Self::GetCalibratedTimestampsKHR(reply) => reply.encode(writer),
+            Self::CmdSetLineStipple(reply) => reply.encode(writer),
             Self::CmdBeginConditionalRenderingEXT(reply) => reply.encode(writer),
             Self::CmdEndConditionalRenderingEXT(reply) => reply.encode(writer),
             Self::ResetFenceResourceMESA(reply) => reply.encode(writer),
             Self::WaitSemaphoreResourceMESA(reply) => reply.encode(writer),
             Self::ImportSemaphoreResourceMESA(reply) => reply.encode(writer),
+            Self::CmdDrawMultiEXT(reply) => reply.encode(writer),
+            Self::CmdDrawMultiIndexedEXT(reply) => reply.encode(writer),
             Self::CmdPushDescriptorSet(reply) => reply.encode(writer),
             Self::SubmitVirtqueueSeqnoMESA(reply) => reply.encode(writer),
             Self::WaitVirtqueueSeqnoMESA(reply) => reply.encode(writer),
             Self::WaitRingSeqnoMESA(reply) => reply.encode(writer),
+            Self::CmdSetColorWriteEnableEXT(reply) => reply.encode(writer),
+            Self::CmdSetVertexInputEXT(reply) => reply.encode(writer),
+            Self::CmdSetTessellationDomainOriginEXT(reply) => reply.encode(writer),
+            Self::CmdSetDepthClampEnableEXT(reply) => reply.encode(writer),
+            Self::CmdSetPolygonModeEXT(reply) => reply.encode(writer),
+            Self::CmdSetRasterizationSamplesEXT(reply) => reply.encode(writer),
+            Self::CmdSetSampleMaskEXT(reply) => reply.encode(writer),
+            Self::CmdSetAlphaToCoverageEnableEXT(reply) => reply.encode(writer),
+            Self::CmdSetAlphaToOneEnableEXT(reply) => reply.encode(writer),
+            Self::CmdSetLogicOpEnableEXT(reply) => reply.encode(writer),
+            Self::CmdSetColorBlendEnableEXT(reply) => reply.encode(writer),
+            Self::CmdSetColorBlendEquationEXT(reply) => reply.encode(writer),
+            Self::CmdSetColorWriteMaskEXT(reply) => reply.encode(writer),
+            Self::CmdSetRasterizationStreamEXT(reply) => reply.encode(writer),
+            Self::CmdSetConservativeRasterizationModeEXT(reply) => reply.encode(writer),
+            Self::CmdSetExtraPrimitiveOverestimationSizeEXT(reply) => {
+                reply.encode(writer)
+            }
+            Self::CmdSetDepthClipEnableEXT(reply) => reply.encode(writer),
+            Self::CmdSetSampleLocationsEnableEXT(reply) => reply.encode(writer),
+            Self::CmdSetColorBlendAdvancedEXT(reply) => reply.encode(writer),
+            Self::CmdSetProvokingVertexModeEXT(reply) => reply.encode(writer),
+            Self::CmdSetLineRasterizationModeEXT(reply) => reply.encode(writer),
+            Self::CmdSetLineStippleEnableEXT(reply) => reply.encode(writer),
+            Self::CmdSetDepthClipNegativeOneToOneEXT(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceFragmentShadingRatesKHR(reply) => reply.encode(writer),
+            Self::CmdSetFragmentShadingRateKHR(reply) => reply.encode(writer),
+            Self::CmdBindIndexBuffer2(reply) => reply.encode(writer),
+            Self::GetRenderingAreaGranularity(reply) => reply.encode(writer),
             Self::GetDeviceImageSubresourceLayout(reply) => reply.encode(writer),
             Self::GetImageSubresourceLayout2(reply) => reply.encode(writer),
+            Self::CmdSetSampleLocationsEXT(reply) => reply.encode(writer),
             Self::GetPhysicalDeviceMultisamplePropertiesEXT(reply) => {
                 reply.encode(writer)
             }
+            Self::CmdSetRenderingAttachmentLocations(reply) => reply.encode(writer),
+            Self::CmdSetRenderingInputAttachmentIndices(reply) => reply.encode(writer),
             Self::CmdBindDescriptorSets2(reply) => reply.encode(writer),
             Self::CmdPushConstants2(reply) => reply.encode(writer),
             Self::CmdPushDescriptorSet2(reply) => reply.encode(writer),
@@ -2070,9 +2937,15 @@ impl<'a> Reply<'a> {
             Self::TransitionImageLayout(reply) => reply.encode(writer),
             Self::CopyImageToMemoryMESA(reply) => reply.encode(writer),
             Self::CopyMemoryToImageMESA(reply) => reply.encode(writer),
+            Self::CmdSetDepthBias2EXT(reply) => reply.encode(writer),
+            Self::CmdSetAttachmentFeedbackLoopEnableEXT(reply) => reply.encode(writer),
+            Self::CmdSetDepthClampRangeEXT(reply) => reply.encode(writer),
             Self::GetPhysicalDeviceCooperativeMatrixPropertiesKHR(reply) => {
                 reply.encode(writer)
             }
+            Self::CmdDrawMeshTasksEXT(reply) => reply.encode(writer),
+            Self::CmdDrawMeshTasksIndirectEXT(reply) => reply.encode(writer),
+            Self::CmdDrawMeshTasksIndirectCountEXT(reply) => reply.encode(writer),
         }
     }
     /// Reads the reply to the command with this number, as the guest does.
@@ -2261,6 +3134,10 @@ impl<'a> Reply<'a> {
             MergePipelineCaches::NUMBER => {
                 MergePipelineCachesReply::decode(reader).map(Self::MergePipelineCaches)
             }
+            CreateGraphicsPipelines::NUMBER => {
+                CreateGraphicsPipelinesReply::decode(reader)
+                    .map(Self::CreateGraphicsPipelines)
+            }
             CreateComputePipelines::NUMBER => {
                 CreateComputePipelinesReply::decode(reader)
                     .map(Self::CreateComputePipelines)
@@ -2309,6 +3186,22 @@ impl<'a> Reply<'a> {
             UpdateDescriptorSets::NUMBER => {
                 UpdateDescriptorSetsReply::decode(reader).map(Self::UpdateDescriptorSets)
             }
+            CreateFramebuffer::NUMBER => {
+                CreateFramebufferReply::decode(reader).map(Self::CreateFramebuffer)
+            }
+            DestroyFramebuffer::NUMBER => {
+                DestroyFramebufferReply::decode(reader).map(Self::DestroyFramebuffer)
+            }
+            CreateRenderPass::NUMBER => {
+                CreateRenderPassReply::decode(reader).map(Self::CreateRenderPass)
+            }
+            DestroyRenderPass::NUMBER => {
+                DestroyRenderPassReply::decode(reader).map(Self::DestroyRenderPass)
+            }
+            GetRenderAreaGranularity::NUMBER => {
+                GetRenderAreaGranularityReply::decode(reader)
+                    .map(Self::GetRenderAreaGranularity)
+            }
             CreateCommandPool::NUMBER => {
                 CreateCommandPoolReply::decode(reader).map(Self::CreateCommandPool)
             }
@@ -2337,9 +3230,56 @@ impl<'a> Reply<'a> {
             CmdBindPipeline::NUMBER => {
                 CmdBindPipelineReply::decode(reader).map(Self::CmdBindPipeline)
             }
+            CmdSetViewport::NUMBER => {
+                CmdSetViewportReply::decode(reader).map(Self::CmdSetViewport)
+            }
+            CmdSetScissor::NUMBER => {
+                CmdSetScissorReply::decode(reader).map(Self::CmdSetScissor)
+            }
+            CmdSetLineWidth::NUMBER => {
+                CmdSetLineWidthReply::decode(reader).map(Self::CmdSetLineWidth)
+            }
+            CmdSetDepthBias::NUMBER => {
+                CmdSetDepthBiasReply::decode(reader).map(Self::CmdSetDepthBias)
+            }
+            CmdSetBlendConstants::NUMBER => {
+                CmdSetBlendConstantsReply::decode(reader).map(Self::CmdSetBlendConstants)
+            }
+            CmdSetDepthBounds::NUMBER => {
+                CmdSetDepthBoundsReply::decode(reader).map(Self::CmdSetDepthBounds)
+            }
+            CmdSetStencilCompareMask::NUMBER => {
+                CmdSetStencilCompareMaskReply::decode(reader)
+                    .map(Self::CmdSetStencilCompareMask)
+            }
+            CmdSetStencilWriteMask::NUMBER => {
+                CmdSetStencilWriteMaskReply::decode(reader)
+                    .map(Self::CmdSetStencilWriteMask)
+            }
+            CmdSetStencilReference::NUMBER => {
+                CmdSetStencilReferenceReply::decode(reader)
+                    .map(Self::CmdSetStencilReference)
+            }
             CmdBindDescriptorSets::NUMBER => {
                 CmdBindDescriptorSetsReply::decode(reader)
                     .map(Self::CmdBindDescriptorSets)
+            }
+            CmdBindIndexBuffer::NUMBER => {
+                CmdBindIndexBufferReply::decode(reader).map(Self::CmdBindIndexBuffer)
+            }
+            CmdBindVertexBuffers::NUMBER => {
+                CmdBindVertexBuffersReply::decode(reader).map(Self::CmdBindVertexBuffers)
+            }
+            CmdDraw::NUMBER => CmdDrawReply::decode(reader).map(Self::CmdDraw),
+            CmdDrawIndexed::NUMBER => {
+                CmdDrawIndexedReply::decode(reader).map(Self::CmdDrawIndexed)
+            }
+            CmdDrawIndirect::NUMBER => {
+                CmdDrawIndirectReply::decode(reader).map(Self::CmdDrawIndirect)
+            }
+            CmdDrawIndexedIndirect::NUMBER => {
+                CmdDrawIndexedIndirectReply::decode(reader)
+                    .map(Self::CmdDrawIndexedIndirect)
             }
             CmdDispatch::NUMBER => {
                 CmdDispatchReply::decode(reader).map(Self::CmdDispatch)
@@ -2375,6 +3315,9 @@ impl<'a> Reply<'a> {
                 CmdClearDepthStencilImageReply::decode(reader)
                     .map(Self::CmdClearDepthStencilImage)
             }
+            CmdClearAttachments::NUMBER => {
+                CmdClearAttachmentsReply::decode(reader).map(Self::CmdClearAttachments)
+            }
             CmdResolveImage::NUMBER => {
                 CmdResolveImageReply::decode(reader).map(Self::CmdResolveImage)
             }
@@ -2408,6 +3351,15 @@ impl<'a> Reply<'a> {
             }
             CmdPushConstants::NUMBER => {
                 CmdPushConstantsReply::decode(reader).map(Self::CmdPushConstants)
+            }
+            CmdBeginRenderPass::NUMBER => {
+                CmdBeginRenderPassReply::decode(reader).map(Self::CmdBeginRenderPass)
+            }
+            CmdNextSubpass::NUMBER => {
+                CmdNextSubpassReply::decode(reader).map(Self::CmdNextSubpass)
+            }
+            CmdEndRenderPass::NUMBER => {
+                CmdEndRenderPassReply::decode(reader).map(Self::CmdEndRenderPass)
             }
             CmdExecuteCommands::NUMBER => {
                 CmdExecuteCommandsReply::decode(reader).map(Self::CmdExecuteCommands)
@@ -2506,6 +3458,25 @@ impl<'a> Reply<'a> {
                 GetDescriptorSetLayoutSupportReply::decode(reader)
                     .map(Self::GetDescriptorSetLayoutSupport)
             }
+            CmdDrawIndirectCount::NUMBER => {
+                CmdDrawIndirectCountReply::decode(reader).map(Self::CmdDrawIndirectCount)
+            }
+            CmdDrawIndexedIndirectCount::NUMBER => {
+                CmdDrawIndexedIndirectCountReply::decode(reader)
+                    .map(Self::CmdDrawIndexedIndirectCount)
+            }
+            CreateRenderPass2::NUMBER => {
+                CreateRenderPass2Reply::decode(reader).map(Self::CreateRenderPass2)
+            }
+            CmdBeginRenderPass2::NUMBER => {
+                CmdBeginRenderPass2Reply::decode(reader).map(Self::CmdBeginRenderPass2)
+            }
+            CmdNextSubpass2::NUMBER => {
+                CmdNextSubpass2Reply::decode(reader).map(Self::CmdNextSubpass2)
+            }
+            CmdEndRenderPass2::NUMBER => {
+                CmdEndRenderPass2Reply::decode(reader).map(Self::CmdEndRenderPass2)
+            }
             ResetQueryPool::NUMBER => {
                 ResetQueryPoolReply::decode(reader).map(Self::ResetQueryPool)
             }
@@ -2542,6 +3513,30 @@ impl<'a> Reply<'a> {
             ExecuteCommandStreamsMESA::NUMBER => {
                 ExecuteCommandStreamsMESAReply::decode(reader)
                     .map(Self::ExecuteCommandStreamsMESA)
+            }
+            CmdBindTransformFeedbackBuffersEXT::NUMBER => {
+                CmdBindTransformFeedbackBuffersEXTReply::decode(reader)
+                    .map(Self::CmdBindTransformFeedbackBuffersEXT)
+            }
+            CmdBeginTransformFeedbackEXT::NUMBER => {
+                CmdBeginTransformFeedbackEXTReply::decode(reader)
+                    .map(Self::CmdBeginTransformFeedbackEXT)
+            }
+            CmdEndTransformFeedbackEXT::NUMBER => {
+                CmdEndTransformFeedbackEXTReply::decode(reader)
+                    .map(Self::CmdEndTransformFeedbackEXT)
+            }
+            CmdBeginQueryIndexedEXT::NUMBER => {
+                CmdBeginQueryIndexedEXTReply::decode(reader)
+                    .map(Self::CmdBeginQueryIndexedEXT)
+            }
+            CmdEndQueryIndexedEXT::NUMBER => {
+                CmdEndQueryIndexedEXTReply::decode(reader)
+                    .map(Self::CmdEndQueryIndexedEXT)
+            }
+            CmdDrawIndirectByteCountEXT::NUMBER => {
+                CmdDrawIndirectByteCountEXTReply::decode(reader)
+                    .map(Self::CmdDrawIndirectByteCountEXT)
             }
             GetImageDrmFormatModifierPropertiesEXT::NUMBER => {
                 GetImageDrmFormatModifierPropertiesEXTReply::decode(reader)
@@ -2601,6 +3596,68 @@ impl<'a> Reply<'a> {
             CmdResolveImage2::NUMBER => {
                 CmdResolveImage2Reply::decode(reader).map(Self::CmdResolveImage2)
             }
+            CmdBeginRendering::NUMBER => {
+                CmdBeginRenderingReply::decode(reader).map(Self::CmdBeginRendering)
+            }
+            CmdEndRendering::NUMBER => {
+                CmdEndRenderingReply::decode(reader).map(Self::CmdEndRendering)
+            }
+            CmdSetCullMode::NUMBER => {
+                CmdSetCullModeReply::decode(reader).map(Self::CmdSetCullMode)
+            }
+            CmdSetFrontFace::NUMBER => {
+                CmdSetFrontFaceReply::decode(reader).map(Self::CmdSetFrontFace)
+            }
+            CmdSetPrimitiveTopology::NUMBER => {
+                CmdSetPrimitiveTopologyReply::decode(reader)
+                    .map(Self::CmdSetPrimitiveTopology)
+            }
+            CmdSetViewportWithCount::NUMBER => {
+                CmdSetViewportWithCountReply::decode(reader)
+                    .map(Self::CmdSetViewportWithCount)
+            }
+            CmdSetScissorWithCount::NUMBER => {
+                CmdSetScissorWithCountReply::decode(reader)
+                    .map(Self::CmdSetScissorWithCount)
+            }
+            CmdBindVertexBuffers2::NUMBER => {
+                CmdBindVertexBuffers2Reply::decode(reader)
+                    .map(Self::CmdBindVertexBuffers2)
+            }
+            CmdSetDepthTestEnable::NUMBER => {
+                CmdSetDepthTestEnableReply::decode(reader)
+                    .map(Self::CmdSetDepthTestEnable)
+            }
+            CmdSetDepthWriteEnable::NUMBER => {
+                CmdSetDepthWriteEnableReply::decode(reader)
+                    .map(Self::CmdSetDepthWriteEnable)
+            }
+            CmdSetDepthCompareOp::NUMBER => {
+                CmdSetDepthCompareOpReply::decode(reader).map(Self::CmdSetDepthCompareOp)
+            }
+            CmdSetDepthBoundsTestEnable::NUMBER => {
+                CmdSetDepthBoundsTestEnableReply::decode(reader)
+                    .map(Self::CmdSetDepthBoundsTestEnable)
+            }
+            CmdSetStencilTestEnable::NUMBER => {
+                CmdSetStencilTestEnableReply::decode(reader)
+                    .map(Self::CmdSetStencilTestEnable)
+            }
+            CmdSetStencilOp::NUMBER => {
+                CmdSetStencilOpReply::decode(reader).map(Self::CmdSetStencilOp)
+            }
+            CmdSetRasterizerDiscardEnable::NUMBER => {
+                CmdSetRasterizerDiscardEnableReply::decode(reader)
+                    .map(Self::CmdSetRasterizerDiscardEnable)
+            }
+            CmdSetDepthBiasEnable::NUMBER => {
+                CmdSetDepthBiasEnableReply::decode(reader)
+                    .map(Self::CmdSetDepthBiasEnable)
+            }
+            CmdSetPrimitiveRestartEnable::NUMBER => {
+                CmdSetPrimitiveRestartEnableReply::decode(reader)
+                    .map(Self::CmdSetPrimitiveRestartEnable)
+            }
             GetDeviceBufferMemoryRequirements::NUMBER => {
                 GetDeviceBufferMemoryRequirementsReply::decode(reader)
                     .map(Self::GetDeviceBufferMemoryRequirements)
@@ -2613,6 +3670,13 @@ impl<'a> Reply<'a> {
                 GetDeviceImageSparseMemoryRequirementsReply::decode(reader)
                     .map(Self::GetDeviceImageSparseMemoryRequirements)
             }
+            CmdSetPatchControlPointsEXT::NUMBER => {
+                CmdSetPatchControlPointsEXTReply::decode(reader)
+                    .map(Self::CmdSetPatchControlPointsEXT)
+            }
+            CmdSetLogicOpEXT::NUMBER => {
+                CmdSetLogicOpEXTReply::decode(reader).map(Self::CmdSetLogicOpEXT)
+            }
             GetPhysicalDeviceCalibrateableTimeDomainsKHR::NUMBER => {
                 GetPhysicalDeviceCalibrateableTimeDomainsKHRReply::decode(reader)
                     .map(Self::GetPhysicalDeviceCalibrateableTimeDomainsKHR)
@@ -2620,6 +3684,9 @@ impl<'a> Reply<'a> {
             GetCalibratedTimestampsKHR::NUMBER => {
                 GetCalibratedTimestampsKHRReply::decode(reader)
                     .map(Self::GetCalibratedTimestampsKHR)
+            }
+            CmdSetLineStipple::NUMBER => {
+                CmdSetLineStippleReply::decode(reader).map(Self::CmdSetLineStipple)
             }
             CmdBeginConditionalRenderingEXT::NUMBER => {
                 CmdBeginConditionalRenderingEXTReply::decode(reader)
@@ -2641,6 +3708,13 @@ impl<'a> Reply<'a> {
                 ImportSemaphoreResourceMESAReply::decode(reader)
                     .map(Self::ImportSemaphoreResourceMESA)
             }
+            CmdDrawMultiEXT::NUMBER => {
+                CmdDrawMultiEXTReply::decode(reader).map(Self::CmdDrawMultiEXT)
+            }
+            CmdDrawMultiIndexedEXT::NUMBER => {
+                CmdDrawMultiIndexedEXTReply::decode(reader)
+                    .map(Self::CmdDrawMultiIndexedEXT)
+            }
             CmdPushDescriptorSet::NUMBER => {
                 CmdPushDescriptorSetReply::decode(reader).map(Self::CmdPushDescriptorSet)
             }
@@ -2655,6 +3729,110 @@ impl<'a> Reply<'a> {
             WaitRingSeqnoMESA::NUMBER => {
                 WaitRingSeqnoMESAReply::decode(reader).map(Self::WaitRingSeqnoMESA)
             }
+            CmdSetColorWriteEnableEXT::NUMBER => {
+                CmdSetColorWriteEnableEXTReply::decode(reader)
+                    .map(Self::CmdSetColorWriteEnableEXT)
+            }
+            CmdSetVertexInputEXT::NUMBER => {
+                CmdSetVertexInputEXTReply::decode(reader).map(Self::CmdSetVertexInputEXT)
+            }
+            CmdSetTessellationDomainOriginEXT::NUMBER => {
+                CmdSetTessellationDomainOriginEXTReply::decode(reader)
+                    .map(Self::CmdSetTessellationDomainOriginEXT)
+            }
+            CmdSetDepthClampEnableEXT::NUMBER => {
+                CmdSetDepthClampEnableEXTReply::decode(reader)
+                    .map(Self::CmdSetDepthClampEnableEXT)
+            }
+            CmdSetPolygonModeEXT::NUMBER => {
+                CmdSetPolygonModeEXTReply::decode(reader).map(Self::CmdSetPolygonModeEXT)
+            }
+            CmdSetRasterizationSamplesEXT::NUMBER => {
+                CmdSetRasterizationSamplesEXTReply::decode(reader)
+                    .map(Self::CmdSetRasterizationSamplesEXT)
+            }
+            CmdSetSampleMaskEXT::NUMBER => {
+                CmdSetSampleMaskEXTReply::decode(reader).map(Self::CmdSetSampleMaskEXT)
+            }
+            CmdSetAlphaToCoverageEnableEXT::NUMBER => {
+                CmdSetAlphaToCoverageEnableEXTReply::decode(reader)
+                    .map(Self::CmdSetAlphaToCoverageEnableEXT)
+            }
+            CmdSetAlphaToOneEnableEXT::NUMBER => {
+                CmdSetAlphaToOneEnableEXTReply::decode(reader)
+                    .map(Self::CmdSetAlphaToOneEnableEXT)
+            }
+            CmdSetLogicOpEnableEXT::NUMBER => {
+                CmdSetLogicOpEnableEXTReply::decode(reader)
+                    .map(Self::CmdSetLogicOpEnableEXT)
+            }
+            CmdSetColorBlendEnableEXT::NUMBER => {
+                CmdSetColorBlendEnableEXTReply::decode(reader)
+                    .map(Self::CmdSetColorBlendEnableEXT)
+            }
+            CmdSetColorBlendEquationEXT::NUMBER => {
+                CmdSetColorBlendEquationEXTReply::decode(reader)
+                    .map(Self::CmdSetColorBlendEquationEXT)
+            }
+            CmdSetColorWriteMaskEXT::NUMBER => {
+                CmdSetColorWriteMaskEXTReply::decode(reader)
+                    .map(Self::CmdSetColorWriteMaskEXT)
+            }
+            CmdSetRasterizationStreamEXT::NUMBER => {
+                CmdSetRasterizationStreamEXTReply::decode(reader)
+                    .map(Self::CmdSetRasterizationStreamEXT)
+            }
+            CmdSetConservativeRasterizationModeEXT::NUMBER => {
+                CmdSetConservativeRasterizationModeEXTReply::decode(reader)
+                    .map(Self::CmdSetConservativeRasterizationModeEXT)
+            }
+            CmdSetExtraPrimitiveOverestimationSizeEXT::NUMBER => {
+                CmdSetExtraPrimitiveOverestimationSizeEXTReply::decode(reader)
+                    .map(Self::CmdSetExtraPrimitiveOverestimationSizeEXT)
+            }
+            CmdSetDepthClipEnableEXT::NUMBER => {
+                CmdSetDepthClipEnableEXTReply::decode(reader)
+                    .map(Self::CmdSetDepthClipEnableEXT)
+            }
+            CmdSetSampleLocationsEnableEXT::NUMBER => {
+                CmdSetSampleLocationsEnableEXTReply::decode(reader)
+                    .map(Self::CmdSetSampleLocationsEnableEXT)
+            }
+            CmdSetColorBlendAdvancedEXT::NUMBER => {
+                CmdSetColorBlendAdvancedEXTReply::decode(reader)
+                    .map(Self::CmdSetColorBlendAdvancedEXT)
+            }
+            CmdSetProvokingVertexModeEXT::NUMBER => {
+                CmdSetProvokingVertexModeEXTReply::decode(reader)
+                    .map(Self::CmdSetProvokingVertexModeEXT)
+            }
+            CmdSetLineRasterizationModeEXT::NUMBER => {
+                CmdSetLineRasterizationModeEXTReply::decode(reader)
+                    .map(Self::CmdSetLineRasterizationModeEXT)
+            }
+            CmdSetLineStippleEnableEXT::NUMBER => {
+                CmdSetLineStippleEnableEXTReply::decode(reader)
+                    .map(Self::CmdSetLineStippleEnableEXT)
+            }
+            CmdSetDepthClipNegativeOneToOneEXT::NUMBER => {
+                CmdSetDepthClipNegativeOneToOneEXTReply::decode(reader)
+                    .map(Self::CmdSetDepthClipNegativeOneToOneEXT)
+            }
+            GetPhysicalDeviceFragmentShadingRatesKHR::NUMBER => {
+                GetPhysicalDeviceFragmentShadingRatesKHRReply::decode(reader)
+                    .map(Self::GetPhysicalDeviceFragmentShadingRatesKHR)
+            }
+            CmdSetFragmentShadingRateKHR::NUMBER => {
+                CmdSetFragmentShadingRateKHRReply::decode(reader)
+                    .map(Self::CmdSetFragmentShadingRateKHR)
+            }
+            CmdBindIndexBuffer2::NUMBER => {
+                CmdBindIndexBuffer2Reply::decode(reader).map(Self::CmdBindIndexBuffer2)
+            }
+            GetRenderingAreaGranularity::NUMBER => {
+                GetRenderingAreaGranularityReply::decode(reader)
+                    .map(Self::GetRenderingAreaGranularity)
+            }
             GetDeviceImageSubresourceLayout::NUMBER => {
                 GetDeviceImageSubresourceLayoutReply::decode(reader)
                     .map(Self::GetDeviceImageSubresourceLayout)
@@ -2663,9 +3841,21 @@ impl<'a> Reply<'a> {
                 GetImageSubresourceLayout2Reply::decode(reader)
                     .map(Self::GetImageSubresourceLayout2)
             }
+            CmdSetSampleLocationsEXT::NUMBER => {
+                CmdSetSampleLocationsEXTReply::decode(reader)
+                    .map(Self::CmdSetSampleLocationsEXT)
+            }
             GetPhysicalDeviceMultisamplePropertiesEXT::NUMBER => {
                 GetPhysicalDeviceMultisamplePropertiesEXTReply::decode(reader)
                     .map(Self::GetPhysicalDeviceMultisamplePropertiesEXT)
+            }
+            CmdSetRenderingAttachmentLocations::NUMBER => {
+                CmdSetRenderingAttachmentLocationsReply::decode(reader)
+                    .map(Self::CmdSetRenderingAttachmentLocations)
+            }
+            CmdSetRenderingInputAttachmentIndices::NUMBER => {
+                CmdSetRenderingInputAttachmentIndicesReply::decode(reader)
+                    .map(Self::CmdSetRenderingInputAttachmentIndices)
             }
             CmdBindDescriptorSets2::NUMBER => {
                 CmdBindDescriptorSets2Reply::decode(reader)
@@ -2693,9 +3883,31 @@ impl<'a> Reply<'a> {
                 CopyMemoryToImageMESAReply::decode(reader)
                     .map(Self::CopyMemoryToImageMESA)
             }
+            CmdSetDepthBias2EXT::NUMBER => {
+                CmdSetDepthBias2EXTReply::decode(reader).map(Self::CmdSetDepthBias2EXT)
+            }
+            CmdSetAttachmentFeedbackLoopEnableEXT::NUMBER => {
+                CmdSetAttachmentFeedbackLoopEnableEXTReply::decode(reader)
+                    .map(Self::CmdSetAttachmentFeedbackLoopEnableEXT)
+            }
+            CmdSetDepthClampRangeEXT::NUMBER => {
+                CmdSetDepthClampRangeEXTReply::decode(reader)
+                    .map(Self::CmdSetDepthClampRangeEXT)
+            }
             GetPhysicalDeviceCooperativeMatrixPropertiesKHR::NUMBER => {
                 GetPhysicalDeviceCooperativeMatrixPropertiesKHRReply::decode(reader)
                     .map(Self::GetPhysicalDeviceCooperativeMatrixPropertiesKHR)
+            }
+            CmdDrawMeshTasksEXT::NUMBER => {
+                CmdDrawMeshTasksEXTReply::decode(reader).map(Self::CmdDrawMeshTasksEXT)
+            }
+            CmdDrawMeshTasksIndirectEXT::NUMBER => {
+                CmdDrawMeshTasksIndirectEXTReply::decode(reader)
+                    .map(Self::CmdDrawMeshTasksIndirectEXT)
+            }
+            CmdDrawMeshTasksIndirectCountEXT::NUMBER => {
+                CmdDrawMeshTasksIndirectCountEXTReply::decode(reader)
+                    .map(Self::CmdDrawMeshTasksIndirectCountEXT)
             }
             _ => Err(reader.error(DecodeErrorKind::Command(number)).within("Reply")),
         }

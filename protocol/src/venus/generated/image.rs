@@ -950,46 +950,6 @@ impl<'a> Structure<'a> for MemoryToImageCopyMESA<'a> {
         self.p_next
     }
 }
-/// `VkOffset2D`
-#[derive(Clone, Copy, Debug, PartialEq, Default)]
-pub struct Offset2D {
-    pub x: i32,
-    pub y: i32,
-}
-impl<'a> Decode<'a> for Offset2D {
-    const MIN_SIZE: usize = 8;
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        let x: i32 = reader.value("Offset2D.x")?;
-        let y: i32 = reader.value("Offset2D.y")?;
-        Ok(Self { x, y })
-    }
-}
-impl Encode for Offset2D {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.value(&self.x);
-        writer.value(&self.y);
-    }
-}
-/// `VkRect2D`
-#[derive(Clone, Copy, Debug, PartialEq, Default)]
-pub struct Rect2D {
-    pub offset: Offset2D,
-    pub extent: Extent2D,
-}
-impl<'a> Decode<'a> for Rect2D {
-    const MIN_SIZE: usize = 16;
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        let offset: Offset2D = reader.value("Rect2D.offset")?;
-        let extent: Extent2D = reader.value("Rect2D.extent")?;
-        Ok(Self { offset, extent })
-    }
-}
-impl Encode for Rect2D {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.value(&self.offset);
-        writer.value(&self.extent);
-    }
-}
 /// `VkSparseImageMemoryRequirements`
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct SparseImageMemoryRequirements {

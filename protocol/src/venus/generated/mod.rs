@@ -27,6 +27,10 @@ mod pipeline;
 mod command_pool;
 mod recording;
 mod transfer;
+mod render_pass;
+mod graphics_pipeline;
+mod drawing;
+mod dynamic_state;
 pub use enums::*;
 pub use handles::*;
 pub use chain_struct::*;
@@ -53,6 +57,10 @@ pub use pipeline::*;
 pub use command_pool::*;
 pub use recording::*;
 pub use transfer::*;
+pub use render_pass::*;
+pub use graphics_pipeline::*;
+pub use drawing::*;
+pub use dynamic_state::*;
 /// Version of the Vulkan registry this was generated from: major, minor, header version.
 pub const REGISTRY_VERSION: (u32, u32, u32) = (1, 4, 345);
 /// SHA-256 of that registry.

@@ -211,26 +211,6 @@ impl<'a> Structure<'a> for BufferImageCopy2<'a> {
         self.p_next
     }
 }
-/// `VkClearDepthStencilValue`
-#[derive(Clone, Copy, Debug, PartialEq, Default)]
-pub struct ClearDepthStencilValue {
-    pub depth: f32,
-    pub stencil: u32,
-}
-impl<'a> Decode<'a> for ClearDepthStencilValue {
-    const MIN_SIZE: usize = 8;
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        let depth: f32 = reader.value("ClearDepthStencilValue.depth")?;
-        let stencil: u32 = reader.value("ClearDepthStencilValue.stencil")?;
-        Ok(Self { depth, stencil })
-    }
-}
-impl Encode for ClearDepthStencilValue {
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.value(&self.depth);
-        writer.value(&self.stencil);
-    }
-}
 /// `VkCopyBufferInfo2`
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct CopyBufferInfo2<'a> {

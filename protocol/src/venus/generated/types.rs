@@ -54,6 +54,26 @@ impl<'a> Structure<'a> for BufferUsageFlags2CreateInfo<'a> {
         self.p_next
     }
 }
+/// `VkClearDepthStencilValue`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct ClearDepthStencilValue {
+    pub depth: f32,
+    pub stencil: u32,
+}
+impl<'a> Decode<'a> for ClearDepthStencilValue {
+    const MIN_SIZE: usize = 8;
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let depth: f32 = reader.value("ClearDepthStencilValue.depth")?;
+        let stencil: u32 = reader.value("ClearDepthStencilValue.stencil")?;
+        Ok(Self { depth, stencil })
+    }
+}
+impl Encode for ClearDepthStencilValue {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.depth);
+        writer.value(&self.stencil);
+    }
+}
 /// `VkComponentMapping`
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct ComponentMapping {
@@ -78,6 +98,63 @@ impl Encode for ComponentMapping {
         writer.value(&self.g);
         writer.value(&self.b);
         writer.value(&self.a);
+    }
+}
+/// `VkDepthBiasRepresentationInfoEXT`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct DepthBiasRepresentationInfoEXT<'a> {
+    pub p_next: Chain<'a>,
+    pub depth_bias_representation: DepthBiasRepresentationEXT,
+    pub depth_bias_exact: u32,
+}
+impl<'a> Structure<'a> for DepthBiasRepresentationInfoEXT<'a> {
+    const S_TYPE: i32 = 1000283002;
+    const NAME: &'static str = "DepthBiasRepresentationInfoEXT";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 8;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let depth_bias_representation: DepthBiasRepresentationEXT = reader
+            .value("DepthBiasRepresentationInfoEXT.depthBiasRepresentation")?;
+        let depth_bias_exact: u32 = reader
+            .value("DepthBiasRepresentationInfoEXT.depthBiasExact")?;
+        Ok(Self {
+            p_next,
+            depth_bias_representation,
+            depth_bias_exact,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.depth_bias_representation);
+        writer.value(&self.depth_bias_exact);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+/// `VkDepthClampRangeEXT`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct DepthClampRangeEXT {
+    pub min_depth_clamp: f32,
+    pub max_depth_clamp: f32,
+}
+impl<'a> Decode<'a> for DepthClampRangeEXT {
+    const MIN_SIZE: usize = 8;
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let min_depth_clamp: f32 = reader.value("DepthClampRangeEXT.minDepthClamp")?;
+        let max_depth_clamp: f32 = reader.value("DepthClampRangeEXT.maxDepthClamp")?;
+        Ok(Self {
+            min_depth_clamp,
+            max_depth_clamp,
+        })
+    }
+}
+impl Encode for DepthClampRangeEXT {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.min_depth_clamp);
+        writer.value(&self.max_depth_clamp);
     }
 }
 /// `VkDescriptorBufferInfo`
@@ -463,6 +540,84 @@ impl<'a> DecodePartial<'a> for LayerProperties {
 impl EncodePartial for LayerProperties {
     fn encode_partial(&self, _writer: &mut Writer<'_>) {}
 }
+/// `VkMemoryBarrier2`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct MemoryBarrier2<'a> {
+    pub p_next: Chain<'a>,
+    pub src_stage_mask: PipelineStageFlags2,
+    pub src_access_mask: AccessFlags2,
+    pub dst_stage_mask: PipelineStageFlags2,
+    pub dst_access_mask: AccessFlags2,
+}
+impl<'a> Structure<'a> for MemoryBarrier2<'a> {
+    const S_TYPE: i32 = 1000314000;
+    const NAME: &'static str = "MemoryBarrier2";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 32;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let src_stage_mask: PipelineStageFlags2 = reader
+            .value("MemoryBarrier2.srcStageMask")?;
+        let src_access_mask: AccessFlags2 = reader
+            .value("MemoryBarrier2.srcAccessMask")?;
+        let dst_stage_mask: PipelineStageFlags2 = reader
+            .value("MemoryBarrier2.dstStageMask")?;
+        let dst_access_mask: AccessFlags2 = reader
+            .value("MemoryBarrier2.dstAccessMask")?;
+        Ok(Self {
+            p_next,
+            src_stage_mask,
+            src_access_mask,
+            dst_stage_mask,
+            dst_access_mask,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.src_stage_mask);
+        writer.value(&self.src_access_mask);
+        writer.value(&self.dst_stage_mask);
+        writer.value(&self.dst_access_mask);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+/// `VkMemoryBarrierAccessFlags3KHR`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct MemoryBarrierAccessFlags3KHR<'a> {
+    pub p_next: Chain<'a>,
+    pub src_access_mask3: AccessFlags3KHR,
+    pub dst_access_mask3: AccessFlags3KHR,
+}
+impl<'a> Structure<'a> for MemoryBarrierAccessFlags3KHR<'a> {
+    const S_TYPE: i32 = 1000574002;
+    const NAME: &'static str = "MemoryBarrierAccessFlags3KHR";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 16;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let src_access_mask3: AccessFlags3KHR = reader
+            .value("MemoryBarrierAccessFlags3KHR.srcAccessMask3")?;
+        let dst_access_mask3: AccessFlags3KHR = reader
+            .value("MemoryBarrierAccessFlags3KHR.dstAccessMask3")?;
+        Ok(Self {
+            p_next,
+            src_access_mask3,
+            dst_access_mask3,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.src_access_mask3);
+        writer.value(&self.dst_access_mask3);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
 /// `VkMemoryDedicatedRequirements`
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct MemoryDedicatedRequirements<'a> {
@@ -587,6 +742,62 @@ impl<'a> OutStructure<'a> for MemoryRequirements2<'a> {
     }
     fn encode_members_partial(&self, writer: &mut Writer<'_>) {
         writer.partial(&self.memory_requirements);
+    }
+}
+/// `VkMultisampledRenderToSingleSampledInfoEXT`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct MultisampledRenderToSingleSampledInfoEXT<'a> {
+    pub p_next: Chain<'a>,
+    pub multisampled_render_to_single_sampled_enable: u32,
+    pub rasterization_samples: SampleCountFlags,
+}
+impl<'a> Structure<'a> for MultisampledRenderToSingleSampledInfoEXT<'a> {
+    const S_TYPE: i32 = 1000376002;
+    const NAME: &'static str = "MultisampledRenderToSingleSampledInfoEXT";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 8;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let multisampled_render_to_single_sampled_enable: u32 = reader
+            .value(
+                "MultisampledRenderToSingleSampledInfoEXT.multisampledRenderToSingleSampledEnable",
+            )?;
+        let rasterization_samples: SampleCountFlags = reader
+            .value("MultisampledRenderToSingleSampledInfoEXT.rasterizationSamples")?;
+        Ok(Self {
+            p_next,
+            multisampled_render_to_single_sampled_enable,
+            rasterization_samples,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.multisampled_render_to_single_sampled_enable);
+        writer.value(&self.rasterization_samples);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+/// `VkOffset2D`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Offset2D {
+    pub x: i32,
+    pub y: i32,
+}
+impl<'a> Decode<'a> for Offset2D {
+    const MIN_SIZE: usize = 8;
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let x: i32 = reader.value("Offset2D.x")?;
+        let y: i32 = reader.value("Offset2D.y")?;
+        Ok(Self { x, y })
+    }
+}
+impl Encode for Offset2D {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.x);
+        writer.value(&self.y);
     }
 }
 /// `VkOffset3D`
@@ -959,6 +1170,103 @@ impl<'a> OutStructure<'a> for PhysicalDeviceFeatures2<'a> {
         writer.partial(&self.features);
     }
 }
+/// `VkPipelineCreateFlags2CreateInfo`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PipelineCreateFlags2CreateInfo<'a> {
+    pub p_next: Chain<'a>,
+    pub flags: PipelineCreateFlags2,
+}
+impl<'a> Structure<'a> for PipelineCreateFlags2CreateInfo<'a> {
+    const S_TYPE: i32 = 1000470005;
+    const NAME: &'static str = "PipelineCreateFlags2CreateInfo";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 8;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let flags: PipelineCreateFlags2 = reader
+            .value("PipelineCreateFlags2CreateInfo.flags")?;
+        Ok(Self { p_next, flags })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.flags);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+/// `VkPipelineCreationFeedback`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PipelineCreationFeedback {
+    pub flags: PipelineCreationFeedbackFlags,
+    pub duration: u64,
+}
+impl<'a> Decode<'a> for PipelineCreationFeedback {
+    const MIN_SIZE: usize = 12;
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let flags: PipelineCreationFeedbackFlags = reader
+            .value("PipelineCreationFeedback.flags")?;
+        let duration: u64 = reader.value("PipelineCreationFeedback.duration")?;
+        Ok(Self { flags, duration })
+    }
+}
+impl Encode for PipelineCreationFeedback {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.flags);
+        writer.value(&self.duration);
+    }
+}
+/// `VkPipelineCreationFeedbackCreateInfo`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PipelineCreationFeedbackCreateInfo<'a> {
+    pub p_next: Chain<'a>,
+    pub p_pipeline_creation_feedback: Option<&'a PipelineCreationFeedback>,
+    pub pipeline_stage_creation_feedback_count: u32,
+    pub p_pipeline_stage_creation_feedbacks: Option<&'a [PipelineCreationFeedback]>,
+}
+impl<'a> Structure<'a> for PipelineCreationFeedbackCreateInfo<'a> {
+    const S_TYPE: i32 = 1000192000;
+    const NAME: &'static str = "PipelineCreationFeedbackCreateInfo";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 20;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let p_pipeline_creation_feedback: Option<&'a PipelineCreationFeedback> = reader
+            .pointer(
+                "PipelineCreationFeedbackCreateInfo.pPipelineCreationFeedback",
+                Null::Refused,
+            )?;
+        let pipeline_stage_creation_feedback_count: u32 = reader
+            .value(
+                "PipelineCreationFeedbackCreateInfo.pipelineStageCreationFeedbackCount",
+            )?;
+        let p_pipeline_stage_creation_feedbacks: Option<
+            &'a [PipelineCreationFeedback],
+        > = reader
+            .array(
+                "PipelineCreationFeedbackCreateInfo.pPipelineStageCreationFeedbacks",
+                length(pipeline_stage_creation_feedback_count),
+                Null::Refused,
+            )?;
+        Ok(Self {
+            p_next,
+            p_pipeline_creation_feedback,
+            pipeline_stage_creation_feedback_count,
+            p_pipeline_stage_creation_feedbacks,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.pointer(self.p_pipeline_creation_feedback);
+        writer.value(&self.pipeline_stage_creation_feedback_count);
+        writer.array(self.p_pipeline_stage_creation_feedbacks);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
 /// `VkPipelineLayoutCreateInfo`
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct PipelineLayoutCreateInfo<'a> {
@@ -1016,6 +1324,132 @@ impl<'a> Structure<'a> for PipelineLayoutCreateInfo<'a> {
         self.p_next
     }
 }
+/// `VkPipelineRobustnessCreateInfo`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PipelineRobustnessCreateInfo<'a> {
+    pub p_next: Chain<'a>,
+    pub storage_buffers: PipelineRobustnessBufferBehavior,
+    pub uniform_buffers: PipelineRobustnessBufferBehavior,
+    pub vertex_inputs: PipelineRobustnessBufferBehavior,
+    pub images: PipelineRobustnessImageBehavior,
+}
+impl<'a> Structure<'a> for PipelineRobustnessCreateInfo<'a> {
+    const S_TYPE: i32 = 1000068000;
+    const NAME: &'static str = "PipelineRobustnessCreateInfo";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 16;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let storage_buffers: PipelineRobustnessBufferBehavior = reader
+            .value("PipelineRobustnessCreateInfo.storageBuffers")?;
+        let uniform_buffers: PipelineRobustnessBufferBehavior = reader
+            .value("PipelineRobustnessCreateInfo.uniformBuffers")?;
+        let vertex_inputs: PipelineRobustnessBufferBehavior = reader
+            .value("PipelineRobustnessCreateInfo.vertexInputs")?;
+        let images: PipelineRobustnessImageBehavior = reader
+            .value("PipelineRobustnessCreateInfo.images")?;
+        Ok(Self {
+            p_next,
+            storage_buffers,
+            uniform_buffers,
+            vertex_inputs,
+            images,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.storage_buffers);
+        writer.value(&self.uniform_buffers);
+        writer.value(&self.vertex_inputs);
+        writer.value(&self.images);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+/// `VkPipelineShaderStageCreateInfo`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PipelineShaderStageCreateInfo<'a> {
+    pub p_next: Chain<'a>,
+    pub flags: PipelineShaderStageCreateFlags,
+    pub stage: ShaderStageFlags,
+    pub module: ShaderModule,
+    pub p_name: Option<&'a CStr>,
+    pub p_specialization_info: Option<&'a SpecializationInfo<'a>>,
+}
+impl<'a> Structure<'a> for PipelineShaderStageCreateInfo<'a> {
+    const S_TYPE: i32 = 18;
+    const NAME: &'static str = "PipelineShaderStageCreateInfo";
+    const EXTENDED_BY: &'static [i32] = &[16, 1000068000, 1000225001];
+    const MIN_MEMBERS: usize = 32;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let flags: PipelineShaderStageCreateFlags = reader
+            .value("PipelineShaderStageCreateInfo.flags")?;
+        let stage: ShaderStageFlags = reader
+            .value("PipelineShaderStageCreateInfo.stage")?;
+        let module: ShaderModule = reader.value("PipelineShaderStageCreateInfo.module")?;
+        let p_name: Option<&'a CStr> = reader
+            .string("PipelineShaderStageCreateInfo.pName", Null::Refused)?;
+        let p_specialization_info: Option<&'a SpecializationInfo<'a>> = reader
+            .pointer(
+                "PipelineShaderStageCreateInfo.pSpecializationInfo",
+                Null::Allowed,
+            )?;
+        Ok(Self {
+            p_next,
+            flags,
+            stage,
+            module,
+            p_name,
+            p_specialization_info,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.flags);
+        writer.value(&self.stage);
+        writer.value(&self.module);
+        writer.string(self.p_name);
+        writer.pointer(self.p_specialization_info);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+/// `VkPipelineShaderStageRequiredSubgroupSizeCreateInfo`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PipelineShaderStageRequiredSubgroupSizeCreateInfo<'a> {
+    pub p_next: Chain<'a>,
+    pub required_subgroup_size: u32,
+}
+impl<'a> Structure<'a> for PipelineShaderStageRequiredSubgroupSizeCreateInfo<'a> {
+    const S_TYPE: i32 = 1000225001;
+    const NAME: &'static str = "PipelineShaderStageRequiredSubgroupSizeCreateInfo";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 4;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let required_subgroup_size: u32 = reader
+            .value(
+                "PipelineShaderStageRequiredSubgroupSizeCreateInfo.requiredSubgroupSize",
+            )?;
+        Ok(Self {
+            p_next,
+            required_subgroup_size,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.required_subgroup_size);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
 /// `VkPushConstantRange`
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct PushConstantRange {
@@ -1038,6 +1472,186 @@ impl Encode for PushConstantRange {
         writer.value(&self.stage_flags);
         writer.value(&self.offset);
         writer.value(&self.size);
+    }
+}
+/// `VkRect2D`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Rect2D {
+    pub offset: Offset2D,
+    pub extent: Extent2D,
+}
+impl<'a> Decode<'a> for Rect2D {
+    const MIN_SIZE: usize = 16;
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let offset: Offset2D = reader.value("Rect2D.offset")?;
+        let extent: Extent2D = reader.value("Rect2D.extent")?;
+        Ok(Self { offset, extent })
+    }
+}
+impl Encode for Rect2D {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.offset);
+        writer.value(&self.extent);
+    }
+}
+/// `VkRenderingAttachmentLocationInfo`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct RenderingAttachmentLocationInfo<'a> {
+    pub p_next: Chain<'a>,
+    pub color_attachment_count: u32,
+    pub p_color_attachment_locations: Option<&'a [u32]>,
+}
+impl<'a> Structure<'a> for RenderingAttachmentLocationInfo<'a> {
+    const S_TYPE: i32 = 1000232001;
+    const NAME: &'static str = "RenderingAttachmentLocationInfo";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 12;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let color_attachment_count: u32 = reader
+            .value("RenderingAttachmentLocationInfo.colorAttachmentCount")?;
+        let p_color_attachment_locations: Option<&'a [u32]> = reader
+            .array(
+                "RenderingAttachmentLocationInfo.pColorAttachmentLocations",
+                length(color_attachment_count),
+                Null::Allowed,
+            )?;
+        Ok(Self {
+            p_next,
+            color_attachment_count,
+            p_color_attachment_locations,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.color_attachment_count);
+        writer.array(self.p_color_attachment_locations);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+/// `VkRenderingInputAttachmentIndexInfo`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct RenderingInputAttachmentIndexInfo<'a> {
+    pub p_next: Chain<'a>,
+    pub color_attachment_count: u32,
+    pub p_color_attachment_input_indices: Option<&'a [u32]>,
+    pub p_depth_input_attachment_index: Option<&'a u32>,
+    pub p_stencil_input_attachment_index: Option<&'a u32>,
+}
+impl<'a> Structure<'a> for RenderingInputAttachmentIndexInfo<'a> {
+    const S_TYPE: i32 = 1000232002;
+    const NAME: &'static str = "RenderingInputAttachmentIndexInfo";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 28;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let color_attachment_count: u32 = reader
+            .value("RenderingInputAttachmentIndexInfo.colorAttachmentCount")?;
+        let p_color_attachment_input_indices: Option<&'a [u32]> = reader
+            .array(
+                "RenderingInputAttachmentIndexInfo.pColorAttachmentInputIndices",
+                length(color_attachment_count),
+                Null::Allowed,
+            )?;
+        let p_depth_input_attachment_index: Option<&'a u32> = reader
+            .pointer(
+                "RenderingInputAttachmentIndexInfo.pDepthInputAttachmentIndex",
+                Null::Allowed,
+            )?;
+        let p_stencil_input_attachment_index: Option<&'a u32> = reader
+            .pointer(
+                "RenderingInputAttachmentIndexInfo.pStencilInputAttachmentIndex",
+                Null::Allowed,
+            )?;
+        Ok(Self {
+            p_next,
+            color_attachment_count,
+            p_color_attachment_input_indices,
+            p_depth_input_attachment_index,
+            p_stencil_input_attachment_index,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.color_attachment_count);
+        writer.array(self.p_color_attachment_input_indices);
+        writer.pointer(self.p_depth_input_attachment_index);
+        writer.pointer(self.p_stencil_input_attachment_index);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+/// `VkSampleLocationEXT`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct SampleLocationEXT {
+    pub x: f32,
+    pub y: f32,
+}
+impl<'a> Decode<'a> for SampleLocationEXT {
+    const MIN_SIZE: usize = 8;
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let x: f32 = reader.value("SampleLocationEXT.x")?;
+        let y: f32 = reader.value("SampleLocationEXT.y")?;
+        Ok(Self { x, y })
+    }
+}
+impl Encode for SampleLocationEXT {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.x);
+        writer.value(&self.y);
+    }
+}
+/// `VkSampleLocationsInfoEXT`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct SampleLocationsInfoEXT<'a> {
+    pub p_next: Chain<'a>,
+    pub sample_locations_per_pixel: SampleCountFlags,
+    pub sample_location_grid_size: Extent2D,
+    pub sample_locations_count: u32,
+    pub p_sample_locations: Option<&'a [SampleLocationEXT]>,
+}
+impl<'a> Structure<'a> for SampleLocationsInfoEXT<'a> {
+    const S_TYPE: i32 = 1000143000;
+    const NAME: &'static str = "SampleLocationsInfoEXT";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 24;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let sample_locations_per_pixel: SampleCountFlags = reader
+            .value("SampleLocationsInfoEXT.sampleLocationsPerPixel")?;
+        let sample_location_grid_size: Extent2D = reader
+            .value("SampleLocationsInfoEXT.sampleLocationGridSize")?;
+        let sample_locations_count: u32 = reader
+            .value("SampleLocationsInfoEXT.sampleLocationsCount")?;
+        let p_sample_locations: Option<&'a [SampleLocationEXT]> = reader
+            .array(
+                "SampleLocationsInfoEXT.pSampleLocations",
+                length(sample_locations_count),
+                Null::Refused,
+            )?;
+        Ok(Self {
+            p_next,
+            sample_locations_per_pixel,
+            sample_location_grid_size,
+            sample_locations_count,
+            p_sample_locations,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.sample_locations_per_pixel);
+        writer.value(&self.sample_location_grid_size);
+        writer.value(&self.sample_locations_count);
+        writer.array(self.p_sample_locations);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
     }
 }
 /// `VkSamplerYcbcrConversionInfo`
@@ -1099,6 +1713,49 @@ impl<'a> Structure<'a> for SemaphoreTypeCreateInfo<'a> {
         self.p_next
     }
 }
+/// `VkShaderModuleCreateInfo`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct ShaderModuleCreateInfo<'a> {
+    pub p_next: Chain<'a>,
+    pub flags: ShaderModuleCreateFlags,
+    pub code_size: u64,
+    pub p_code: Option<&'a [u32]>,
+}
+impl<'a> Structure<'a> for ShaderModuleCreateInfo<'a> {
+    const S_TYPE: i32 = 16;
+    const NAME: &'static str = "ShaderModuleCreateInfo";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 20;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let flags: ShaderModuleCreateFlags = reader
+            .value("ShaderModuleCreateInfo.flags")?;
+        let code_size: u64 = reader.value("ShaderModuleCreateInfo.codeSize")?;
+        let p_code: Option<&'a [u32]> = reader
+            .array(
+                "ShaderModuleCreateInfo.pCode",
+                reader
+                    .div_exact("ShaderModuleCreateInfo.pCode", length(code_size), 4u64)?,
+                Null::Refused,
+            )?;
+        Ok(Self {
+            p_next,
+            flags,
+            code_size,
+            p_code,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.flags);
+        writer.value(&self.code_size);
+        writer.array(self.p_code);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
 /// `VkSparseImageFormatProperties`
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct SparseImageFormatProperties {
@@ -1143,6 +1800,105 @@ impl<'a> DecodePartial<'a> for SparseImageFormatProperties {
 impl EncodePartial for SparseImageFormatProperties {
     fn encode_partial(&self, writer: &mut Writer<'_>) {
         writer.partial(&self.image_granularity);
+    }
+}
+/// `VkSpecializationInfo`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct SpecializationInfo<'a> {
+    pub map_entry_count: u32,
+    pub p_map_entries: Option<&'a [SpecializationMapEntry]>,
+    pub data_size: u64,
+    pub p_data: Option<&'a [u8]>,
+}
+impl<'a> Decode<'a> for SpecializationInfo<'a> {
+    const MIN_SIZE: usize = 28;
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let map_entry_count: u32 = reader.value("SpecializationInfo.mapEntryCount")?;
+        let p_map_entries: Option<&'a [SpecializationMapEntry]> = reader
+            .array(
+                "SpecializationInfo.pMapEntries",
+                length(map_entry_count),
+                Null::Refused,
+            )?;
+        let data_size: u64 = reader.value("SpecializationInfo.dataSize")?;
+        let p_data: Option<&'a [u8]> = reader
+            .bytes("SpecializationInfo.pData", length(data_size), Null::Refused)?;
+        Ok(Self {
+            map_entry_count,
+            p_map_entries,
+            data_size,
+            p_data,
+        })
+    }
+}
+impl Encode for SpecializationInfo<'_> {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.map_entry_count);
+        writer.array(self.p_map_entries);
+        writer.value(&self.data_size);
+        writer.bytes(self.p_data);
+    }
+}
+/// `VkSpecializationMapEntry`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct SpecializationMapEntry {
+    pub constant_id: u32,
+    pub offset: u32,
+    pub size: u64,
+}
+impl<'a> Decode<'a> for SpecializationMapEntry {
+    const MIN_SIZE: usize = 16;
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let constant_id: u32 = reader.value("SpecializationMapEntry.constantID")?;
+        let offset: u32 = reader.value("SpecializationMapEntry.offset")?;
+        let size: u64 = reader.value("SpecializationMapEntry.size")?;
+        Ok(Self { constant_id, offset, size })
+    }
+}
+impl Encode for SpecializationMapEntry {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.constant_id);
+        writer.value(&self.offset);
+        writer.value(&self.size);
+    }
+}
+/// `VkViewport`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Viewport {
+    pub x: f32,
+    pub y: f32,
+    pub width: f32,
+    pub height: f32,
+    pub min_depth: f32,
+    pub max_depth: f32,
+}
+impl<'a> Decode<'a> for Viewport {
+    const MIN_SIZE: usize = 24;
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let x: f32 = reader.value("Viewport.x")?;
+        let y: f32 = reader.value("Viewport.y")?;
+        let width: f32 = reader.value("Viewport.width")?;
+        let height: f32 = reader.value("Viewport.height")?;
+        let min_depth: f32 = reader.value("Viewport.minDepth")?;
+        let max_depth: f32 = reader.value("Viewport.maxDepth")?;
+        Ok(Self {
+            x,
+            y,
+            width,
+            height,
+            min_depth,
+            max_depth,
+        })
+    }
+}
+impl Encode for Viewport {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.x);
+        writer.value(&self.y);
+        writer.value(&self.width);
+        writer.value(&self.height);
+        writer.value(&self.min_depth);
+        writer.value(&self.max_depth);
     }
 }
 /// `VkWriteDescriptorSet`
@@ -1290,6 +2046,43 @@ impl Encode for ClearColorValue {
             Self::Uint32(value) => {
                 writer.u32(2);
                 writer.fixed(value);
+            }
+        }
+    }
+}
+/// `VkClearValue`
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ClearValue {
+    Color(ClearColorValue),
+    DepthStencil(ClearDepthStencilValue),
+}
+impl Default for ClearValue {
+    fn default() -> Self {
+        Self::Color(Default::default())
+    }
+}
+impl<'a> Decode<'a> for ClearValue {
+    const MIN_SIZE: usize = 4;
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(
+            match reader.u32()? {
+                0 => Self::Color(reader.value("ClearValue.color")?),
+                1 => Self::DepthStencil(reader.value("ClearValue.depthStencil")?),
+                tag => return Err(reader.error(DecodeErrorKind::UnionTag(tag))),
+            },
+        )
+    }
+}
+impl Encode for ClearValue {
+    fn encode(&self, writer: &mut Writer<'_>) {
+        match self {
+            Self::Color(value) => {
+                writer.u32(0);
+                writer.value(value);
+            }
+            Self::DepthStencil(value) => {
+                writer.u32(1);
+                writer.value(value);
             }
         }
     }

@@ -54,6 +54,7 @@ const BY_HAND: &[(&str, &str, &str)] = &[
     ("vkAllocateDescriptorSets", "descriptor_pool", "binds many ids"),
     ("vkFreeDescriptorSets", "descriptor_pool", "frees many ids, zeros allowed"),
     ("vkCreateComputePipelines", "pipeline", "binds many ids, some may stay empty"),
+    ("vkCreateGraphicsPipelines", "pipeline", "binds many ids, some may stay empty"),
     ("vkCreatePipelineCache", "pipeline", "guest bytes never reach the host's cache parser"),
     ("vkGetQueryPoolResults", "query", "stride and size are checked before the driver writes"),
     ("vkCopyImageToMemoryMESA", "host_copy", "the data travels in the reply"),

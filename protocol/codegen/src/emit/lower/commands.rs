@@ -183,7 +183,7 @@ fn argument(p: &Param, created: Option<&Param>, destroyed: Option<&Param>) -> To
         return quote!(ptr::null());
     }
     let name = field(&p.member.rust);
-    quote!(#name)
+    if matches!(p.member.shape, Shape::Fixed(_)) { quote!(&raw const #name) } else { quote!(#name) }
 }
 
 fn is(p: &Param, other: Option<&Param>) -> bool {
@@ -263,6 +263,9 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
     let mut commands: Vec<&Command> = protocol.commands.values().collect();
     commands.sort_by_key(|c| c.number);
     let arms = commands.iter().map(|c| arm(c));
+    let graphics = protocol.groups.iter().filter(|group| group.graphics);
+    let graphics = graphics.flat_map(|group| protocol.commands_of(&group.name));
+    let graphics: Vec<_> = graphics.map(|c| format_ident!("{}", c.names.rust)).collect();
     quote! {
         use crate::vulkan::call::{Call, settle};
         use crate::vulkan::error::ContextLost;
@@ -276,6 +279,11 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
             call: &Call<'a>, command: &Command<'a>, reply: Option<&mut Writer<'_>>,
         ) -> Result<(), ContextLost> {
             match command { #(#arms)* }
+        }
+
+        /// Whether a command has no meaning without a graphics queue.
+        pub fn is_graphics(command: &Command<'_>) -> bool {
+            matches!(command, #(Command::#graphics(_))|*)
         }
     }
 }

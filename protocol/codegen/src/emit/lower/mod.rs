@@ -66,7 +66,7 @@ fn root(modules: &[&str]) -> TokenStream {
         pub mod sys;
         mod table;
 
-        pub use dispatch::execute;
+        pub use dispatch::{execute, is_graphics};
         pub use table::{DeviceTable, InstanceTable};
         pub(super) use chain::{lower_chain_struct, raise_chain_struct};
         #(#[allow(unused_imports, reason = "some modules hold no commands")] pub(super) use #names::*;)*

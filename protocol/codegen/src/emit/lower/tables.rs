@@ -1,7 +1,7 @@
 //! `table.rs`: the driver's function pointers, and the handle types as the object table sees them.
 
 use super::c_type;
-use crate::ir::{Command, Direction, Level, Protocol, Return};
+use crate::ir::{Command, Direction, Level, Protocol, Return, Shape};
 use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
 use std::ffi::CString;
@@ -76,10 +76,11 @@ fn table(protocol: &Protocol, name: &str, doc: &str, levels: &[Level]) -> TokenS
 }
 
 fn function_type(protocol: &Protocol, command: &Command) -> TokenStream {
-    let params = command
-        .params
-        .iter()
-        .map(|p| c_type(protocol, &p.member.ty, &p.member.shape, p.direction != Direction::In));
+    let params = command.params.iter().map(|p| {
+        let ty = c_type(protocol, &p.member.ty, &p.member.shape, p.direction != Direction::In);
+        // An array as a parameter is a pointer to it in C.
+        if matches!(p.member.shape, Shape::Fixed(_)) { quote!(*const #ty) } else { ty }
+    });
     let ret = match &command.ret {
         Return::Void => quote!(),
         Return::Result => quote!(-> i32),
