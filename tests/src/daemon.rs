@@ -5,7 +5,7 @@
 
 use crate::daemon_process::{self, DaemonProcess, daemon_executable};
 use crate::frontend::{Options, Session};
-use crate::guest::Gpu;
+use crate::guest::{Gpu, PATIENCE};
 use crate::packages::HostVulkan;
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
@@ -68,7 +68,7 @@ impl Daemon {
     /// Waits until it has exactly this many workers.
     pub fn wait_for_workers(&self, count: usize) -> Result<Vec<Pid>> {
         let mut workers = Vec::new();
-        let reached = eventually(Duration::from_secs(10), || {
+        let reached = eventually(PATIENCE, || {
             workers = self.workers();
             workers.len() == count
         });
@@ -142,6 +142,34 @@ pub fn cpu_time(pid: Pid) -> Result<Duration> {
     let ticks = |field: usize| fields.get(field).and_then(|ticks| ticks.parse::<u64>().ok());
     let used = ticks(11).zip(ticks(12)).context("processor time")?;
     Ok(Duration::from_millis((used.0 + used.1) * 1000 / rustix::param::clock_ticks_per_second()))
+}
+
+/// Time that the threads of these processes and the caller were ready to run but waited for a processor: what a busy machine adds.
+pub fn waiting_time(processes: &[Pid]) -> Result<Duration> {
+    let mut threads = vec![PathBuf::from("/proc/thread-self")];
+    for process in processes {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()))?;
+        threads.extend(tasks.flatten().map(|thread| thread.path()));
+    }
+    let mut waited = 0;
+    for thread in threads {
+        // Time on a processor, time waiting for one, turns (kernel: Documentation/scheduler/sched-stats.rst).
+        let schedstat = std::fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+        let field =
+            schedstat.split_whitespace().nth(1).and_then(|nanoseconds| nanoseconds.parse::<u64>().ok());
+        waited += field.unwrap_or_default();
+    }
+    Ok(Duration::from_nanos(waited))
+}
+
+/// The median of the best hundred measurements in a row: what the device can do while the machine has nothing else to do.
+pub fn undisturbed_median(times: &[Duration]) -> Duration {
+    let median = |times: &[Duration]| {
+        let mut sorted = times.to_vec();
+        sorted.sort_unstable();
+        sorted[sorted.len() / 2]
+    };
+    times.chunks(100).map(median).min().unwrap_or_default()
 }
 
 /// Polls until the condition holds; for what has no event to wait for.

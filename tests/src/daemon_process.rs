@@ -20,8 +20,8 @@ pub struct DaemonProcess {
     folder: TempDir,
 }
 
-/// How long a healthy daemon takes, at most, to listen and to end.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// A daemon that takes longer to listen or to end hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
 impl DaemonProcess {

@@ -47,12 +47,9 @@ impl Setup {
     /// Everything a client had is gone: its connection, its worker, its blobs.
     fn settle(&self) -> Result<Holdings> {
         self.daemon.wait_for_workers(0).with_context(|| self.daemon.log())?;
-        ensure!(
-            eventually(Duration::from_secs(5), || self.bridge.live_clients() == 0),
-            "a connection is left"
-        );
+        ensure!(eventually(LIMIT, || self.bridge.live_clients() == 0), "a connection is left");
         let window = &self.bridge.gpu().session.window;
-        ensure!(eventually(Duration::from_secs(5), || window.live() == 0), "{} maps are left", window.live());
+        ensure!(eventually(LIMIT, || window.live() == 0), "{} maps are left", window.live());
         assert_eq!(window.violations(), Vec::<String>::new());
         Holdings::of(self.daemon.pid())
     }
@@ -62,7 +59,7 @@ impl Setup {
 fn assert_no_leak(setup: &Setup, before: Holdings) -> Result<()> {
     let mut after = setup.settle()?;
     // A worker that is gone for us may still have to be reaped.
-    eventually(Duration::from_secs(5), || {
+    eventually(LIMIT, || {
         after = Holdings::of(setup.daemon.pid()).unwrap_or(after);
         after.descriptors <= before.descriptors && after.threads <= before.threads
     });
@@ -316,14 +313,14 @@ fn bridge_program_ends_with_a_signal_and_with_the_daemon() -> Result<()> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vtest-bridge"));
         command.arg("--vtest-socket").arg(&socket).arg("--vhost-socket").arg(daemon.socket());
         let bridge = Program::start(command)?;
-        ensure!(eventually(Duration::from_secs(10), || socket.exists()), "the bridge does not listen");
+        ensure!(eventually(LIMIT, || socket.exists()), "the bridge does not listen");
         let mut vulkaninfo = client.through_vtest("vulkaninfo", &socket)?;
         vulkaninfo.arg("--summary");
         ensure!(succeed(vulkaninfo, LIMIT)?.contains("Virtio-GPU Venus"));
         let connected = std::os::unix::net::UnixStream::connect(&socket)?;
         let target = if daemon_dies { daemon.pid() } else { bridge.pid() };
         kill_process(target, if daemon_dies { Signal::KILL } else { Signal::TERM })?;
-        let output = bridge.wait(Duration::from_secs(10))?;
+        let output = bridge.wait(LIMIT)?;
         assert_eq!(output.status.success(), !daemon_dies, "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(std::io::Read::read(&mut &connected, &mut [0])?, 0, "the client's connection is open");
         ensure!(!socket.exists());

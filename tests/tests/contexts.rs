@@ -3,7 +3,6 @@
 use anyhow::Result;
 use protocol::ids::{CapsetId, ContextId, RingIdx};
 use protocol::virtio_gpu::{Command, ResponseType};
-use std::time::Duration;
 use tests::daemon::{Daemon, Holdings, eventually};
 use tests::guest::{Gpu, GpuError, PATIENCE};
 
@@ -99,7 +98,7 @@ fn contexts_that_come_and_go_leave_nothing_behind() -> Result<()> {
     (0..100).try_for_each(|_| cycle())?;
     daemon.wait_for_workers(0)?;
     let mut after = before;
-    let settled = eventually(Duration::from_secs(5), || {
+    let settled = eventually(PATIENCE, || {
         after = Holdings::of(daemon.pid()).unwrap_or(after);
         after.descriptors <= before.descriptors && after.threads <= before.threads
     });

@@ -26,7 +26,7 @@ fn reset_ends_contexts_and_frees_their_ids_and_blobs() -> Result<()> {
         }
         daemon.wait_for_workers(3)?;
         first.session.reset()?;
-        let empty = eventually(Duration::from_secs(5), || first.session.window.live() == 0);
+        let empty = eventually(PATIENCE, || first.session.window.live() == 0);
         assert!(empty, "{vmm:?}: {} maps after the reset", first.session.window.live());
         daemon.wait_for_workers(0)?;
         // The guest's driver counts from the beginning again.

@@ -3,7 +3,6 @@
 use anyhow::Result;
 use protocol::ids::{CapsetId, ContextId, FenceId, ResourceId, ScanoutId};
 use protocol::virtio_gpu::{Command, Fence, FenceTimeline, MemEntry, Rect, Response};
-use std::time::Duration;
 use tests::daemon::Daemon;
 use tests::guest::PATIENCE;
 
@@ -61,7 +60,7 @@ fn flush_with_a_fence_of_the_device_is_answered_at_once_and_echoes_it() -> Resul
     guest.call(&Command::ResourceCreate2d { resource_id, format: 2, width: 64, height: 64 }, None)?;
     let fence = Fence { timeline: FenceTimeline::Global, fence_id: FenceId(0x1_0000_0007) };
     let answer = guest.start(&Command::ResourceFlush { r: CONSOLE, resource_id }, None, Some(fence));
-    let (header, _) = answer.wait_with_header(Duration::from_secs(2))?;
+    let (header, _) = answer.wait_with_header(PATIENCE)?;
     assert_eq!(header.fence(), Some(fence));
     Ok(())
 }

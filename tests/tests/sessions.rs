@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use tests::daemon::{self, Daemon, Holdings, eventually, is_alive};
 use tests::frontend::{Options, Session};
-use tests::guest::Gpu;
+use tests::guest::{Gpu, PATIENCE};
 
 fn fill(guest: &Gpu) -> Result<()> {
     for _ in 0..2 {
@@ -40,11 +40,7 @@ fn end_of_a_session_frees_everything_and_the_next_one_is_served() -> Result<()> 
         false
     });
     (0..10).try_for_each(|_| run())?;
-    assert!(
-        eventually(Duration::from_secs(5), || settled() <= lowest),
-        "{lowest} descriptors became {}",
-        settled()
-    );
+    assert!(eventually(PATIENCE, || settled() <= lowest), "{lowest} descriptors became {}", settled());
     Ok(())
 }
 
@@ -85,8 +81,8 @@ fn exit_on_disconnect_ends_the_daemon() -> Result<()> {
     fill(&guest)?;
     let workers = daemon.wait_for_workers(2)?;
     drop(guest);
-    assert!(eventually(Duration::from_secs(10), || !daemon.is_running()), "{}", daemon.log());
-    assert!(eventually(Duration::from_secs(5), || workers.iter().all(|&worker| !is_alive(worker))));
+    assert!(eventually(PATIENCE, || !daemon.is_running()), "{}", daemon.log());
+    assert!(eventually(PATIENCE, || workers.iter().all(|&worker| !is_alive(worker))));
     assert!(!daemon.socket().exists());
     Ok(())
 }
@@ -106,9 +102,9 @@ fn sigterm_ends_everything_cleanly() -> Result<()> {
         let socket = daemon.socket();
         daemon.into_process().stop()?;
         assert!(!socket.exists());
-        assert!(eventually(Duration::from_secs(5), || workers.iter().all(|&worker| !is_alive(worker))));
+        assert!(eventually(PATIENCE, || workers.iter().all(|&worker| !is_alive(worker))));
         if let Some(guest) = guest {
-            assert!(guest.session.wait_until_over(Duration::from_secs(5)));
+            assert!(guest.session.wait_until_over(PATIENCE));
         }
     }
     Ok(())
@@ -121,7 +117,7 @@ fn workers_do_not_outlive_a_killed_daemon() -> Result<()> {
     fill(&guest)?;
     let workers = daemon.wait_for_workers(2)?;
     kill_process(daemon.pid(), Signal::KILL)?;
-    assert!(eventually(Duration::from_secs(5), || workers.iter().all(|&worker| !is_alive(worker))));
+    assert!(eventually(PATIENCE, || workers.iter().all(|&worker| !is_alive(worker))));
     Ok(())
 }
 
@@ -139,7 +135,7 @@ fn stale_socket_is_replaced_and_a_live_one_is_respected() -> Result<()> {
             .map_err(anyhow::Error::from)
     };
     let mut first = start()?;
-    let connected = eventually(Duration::from_secs(30), || UnixStream::connect(&path).is_ok());
+    let connected = eventually(PATIENCE, || UnixStream::connect(&path).is_ok());
     let second = start()?.wait_with_output()?;
     let still_there = UnixStream::connect(&path).is_ok();
     first.kill()?;
@@ -182,7 +178,7 @@ fn session_on_an_inherited_descriptor_works() -> Result<()> {
     guest.create_shmem(context, 4096)?;
     drop(guest);
     // There is nobody else to serve on a pair of sockets.
-    assert!(eventually(Duration::from_secs(10), || matches!(child.try_wait(), Ok(Some(_)))));
+    assert!(eventually(PATIENCE, || matches!(child.try_wait(), Ok(Some(_)))));
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use protocol::venus::generated::{
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tests::daemon::{Daemon, cpu_time};
+use tests::daemon::{Daemon, cpu_time, undisturbed_median, waiting_time};
 use tests::guest::ring::{ASYNC, REPLY, Ring, RingOptions, encode};
 use tests::guest::{Gpu, PATIENCE};
 use vm_memory::{Bytes, VolatileMemory};
@@ -52,7 +52,7 @@ impl Setup {
     fn assert_lost(&self, ring: &Ring) -> Result<()> {
         let fatal = || ring.status().contains(RingStatusFlagsMESA::FATAL);
         // A ring gives a resource 5 s to arrive before it takes it for missing.
-        assert!(tests::daemon::eventually(Duration::from_secs(10), fatal), "no FATAL, {:?}", ring.status());
+        assert!(tests::daemon::eventually(PATIENCE, fatal), "no FATAL, {:?}", ring.status());
         assert!(self.guest.submit_fenced(self.context, RingIdx(0), &[]).arrives_within(PATIENCE));
         assert!(self.guest.submit_fenced(self.context, RingIdx(9), &[]).arrives_within(PATIENCE));
         let other = self.guest.create_context("another")?;
@@ -61,6 +61,9 @@ impl Setup {
         Ok(())
     }
 }
+
+/// A ring that was not woken notices a command after this time at the earliest, but for some milliseconds.
+const SAFETY_POLL: Duration = Duration::from_millis(90);
 
 const QUESTION: EnumerateInstanceVersion<'_> = EnumerateInstanceVersion { p_api_version: Some(&0) };
 
@@ -105,8 +108,8 @@ fn idle_ring_costs_no_processor_time() -> Result<()> {
     for ring in &mut rings {
         version(ring)?;
     }
-    std::thread::sleep(Duration::from_millis(100));
-    assert!(rings.iter().all(|ring| ring.status().contains(RingStatusFlagsMESA::IDLE)));
+    let idle = || rings.iter().all(|ring| ring.status().contains(RingStatusFlagsMESA::IDLE));
+    assert!(tests::daemon::eventually(PATIENCE, idle));
     let before = (cpu_time(worker)?, cpu_time(setup.daemon.pid())?);
     std::thread::sleep(Duration::from_secs(2));
     let used = (cpu_time(worker)? - before.0, cpu_time(setup.daemon.pid())? - before.1);
@@ -120,17 +123,20 @@ fn idle_ring_costs_no_processor_time() -> Result<()> {
 fn idle_ring_wakes_up_every_time() -> Result<()> {
     let setup = setup()?;
     let mut ring = setup.ring()?;
+    let processes = [setup.daemon.wait_for_workers(1)?[0], setup.daemon.pid()];
     let mut slowest = Duration::ZERO;
     for round in 0..2000_u64 {
+        let waited = waiting_time(&processes)?;
         // Around the idle timeout of 1 ms, where the ring falls asleep just as the command comes.
         std::thread::sleep(Duration::from_micros(700 + round * 7 % 900));
         let started = Instant::now();
         let seqno = ring.command(|w| QUESTION.encode(ASYNC, w))?;
         ring.wait(seqno, PATIENCE)?;
-        slowest = slowest.max(started.elapsed());
+        let took = started.elapsed().saturating_sub(waiting_time(&processes)? - waited);
+        slowest = slowest.max(took);
     }
-    println!("slowest wake-up {slowest:?}");
-    assert!(slowest < Duration::from_millis(90), "a wake-up was lost and the safety poll came: {slowest:?}");
+    println!("slowest wake-up {slowest:?}, without the time spent waiting for a processor");
+    assert!(slowest < SAFETY_POLL, "a wake-up was lost and the safety poll came: {slowest:?}");
     Ok(())
 }
 
@@ -148,13 +154,16 @@ fn graphics_command_without_a_graphics_queue_ends_the_context() -> Result<()> {
 fn notification_that_comes_before_the_command_is_not_lost() -> Result<()> {
     let setup = setup()?;
     let mut ring = setup.ring()?;
+    let processes = [setup.daemon.wait_for_workers(1)?[0], setup.daemon.pid()];
     for _ in 0..200 {
         std::thread::sleep(Duration::from_millis(2));
+        let waited = waiting_time(&processes)?;
         ring.notify();
         let seqno = ring.command(|w| QUESTION.encode(ASYNC, w))?;
         let started = Instant::now();
         ring.wait(seqno, PATIENCE)?;
-        assert!(started.elapsed() < Duration::from_millis(90), "{:?}", started.elapsed());
+        let took = started.elapsed().saturating_sub(waiting_time(&processes)? - waited);
+        assert!(took < SAFETY_POLL, "{took:?}");
     }
     Ok(())
 }
@@ -204,7 +213,7 @@ fn virtqueue_wakes_an_idle_ring_before_waiting_for_it() -> Result<()> {
         std::thread::sleep(Duration::from_millis(3));
         let seqno = ring.command(|w| QUESTION.encode(ASYNC, w))?;
         let wait = encode(|w| WaitRingSeqnoMESA { ring: ring.id(), seqno: seqno.into() }.encode(ASYNC, w));
-        setup.guest.submit_fenced(setup.context, RingIdx(0), &wait).wait(Duration::from_secs(2))?;
+        setup.guest.submit_fenced(setup.context, RingIdx(0), &wait).wait(PATIENCE)?;
         assert_eq!(ring.head(), seqno);
     }
     Ok(())
@@ -345,10 +354,8 @@ fn ring_that_waits_can_be_destroyed_and_so_can_its_context() -> Result<()> {
     let mut ring = setup.ring()?;
     ring.command(|w| WaitVirtqueueSeqnoMESA { seqno: 1 }.encode(ASYNC, w))?;
     setup.fence()?;
-    let started = Instant::now();
     setup.guest.destroy_context(setup.context)?;
     setup.daemon.wait_for_workers(0)?;
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     Ok(())
 }
 
@@ -375,9 +382,9 @@ fn busy_ring_answers_faster_than_it_falls_asleep() -> Result<()> {
         ring.wait(seqno, PATIENCE)?;
         times.push(started.elapsed());
     }
-    times.sort_unstable();
-    println!("median {:?}, 99th percentile {:?}", times[2500], times[4950]);
+    let median = undisturbed_median(&times);
+    println!("median {median:?}");
     // Below the idle timeout: the ring was awake.
-    assert!(times[2500] < Duration::from_millis(1), "median {:?}", times[2500]);
+    assert!(median < Duration::from_millis(1), "median {median:?}");
     Ok(())
 }

