@@ -1,7 +1,8 @@
 //! The daemon as behaviour tests see it: guests connect to it, and `/proc` tells what it holds.
 //!
 //! Knows nothing of its inside. It runs on the software driver of the package cache unless `VHOST_USER_VULKAN_GPU` is set:
-//! then on the machine's own drivers, with that `--gpu` selection unless it is empty.
+//! then on the machine's own drivers, with that `--gpu` selection unless it is empty. `VHOST_USER_VULKAN_OPTIONS` holds further
+//! options for all daemons of a test run.
 
 use crate::daemon_process::{self, DaemonProcess, daemon_executable};
 use crate::frontend::{Options, Session};
@@ -36,7 +37,9 @@ impl Daemon {
     fn start_on(vulkan: &HostVulkan, options: &[&str]) -> Result<Self> {
         let selection = gpu_selection();
         let selection = selection.iter().flat_map(|gpu| ["--gpu", gpu.as_str()]);
-        let arguments: Vec<&str> = selection.chain(options.iter().copied()).collect();
+        let further = std::env::var("VHOST_USER_VULKAN_OPTIONS").unwrap_or_default();
+        let arguments: Vec<&str> =
+            selection.chain(further.split_whitespace()).chain(options.iter().copied()).collect();
         DaemonProcess::start(vulkan, &arguments).map(|process| Self(Some(process)))
     }
 

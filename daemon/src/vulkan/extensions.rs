@@ -90,7 +90,7 @@ const WITHHELD: &[(&str, &[&str])] = &[
         ],
     ),
     ("memory that contexts cannot share", MEMORY_FDS),
-    ("images that contexts cannot share", IMAGE_FDS),
+    ("of no use where contexts cannot share memory", BESIDE_MEMORY_FDS),
     (
         "their commands are not executed yet",
         &[
@@ -109,8 +109,8 @@ const WITHHELD: &[(&str, &[&str])] = &[
 /// Extensions of shared memory. A guest has them where contexts can share memory.
 const MEMORY_FDS: &[&str] = &["VK_EXT_external_memory_dma_buf", "VK_KHR_external_memory_fd"];
 
-/// Extensions of shared images. A guest has them where the host has and its dma-bufs are shared.
-const IMAGE_FDS: &[&str] = &["VK_EXT_image_drm_format_modifier", "VK_EXT_queue_family_foreign"];
+/// What Mesa before 26 wants beside them. A guest has them where memory is shared and the host has them.
+const BESIDE_MEMORY_FDS: &[&str] = &["VK_EXT_image_drm_format_modifier", "VK_EXT_queue_family_foreign"];
 
 /// Extensions made here, whatever the host has: stripped from the host's device.
 ///
@@ -151,12 +151,12 @@ pub fn offered(host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Vec<(&'static s
 
 /// What to do with an extension of shared memory; none if it is another.
 fn shared(name: &str, gpu: &GpuChoice) -> Option<Enable> {
-    let (memory, image) = (MEMORY_FDS.contains(&name), IMAGE_FDS.contains(&name));
+    let (memory, beside) = (MEMORY_FDS.contains(&name), BESIDE_MEMORY_FDS.contains(&name));
     match (gpu.trial.shareable, gpu.memory) {
-        _ if !memory && !image => None,
-        (true, MemoryBackEnd::DmaBuf) => Some(Enable::Pass),
+        _ if !memory && !beside => None,
+        (false, _) => Some(Enable::Refuse),
         (true, MemoryBackEnd::Memfd) if memory => Some(Enable::Strip),
-        _ => Some(Enable::Refuse),
+        (true, _) => Some(Enable::Pass),
     }
 }
 
@@ -239,9 +239,8 @@ mod tests {
         let nothing = [Enable::Refuse, Enable::Refuse, Enable::Refuse];
         assert_eq!(fate(&host, memfd, false), nothing);
         assert_eq!(fate(&host, dma_buf, false), nothing);
-        let emulated = [Enable::Strip, Enable::Strip, Enable::Refuse];
-        assert_eq!(fate(&host, memfd, true), emulated);
-        assert_eq!(fate(&BTreeMap::new(), memfd, true), emulated);
+        assert_eq!(fate(&host, memfd, true), [Enable::Strip, Enable::Strip, Enable::Pass]);
+        assert_eq!(fate(&BTreeMap::new(), memfd, true), [Enable::Strip, Enable::Strip, Enable::Refuse]);
         assert_eq!(fate(&host, dma_buf, true), [Enable::Pass, Enable::Pass, Enable::Pass]);
         assert_eq!(fate(&BTreeMap::new(), dma_buf, true), nothing);
         for memory in [memfd, dma_buf] {

@@ -30,6 +30,9 @@ pub struct Script {
     files: Vec<(String, Vec<u8>)>,
 }
 
+/// Where a guest with the software driver has its manifest for the Vulkan loader.
+pub const LAVAPIPE: &str = "/usr/share/vulkan/icd.d/lvp_icd.json";
+
 /// Where the programs' shared libraries lie in the guest's own suite, and in a second one beside it.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const SECOND: &str = "testing/";
@@ -123,6 +126,21 @@ impl Script {
     pub fn with_file(mut self, name: &str, content: Vec<u8>) -> Self {
         self.files.push((name.to_owned(), content));
         self
+    }
+
+    /// Adds the software driver of a guest's suite, so that the guest can be a host itself; its manifest is at [`LAVAPIPE`].
+    ///
+    /// # Errors
+    /// The packages cannot be had.
+    pub fn with_software_driver(mut self, guest: &Guest) -> Result<Self> {
+        let root = PackageRoot::with(guest.suite, &["libvulkan1", "mesa-vulkan-drivers", "vulkan-tools"])?;
+        let driver = root.libraries().join("libvulkan_lvp.so");
+        let manifest = root.path(LAVAPIPE.trim_start_matches('/'));
+        for file in elf::libraries(&root, &driver)?.into_iter().chain([driver, manifest]) {
+            let name = root.relative(&file)?.to_string_lossy().into_owned();
+            self = self.with_file(&name, fs::read(&file)?);
+        }
+        Ok(self)
     }
 }
 

@@ -12,6 +12,6 @@ mod output;
 mod pause;
 mod qmp;
 
-pub use guest::{Guest, Script};
+pub use guest::{Guest, LAVAPIPE, Script};
 pub use machine::{Options, Outcome, Vm};
 pub use pause::pause;

@@ -57,7 +57,7 @@ fn export() -> Result<ExitCode> {
             "round {round}: its device's writes"
         );
         ensure!(seen[0] == round, "round {round}: its processor's write");
-        sum = seen.iter().fold(sum, |sum, &word| sum.rotate_left(7) ^ u64::from(word));
+        sum = seen.iter().fold(sum, |sum, &word| (sum ^ u64::from(word)).wrapping_mul(0x100_0000_01b3));
         gpu.fill(&shared, pattern(0, round))?;
         ours.write_all(&[1])?;
     }
