@@ -30,8 +30,21 @@ pub struct Protocol {
     pub structs: BTreeMap<String, Struct>,
     /// Commands.
     pub commands: BTreeMap<String, Command>,
+    /// Sizes of image formats, by canonical name of the `VkFormat` value.
+    pub formats: BTreeMap<String, Format>,
     /// Every assigned command number with its Vulkan name, decodable or not, ascending: for messages.
     pub command_numbers: Vec<(i32, String)>,
+}
+
+/// The size of an image format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Format {
+    /// Constant name in `Format` (`R8_UNORM`).
+    pub rust: String,
+    /// Bytes of one block, all planes together.
+    pub block_bytes: u32,
+    /// Texels of one block.
+    pub block_extent: [u32; 3],
 }
 
 /// Identity of the registry file.

@@ -35,6 +35,9 @@ pub fn protocol(protocol: &Protocol) -> Result<Vec<Output>> {
         file("dispatch", "All commands.", dispatch::emit(protocol))?,
         file("extensions", "Decodable extensions.", tables::extensions(protocol))?,
     ];
+    if !protocol.formats.is_empty() {
+        outputs.push(file("formats", "Sizes of image formats.", tables::formats(protocol))?);
+    }
     let mut modules = vec![
         ("types".to_owned(), "Structs used by several objects.".to_owned()),
         ("features".to_owned(), "Feature structs.".to_owned()),

@@ -1,10 +1,12 @@
-//! `extensions.rs` and the root of the generated module.
+//! `extensions.rs`, `formats.rs` and the root of the generated module.
+
+use std::collections::BTreeMap;
 
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
 
 use super::ident;
-use crate::ir::Protocol;
+use crate::ir::{Format, Protocol};
 
 /// The decodable extensions.
 pub fn extensions(protocol: &Protocol) -> TokenStream {
@@ -16,6 +18,41 @@ pub fn extensions(protocol: &Protocol) -> TokenStream {
     quote! {
         /// Number, name and `specVersion` of every extension whose chain structs are decodable, by number.
         pub const EXTENSIONS: &[(u32, &str, u32)] = &[#(#rows)*];
+    }
+}
+
+/// Sizes of formats; one arm per size.
+pub fn formats(protocol: &Protocol) -> TokenStream {
+    let mut sizes: BTreeMap<(u32, [u32; 3]), Vec<&Format>> = BTreeMap::new();
+    for format in protocol.formats.values() {
+        sizes.entry((format.block_bytes, format.block_extent)).or_default().push(format);
+    }
+    let arms = sizes.iter().map(|((bytes, extent), formats)| {
+        let names = formats.iter().map(|format| ident(&format.rust));
+        let bytes = Literal::u32_unsuffixed(*bytes);
+        let extent = extent.map(Literal::u32_unsuffixed);
+        quote! { #(Format::#names)|* => FormatBlock { bytes: #bytes, extent: [#(#extent),*] }, }
+    });
+    quote! {
+        use super::enums::Format;
+
+        /// The block of an image format.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct FormatBlock {
+            /// Bytes, all planes and aspects together.
+            pub bytes: u32,
+            /// Width, height and depth in texels.
+            pub extent: [u32; 3],
+        }
+
+        /// The block of a format; none for formats this was not generated from.
+        #[allow(clippy::too_many_lines, reason = "one arm per size")]
+        pub fn format_block(format: Format) -> Option<FormatBlock> {
+            Some(match format {
+                #(#arms)*
+                _ => return None,
+            })
+        }
     }
 }
 

@@ -27,6 +27,17 @@ pub struct Registry {
     pub commands: BTreeMap<String, CommandDef>,
     /// `<feature>` and `<extension>` elements in file order.
     pub blocks: Vec<Block>,
+    /// `<format>` elements by name.
+    pub formats: BTreeMap<String, FormatDef>,
+}
+
+/// A `<format>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FormatDef {
+    /// `blockSize` in bytes, all planes together.
+    pub block_bytes: u32,
+    /// `blockExtent` in texels.
+    pub block_extent: [u32; 3],
 }
 
 /// A `<type>`.

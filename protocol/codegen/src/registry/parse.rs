@@ -16,6 +16,7 @@ impl Registry {
                 "enums" => self.add_enums(section)?,
                 "commands" => section.children().filter(of_vulkan).try_for_each(|n| self.add_command(n))?,
                 "feature" => self.add_feature(section)?,
+                "formats" => section.children().filter(of_vulkan).try_for_each(|n| self.add_format(n))?,
                 "extensions" => {
                     section.children().filter(of_vulkan).try_for_each(|n| self.add_extension(n))?;
                 }
@@ -124,6 +125,18 @@ impl Registry {
             version.and_then(|v| v.attribute("value")).and_then(|v| v.parse().ok()).unwrap_or(1);
         let promoted_to = node.attribute("promotedto").map(str::to_owned);
         self.add_block(node, name, BlockKind::Extension { number, spec_version, promoted_to })
+    }
+
+    fn add_format(&mut self, node: Node<'_, '_>) -> Result<()> {
+        let name = node.attribute("name").context("format without a name")?;
+        let block_bytes = node.attribute("blockSize").context("format without a block size")?.parse()?;
+        let mut block_extent = [1; 3];
+        let extent = node.attribute("blockExtent").unwrap_or_default().split(',').filter(|n| !n.is_empty());
+        for (slot, texels) in block_extent.iter_mut().zip(extent) {
+            *slot = texels.parse()?;
+        }
+        self.formats.insert(name.to_owned(), FormatDef { block_bytes, block_extent });
+        Ok(())
     }
 
     fn add_block(&mut self, node: Node<'_, '_>, name: &str, kind: BlockKind) -> Result<()> {

@@ -63,11 +63,13 @@ pub fn resolve(
         unions: BTreeMap::new(),
         structs: BTreeMap::new(),
         commands: BTreeMap::new(),
+        formats: BTreeMap::new(),
         command_numbers: numbers.numbers.iter().map(|(name, &number)| (number, name.clone())).collect(),
     };
     protocol.command_numbers.sort();
     resolver.add_commands(&mut protocol)?;
     resolver.add_types(&mut protocol)?;
+    resolver.add_formats(&mut protocol);
     usage::directions(&mut protocol);
     usage::chains(&mut protocol);
     usage::uses(&mut protocol);

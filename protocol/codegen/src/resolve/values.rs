@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 
 use super::Resolver;
 use super::names;
-use crate::ir::{Enum, Flags, Handle, Names, Protocol, StructureType, Type, Value};
-use crate::registry::{Given, TypeDef};
+use crate::ir::{Enum, Flags, Format, Handle, Names, Protocol, StructureType, Type, Value};
+use crate::registry::{FormatDef, Given, TypeDef};
 
 impl Resolver<'_> {
     /// Names of a type.
@@ -98,6 +98,16 @@ impl Resolver<'_> {
             values.push(Value { vk: given.name.clone(), rust, value, is_alias: hops > 0 });
         }
         Ok(values)
+    }
+
+    /// Sizes of the formats that the protocol can name.
+    pub(super) fn add_formats(&self, protocol: &mut Protocol) {
+        let values = protocol.enums.get("VkFormat").map_or(&[][..], |formats| &formats.values);
+        let sized = values.iter().filter(|value| !value.is_alias).filter_map(|value| {
+            let FormatDef { block_bytes, block_extent } = *self.registry.formats.get(&value.vk)?;
+            Some((value.vk.clone(), Format { rust: value.rust.clone(), block_bytes, block_extent }))
+        });
+        protocol.formats = sized.collect();
     }
 
     /// `FlagBits` are aliases of their `Flags` in the alias table; here the alias among `FlagBits` is wanted.
