@@ -39,6 +39,9 @@ pub struct Serve {
     /// Scanouts, always disconnected; guest kernels before 6.4 need one
     #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
     pub scanouts: u32,
+    /// Folder for what outlives the daemon: with it, guests' pipeline caches stay valid when it is started again. One per VM
+    #[arg(long, value_name = "PATH")]
+    pub state_dir: Option<PathBuf>,
     /// What to log
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LogLevel,

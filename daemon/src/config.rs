@@ -78,6 +78,16 @@ pub struct MemoryTrial {
     pub shareable: bool,
 }
 
+/// The secret that authenticates pipeline caches which come back through a guest's files. Printed by nobody.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheKey(pub [u8; 32]);
+
+impl std::fmt::Debug for CacheKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CacheKey(..)")
+    }
+}
+
 /// The GPU of a daemon and how to use it, as found at start-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuChoice {

@@ -57,6 +57,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     let inherited = options.fd.map(Listen::inherited).transpose()?;
     raise_descriptor_limit()?;
     let (gpu, choice) = serve::select(serve::probe(&exe)?, options.gpu.as_deref(), options.memory.into())?;
+    let cache_key = serve::cache_key(options.state_dir.as_deref()).context("cannot use the state folder")?;
     let listen = match (inherited, &options.socket_path) {
         (Some(listen), _) => listen,
         (None, Some(path)) => Listen::at(path)?,
@@ -73,6 +74,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         exe,
         limits: DeviceLimits::default(),
         context_limits: ContextLimits::default(),
+        cache_key,
     })
     .context("the device process cannot go on")
 }

@@ -1,6 +1,6 @@
 //! Writes the seeds of all targets into `corpus/`, and `venus.dict`: the same files in every run.
 
-use daemon::config::{GpuChoice, MemoryBackEnd, MemoryTrial, Queues};
+use daemon::config::{CacheKey, GpuChoice, MemoryBackEnd, MemoryTrial, Queues};
 use daemon::ipc::{Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
 use protocol::cursor::{Arena, Reader};
 use protocol::error::{DecodeError, DecodeErrorKind as Kind};
@@ -135,8 +135,13 @@ fn packets() -> Vec<Vec<u8>> {
     let fence = Fence { ring_idx: RingIdx(1), fence_id: FenceId(300) };
     let trial = MemoryTrial { mappable_types: 7, shareable: true };
     let gpu = GpuChoice { uuid: [3; 16], memory: MemoryBackEnd::Memfd, trial, queues: Queues::All };
-    let setup =
-        WorkerSetup { ctx_id: ContextId(1), debug_name: "vkcube".into(), gpu, limits: Default::default() };
+    let setup = WorkerSetup {
+        ctx_id: ContextId(1),
+        debug_name: "vkcube".into(),
+        gpu,
+        limits: Default::default(),
+        cache_key: CacheKey([0; 32]),
+    };
     let to_worker = [
         ToWorker::Setup(setup),
         ToWorker::AttachResource { resource_id, size, kind: ResourceKind::SharedMemory },

@@ -1,6 +1,6 @@
 //! The messages themselves. Order matters: a worker handles [`ToWorker`] messages strictly one after another.
 
-use crate::config::{ContextLimits, GpuChoice, GpuInfo};
+use crate::config::{CacheKey, ContextLimits, GpuChoice, GpuInfo};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,8 @@ pub struct WorkerSetup {
     pub gpu: GpuChoice,
     /// Bounds on what the guest may make this worker allocate.
     pub limits: ContextLimits,
+    /// What pipeline caches are authenticated with.
+    pub cache_key: CacheKey,
 }
 
 /// A virtio-gpu fence on one timeline of the context.

@@ -11,8 +11,10 @@ mod limiter;
 mod rings;
 mod run;
 mod socket;
+mod state;
 mod workers;
 
 pub use gpu::{List, NoGpu, probe, select};
 pub use run::{Options, serve};
 pub use socket::{Listen, SocketError};
+pub use state::cache_key;

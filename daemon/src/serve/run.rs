@@ -6,7 +6,7 @@ use super::limiter::LogLimiter;
 use super::rings::Rings;
 use super::socket::Listen;
 use super::workers::{CHANNEL_TOKEN, FromWorker, PROCESS_TOKEN, Workers};
-use crate::config::{ContextLimits, DeviceLimits, GpuChoice};
+use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
 use crate::ipc::{self, ToDevice};
 use crate::sandbox::Exe;
@@ -45,6 +45,8 @@ pub struct Options {
     pub limits: DeviceLimits,
     /// Bounds per worker.
     pub context_limits: ContextLimits,
+    /// What pipeline caches are authenticated with ([`super::cache_key`]).
+    pub cache_key: CacheKey,
 }
 
 const TOKEN_KICK: u64 = 0;
@@ -87,8 +89,14 @@ impl Server {
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         watch(&epoll, signals, TOKEN_SIGNAL)?;
         let limits = options.limits;
-        let workers =
-            Workers::new(options.exe, options.gpu, options.context_limits, limits, Arc::clone(&epoll));
+        let workers = Workers::new(
+            options.exe,
+            options.gpu,
+            options.context_limits,
+            options.cache_key,
+            limits,
+            Arc::clone(&epoll),
+        );
         let device = Device::new(DeviceOptions {
             num_scanouts: options.num_scanouts,
             window_size: options.window_size,

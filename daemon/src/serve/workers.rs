@@ -1,6 +1,6 @@
 //! Worker processes: started, fed, and ended. A worker that does not end in time, or does not read what it is sent, is killed.
 
-use crate::config::{ContextLimits, DeviceLimits, GpuChoice};
+use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
 use crate::ipc::{Channel, ReceiveError, SendError, ToDevice, ToWorker, WorkerSetup};
 use crate::sandbox::{self, Exe};
 use protocol::ids::ContextId;
@@ -32,6 +32,7 @@ pub struct Workers {
     exe: Exe,
     gpu: GpuChoice,
     limits: ContextLimits,
+    cache_key: CacheKey,
     device_limits: DeviceLimits,
     epoll: Arc<OwnedFd>,
     next_serial: u32,
@@ -81,6 +82,7 @@ impl Workers {
         exe: Exe,
         gpu: GpuChoice,
         limits: ContextLimits,
+        cache_key: CacheKey,
         device_limits: DeviceLimits,
         epoll: Arc<OwnedFd>,
     ) -> Self {
@@ -88,6 +90,7 @@ impl Workers {
             exe,
             gpu,
             limits,
+            cache_key,
             device_limits,
             epoll,
             next_serial: 0,
@@ -120,7 +123,8 @@ impl Workers {
         self.contexts.insert(serial, ctx_id);
         self.running.insert(ctx_id, worker);
         log::debug!(ctx_id = ctx_id.0, pid; "worker started");
-        let setup = WorkerSetup { ctx_id, debug_name, gpu: self.gpu, limits: self.limits };
+        let setup =
+            WorkerSetup { ctx_id, debug_name, gpu: self.gpu, limits: self.limits, cache_key: self.cache_key };
         self.send(ctx_id, ToWorker::Setup(setup), None).map_err(io::Error::other)
     }
 

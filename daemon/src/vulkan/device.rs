@@ -4,6 +4,7 @@ use super::call::Call;
 use super::error::Fault;
 use super::extensions::{self, Enable};
 use super::generated::{DeviceTable, sys};
+use super::host_copy::HostCopy;
 use super::memory::BackEnd;
 use super::objects::{Handle, Object, State};
 use super::physical_device::PhysicalDevice;
@@ -21,6 +22,8 @@ pub struct Device {
     pub ash: ash::Device,
     /// Functions for the guest's calls.
     pub table: DeviceTable,
+    /// Functions for host image copies.
+    pub host_copy: HostCopy,
     /// What it was made from.
     pub physical: Arc<PhysicalDevice>,
     /// How its memory is made.
@@ -56,15 +59,16 @@ impl Device {
         // SAFETY: the caller's promise.
         let ash = unsafe { ash::Device::load(instance.fp_v1_0(), handle) };
         let load = instance.fp_v1_0().get_device_proc_addr;
-        let table = DeviceTable::load(|names| {
+        let find = |names: &[&CStr]| {
             names
                 .iter()
                 // SAFETY: the device is live and the names are strings.
                 .find_map(|name| unsafe { load(handle, name.as_ptr()) })
                 .map_or(std::ptr::null(), |function| function as *const c_void)
-        });
+        };
+        let (table, host_copy) = (DeviceTable::load(find), HostCopy::load(find));
         let memory = BackEnd::new(&physical, &ash);
-        Self { ash, table, memory, queues: Mutex::default(), created, physical }
+        Self { ash, table, host_copy, memory, queues: Mutex::default(), created, physical }
     }
 
     /// The handle as a number.
@@ -187,8 +191,8 @@ fn open(
     let lowered = call.lowering().out_pointer(Some(info))?;
     // SAFETY: `lowered` is a struct of the arena that nothing else refers to.
     let lowered = unsafe { &mut *lowered };
-    if let Some(reason) = shape::withheld_feature(lowered.p_next) {
-        log::debug!("device refused: {reason}");
+    if let Some(feature) = shape::withheld_feature(lowered) {
+        log::debug!("device refused: {feature} is not offered");
         return Err(vk::Result::ERROR_FEATURE_NOT_PRESENT.into());
     }
     lowered.enabled_layer_count = 0;

@@ -11,8 +11,11 @@ use protocol::venus::generated as venus;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The API version guests are shaped to; a host below it lowers it.
-pub const API_VERSION: u32 = vk::make_api_version(0, 1, 3, 345);
+/// The API version guests are shaped to, that of the registry the codec was generated from; a host below it lowers it.
+pub const API_VERSION: u32 = {
+    let (major, minor, patch) = venus::REGISTRY_VERSION;
+    vk::make_api_version(0, major, minor, patch)
+};
 
 /// The instance of a context. One at a time: Mesa makes one context per instance.
 pub struct Instance {

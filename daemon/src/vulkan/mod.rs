@@ -16,6 +16,7 @@
 
 #![allow(unsafe_code, reason = "this module is where the driver is called")]
 
+mod absent;
 mod call;
 mod cancel;
 mod command_pool;
@@ -37,11 +38,13 @@ mod memory;
 mod objects;
 mod physical_device;
 mod pipeline;
+mod pipeline_cache;
 mod probe;
 mod query;
 mod queue;
 mod renderer;
 mod shape;
+mod shaping;
 mod sync;
 
 pub use cancel::Cancel;
@@ -49,3 +52,4 @@ pub use error::ContextLost;
 pub use memory::{Exported, ResourceMemory, ResourceTable};
 pub use probe::probe;
 pub use renderer::Renderer;
+pub use shaping::{Shaping, shaping};

@@ -1,4 +1,4 @@
-//! Pipelines and pipeline caches.
+//! Pipelines.
 
 use super::call::Call;
 use super::device::Device;
@@ -87,30 +87,4 @@ fn bind_pipelines(
         }
     }
     Ok(())
-}
-
-/// `vkCreatePipelineCache`: without initial data. What a guest sends was in its files, and the host's parser trusts it.
-pub fn create_pipeline_cache<'a>(
-    call: &Call<'a>,
-    c: &venus::CreatePipelineCache<'a>,
-) -> Result<venus::CreatePipelineCacheReply<'a>, Fault> {
-    let device = call.device(c.device)?;
-    let Some(info) = c.p_create_info else {
-        return Err(Fault::lost("vkCreatePipelineCache without a description"));
-    };
-    let mut empty = *info;
-    empty.initial_data_size = 0;
-    empty.p_initial_data = None;
-    let lowered = call.lowering().pointer(Some(&empty))?;
-    let Some(function) = device.table.create_pipeline_cache else {
-        return Err(Fault::missing("vkCreatePipelineCache"));
-    };
-    let mut raw = 0u64;
-    // SAFETY: the device is live, `lowered` lives in the arena.
-    let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
-    call.created(c.p_pipeline_cache, raw, &device, result)?;
-    Ok(venus::CreatePipelineCacheReply {
-        result: venus::VkResult(result),
-        p_pipeline_cache: c.p_pipeline_cache,
-    })
 }

@@ -9,7 +9,7 @@ use super::instance::{API_VERSION, Instance};
 use super::memory::{self, Exported, ResourceTable};
 use super::objects::{Objects, State};
 use super::queue::{Done, Queue};
-use crate::config::{ContextLimits, GpuChoice, Queues};
+use crate::config::{CacheKey, ContextLimits, GpuChoice, Queues};
 use parking_lot::Mutex;
 use protocol::cursor::Arena;
 use protocol::cursor::Writer;
@@ -20,6 +20,8 @@ use std::sync::{Arc, Weak};
 pub struct Renderer {
     /// The GPU.
     pub(super) gpu: GpuChoice,
+    /// What pipeline caches are authenticated with.
+    pub(super) cache_key: CacheKey,
     /// Highest API version a guest sees.
     pub(super) api_version: u32,
     /// What the guest created.
@@ -39,6 +41,7 @@ impl Renderer {
     pub fn new(
         gpu: GpuChoice,
         limits: ContextLimits,
+        cache_key: CacheKey,
         resources: Arc<dyn ResourceTable>,
     ) -> Result<Self, ContextLost> {
         let instance = Instance::new().map_err(|fault| match fault {
@@ -48,6 +51,7 @@ impl Renderer {
         let api_version = instance.loader_version().min(API_VERSION);
         Ok(Self {
             gpu,
+            cache_key,
             api_version,
             objects: Objects::new(limits.objects),
             resources,

@@ -5,6 +5,7 @@ use super::generated::sys;
 use super::lower::Header;
 use crate::config::Queues;
 use ash::vk;
+use protocol::venus::generated as venus;
 use std::ffi::c_void;
 use std::mem::offset_of;
 
@@ -53,6 +54,49 @@ pub fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, mappable: u
     }
 }
 
+/// A property that a guest sees differently, what it sees, and why.
+pub type Reshaped = (&'static str, &'static str, &'static str);
+
+/// What this file and the queries of `physical_device` do to properties and limits.
+pub const RESHAPED: &[Reshaped] = &[
+    (
+        "apiVersion",
+        "no more than the registry the codec was generated from",
+        "newer structs are not decodable",
+    ),
+    (
+        "queueFlags",
+        "COMPUTE and TRANSFER only",
+        "graphics, sparse binding, protected memory and video are not served",
+    ),
+    ("queue families", "those up to the first that can neither compute nor copy", "indices stay the host's"),
+    ("queueCount", "63 in all", "each queue has a fence timeline of the context, and there are 63"),
+    (
+        "memoryTypes",
+        "HOST_VISIBLE, HOST_COHERENT and HOST_CACHED only where a guest can map the memory; never PROTECTED",
+        "a guest maps pages that both the driver and the VMM can map",
+    ),
+    ("sparseAddressSpaceSize", "0", SPARSE),
+    (
+        "residencyStandard2DBlockShape, residencyStandard2DMultisampleBlockShape, residencyStandard3DBlockShape, \
+         residencyAlignedMipSize, residencyNonResidentStrict",
+        "false",
+        SPARSE,
+    ),
+    ("protectedNoFault", "false", PROTECTED),
+    ("external memory and fence handle types", "none", "handles of the host mean nothing in a guest"),
+    (
+        "external semaphore handle types",
+        "SYNC_FD, of the guest's kernel",
+        "emulated: Mesa before 26.2 needs it for Vulkan 1.3",
+    ),
+    (
+        "pipeline cache data",
+        "32 bytes more than the host's",
+        "a tag, without which data from a guest's file is dropped",
+    ),
+];
+
 /// `VkPhysicalDeviceProperties`: the version, and nothing sparse.
 pub fn properties(p: &mut sys::PhysicalDeviceProperties, api_version: u32) {
     p.api_version = p.api_version.min(api_version);
@@ -77,82 +121,128 @@ pub fn properties2(p: &mut sys::PhysicalDeviceProperties2, api_version: u32) {
     });
 }
 
-/// A feature of a chained struct that is withheld: its struct, its offset in it, its reason.
-type Withheld = (vk::StructureType, usize, &'static str);
+/// A feature that a guest sees as absent although the host may have it.
+pub struct Withheld {
+    /// Its name in the registry.
+    pub name: &'static str,
+    /// Why it is absent.
+    pub reason: &'static str,
+    /// A struct that holds it.
+    s_type: vk::StructureType,
+    /// Where in it.
+    offset: usize,
+}
 
-const NO_PROTECTED: &str = "protectedMemory: no protected queue is offered";
-const NO_REPLAY: &str = "bufferDeviceAddressCaptureReplay: addresses cannot be chosen for imported pages";
+const SPARSE: &str = "sparse resources: the queue command that binds their memory is not served";
+const PROTECTED: &str = "protected memory: no protected queue is offered";
+const REPLAY: &str = "capture and replay: addresses cannot be chosen for imported pages";
 
-/// Features of chained structs that a guest sees as absent although the host has them.
-const WITHHELD: &[Withheld] = &[
-    (
-        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
-        offset_of!(sys::PhysicalDeviceVulkan11Features, protected_memory),
-        NO_PROTECTED,
+/// Rows of [`WITHHELD`] for one struct.
+macro_rules! withheld {
+    ($s_type:expr, $struct:ident, $reason:expr, $($name:literal: $($member:ident).+),* $(,)?) => {
+        [$(Withheld {
+            name: $name,
+            reason: $reason,
+            s_type: $s_type,
+            offset: offset_of!(sys::$struct, $($member).+),
+        }),*]
+    };
+}
+
+/// Withheld features, once for each struct that holds them.
+pub const WITHHELD: &[&[Withheld]] = &[
+    &withheld!(
+        vk::StructureType::PHYSICAL_DEVICE_FEATURES_2, PhysicalDeviceFeatures2, SPARSE,
+        "sparseBinding": features.sparse_binding,
+        "sparseResidencyBuffer": features.sparse_residency_buffer,
+        "sparseResidencyImage2D": features.sparse_residency_image2_d,
+        "sparseResidencyImage3D": features.sparse_residency_image3_d,
+        "sparseResidency2Samples": features.sparse_residency2_samples,
+        "sparseResidency4Samples": features.sparse_residency4_samples,
+        "sparseResidency8Samples": features.sparse_residency8_samples,
+        "sparseResidency16Samples": features.sparse_residency16_samples,
+        "sparseResidencyAliased": features.sparse_residency_aliased,
     ),
-    (
+    &withheld!(
+        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, PhysicalDeviceVulkan11Features, PROTECTED,
+        "protectedMemory": protected_memory,
+    ),
+    &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_PROTECTED_MEMORY_FEATURES,
-        offset_of!(sys::PhysicalDeviceProtectedMemoryFeatures, protected_memory),
-        NO_PROTECTED,
+        PhysicalDeviceProtectedMemoryFeatures, PROTECTED,
+        "protectedMemory": protected_memory,
     ),
-    (
-        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
-        offset_of!(sys::PhysicalDeviceVulkan12Features, buffer_device_address_capture_replay),
-        NO_REPLAY,
+    &withheld!(
+        // ash follows an older registry.
+        vk::StructureType::from_raw(venus::StructureType::PHYSICAL_DEVICE_VULKAN_1_4_FEATURES.0),
+        PhysicalDeviceVulkan14Features, PROTECTED,
+        "pipelineProtectedAccess": pipeline_protected_access,
     ),
-    (
+    &withheld!(
+        vk::StructureType::PHYSICAL_DEVICE_PIPELINE_PROTECTED_ACCESS_FEATURES_EXT,
+        PhysicalDevicePipelineProtectedAccessFeatures, PROTECTED,
+        "pipelineProtectedAccess": pipeline_protected_access,
+    ),
+    &withheld!(
+        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, PhysicalDeviceVulkan12Features, REPLAY,
+        "bufferDeviceAddressCaptureReplay": buffer_device_address_capture_replay,
+    ),
+    &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
-        offset_of!(sys::PhysicalDeviceBufferDeviceAddressFeatures, buffer_device_address_capture_replay),
-        NO_REPLAY,
+        PhysicalDeviceBufferDeviceAddressFeatures, REPLAY,
+        "bufferDeviceAddressCaptureReplay": buffer_device_address_capture_replay,
     ),
-    (
+    &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES_EXT,
-        offset_of!(sys::PhysicalDeviceBufferDeviceAddressFeaturesEXT, buffer_device_address_capture_replay),
-        NO_REPLAY,
+        PhysicalDeviceBufferDeviceAddressFeaturesEXT, REPLAY,
+        "bufferDeviceAddressCaptureReplay": buffer_device_address_capture_replay,
     ),
 ];
 
-/// `VkPhysicalDeviceFeatures`: nothing sparse.
+/// `VkPhysicalDeviceFeatures` as a guest sees them.
 pub fn features(f: &mut sys::PhysicalDeviceFeatures) {
-    for feature in [
-        &mut f.sparse_binding,
-        &mut f.sparse_residency_buffer,
-        &mut f.sparse_residency_image2_d,
-        &mut f.sparse_residency_image3_d,
-        &mut f.sparse_residency2_samples,
-        &mut f.sparse_residency4_samples,
-        &mut f.sparse_residency8_samples,
-        &mut f.sparse_residency16_samples,
-        &mut f.sparse_residency_aliased,
-    ] {
-        *feature = 0;
-    }
+    let mut whole = sys::PhysicalDeviceFeatures2 {
+        s_type: vk::StructureType::PHYSICAL_DEVICE_FEATURES_2.as_raw(),
+        p_next: std::ptr::null(),
+        features: *f,
+    };
+    features2(&mut whole);
+    *f = whole.features;
 }
 
 /// `VkPhysicalDeviceFeatures2` with its chain.
 pub fn features2(f: &mut sys::PhysicalDeviceFeatures2) {
-    features(&mut f.features);
-    for_each_withheld(f.p_next, |feature, _| *feature = 0);
+    for_each_withheld(std::ptr::from_mut(f).cast(), |feature, _| *feature = 0);
 }
 
 /// The withheld feature that a device creation asks for, if any: the guest was told it is absent.
-pub fn withheld_feature(chain: *const c_void) -> Option<&'static str> {
+pub fn withheld_feature(info: &sys::DeviceCreateInfo) -> Option<&'static str> {
     let mut found = None;
-    for_each_withheld(chain, |feature, reason| {
+    let mut look = |feature: &mut vk::Bool32, withheld: &Withheld| {
         if *feature != 0 {
-            found = Some(reason);
+            found = Some(withheld.name);
         }
-    });
+    };
+    for_each_withheld(info.p_next, &mut look);
+    if !info.p_enabled_features.is_null() {
+        let whole = sys::PhysicalDeviceFeatures2 {
+            s_type: vk::StructureType::PHYSICAL_DEVICE_FEATURES_2.as_raw(),
+            p_next: std::ptr::null(),
+            // SAFETY: not null, hence lowered into the arena.
+            features: unsafe { *info.p_enabled_features },
+        };
+        for_each_withheld((&raw const whole).cast(), &mut look);
+    }
     found
 }
 
-fn for_each_withheld(chain: *const c_void, mut visit: impl FnMut(&mut vk::Bool32, &'static str)) {
-    for_each(chain, |s_type, at| {
-        for (_, offset, reason) in WITHHELD.iter().filter(|(withheld, ..)| *withheld == s_type) {
-            let feature = at.wrapping_add(*offset).cast::<vk::Bool32>();
+fn for_each_withheld(first: *const c_void, mut visit: impl FnMut(&mut vk::Bool32, &'static Withheld)) {
+    for_each(first, |s_type, at| {
+        for withheld in WITHHELD.iter().copied().flatten().filter(|withheld| withheld.s_type == s_type) {
+            let feature = at.wrapping_add(withheld.offset).cast::<vk::Bool32>();
             // SAFETY: `s_type` says which struct `at` points to, and `offset` is that of a `VkBool32` in it; the chain is memory
-            // of the arena that nothing else refers to.
-            visit(unsafe { &mut *feature }, reason);
+            // of the arena or of the caller that nothing else refers to.
+            visit(unsafe { &mut *feature }, withheld);
         }
     });
 }

@@ -25,7 +25,7 @@ pub fn run(channel: Channel) -> ExitCode {
         Err(error) => return failed(&format!("no set-up: {error}")),
     };
     let resources = Arc::<Resources>::default();
-    match Renderer::new(setup.gpu, setup.limits, Arc::clone(&resources) as _) {
+    match Renderer::new(setup.gpu, setup.limits, setup.cache_key, Arc::clone(&resources) as _) {
         Ok(renderer) => serve(&setup, Arc::new(channel), resources, renderer, start_watchdog),
         Err(lost) => {
             let _ = channel.send(&ToDevice::Lost { reason: lost.reason.clone() }, None);

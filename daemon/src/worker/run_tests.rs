@@ -3,7 +3,7 @@
 //! Commands are written as words, so that these tests do not depend on the encoder.
 
 use super::*;
-use crate::config::{ContextLimits, GpuChoice, MemoryBackEnd, MemoryTrial, Queues};
+use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryTrial, Queues};
 use crate::shm::{self, Mapping};
 use crate::vulkan::{Cancel, Exported};
 use parking_lot::Mutex;
@@ -93,6 +93,7 @@ impl Peer {
                 queues: Queues::Compute,
             },
             limits: ContextLimits { rings: 4, command_bytes: 1 << 20, ..ContextLimits::default() },
+            cache_key: CacheKey([0; 32]),
         };
         let fake = Fake::default();
         let backend = fake.clone();

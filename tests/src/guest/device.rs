@@ -6,7 +6,7 @@ use super::blob::Blob;
 use super::gpu::{Gpu, PATIENCE};
 use super::ring::{ASYNC, REPLY, Ring, RingOptions, encode};
 use anyhow::{Context, Result, ensure};
-use protocol::cursor::{Arena, Reader};
+use protocol::cursor::{Arena, Reader, Writer};
 use protocol::ids::{BlobId, ContextId, RingIdx};
 use protocol::venus::generated as venus;
 use protocol::venus::generated::{ChainStruct, ExternalMemoryHandleTypeFlags, VkResult};
@@ -22,7 +22,8 @@ pub struct Device {
     pub ring: Ring,
     gpu: Arc<Gpu>,
     physical: venus::PhysicalDevice,
-    device: venus::Device,
+    /// The id it goes by.
+    pub device: venus::Device,
     queue: venus::Queue,
     pool: venus::CommandPool,
     next_id: u64,
@@ -42,6 +43,11 @@ pub enum Source {
 impl Device {
     /// A device in a context of its own.
     pub fn create(gpu: &Arc<Gpu>, name: &str) -> Result<Self> {
+        Self::create_with(gpu, name, &[])
+    }
+
+    /// A device in a context of its own, with `features` in the chain of its creation.
+    pub fn create_with(gpu: &Arc<Gpu>, name: &str, features: &[ChainStruct<'_>]) -> Result<Self> {
         let context = gpu.create_context(name)?;
         let mut ring = Ring::create(gpu, context, RingOptions::default())?;
         let (instance, physical) = (venus::Instance(1), venus::PhysicalDevice(2));
@@ -53,6 +59,7 @@ impl Device {
             ..Default::default()
         }];
         let info = venus::DeviceCreateInfo {
+            p_next: features,
             queue_create_info_count: 1,
             p_queue_create_infos: Some(&queues),
             ..Default::default()
@@ -83,6 +90,33 @@ impl Device {
         ring.wait(seqno, PATIENCE)?;
         let gpu = Arc::clone(gpu);
         Ok(Self { context, ring, gpu, physical, device, queue, pool, next_id: 100 })
+    }
+
+    /// Sends a command that answers with a `VkResult` and demands success.
+    pub fn call(&mut self, command: impl FnOnce(&mut Writer<'_>)) -> Result<()> {
+        let result = self.query(command, |reply| {
+            let _number = reply.u32()?;
+            Ok(VkResult(reply.u32()? as i32))
+        })?;
+        ensure!(result == VkResult::SUCCESS, "{result:?}");
+        Ok(())
+    }
+
+    /// Sends a command and gives its reply to `decode`.
+    pub fn query<T>(
+        &mut self,
+        command: impl FnOnce(&mut Writer<'_>),
+        decode: impl FnOnce(&mut Reader<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let reply = self.ring.query(command)?;
+        let arena = Arena::new(1 << 24);
+        decode(&mut Reader::new(&reply, &arena))
+    }
+
+    /// An object id that was never used.
+    pub fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
     }
 
     /// Names of the extensions the device offers.
@@ -251,11 +285,6 @@ impl Device {
     pub fn wait_for_ring_on_virtqueue(&self) -> Vec<u8> {
         let (ring, seqno) = (self.ring.id(), u64::from(self.ring.tail()));
         encode(|w| venus::WaitRingSeqnoMESA { ring, seqno }.encode(ASYNC, w))
-    }
-
-    fn new_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
     }
 }
 

@@ -756,7 +756,7 @@ pub fn execute<'a>(
         }
         Command::CreatePipelineCache(c) => {
             let value = settle(
-                crate::vulkan::pipeline::create_pipeline_cache(call, c),
+                crate::vulkan::pipeline_cache::create_pipeline_cache(call, c),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -783,7 +783,7 @@ pub fn execute<'a>(
         }
         Command::GetPipelineCacheData(c) => {
             let value = settle(
-                super::pipeline::get_pipeline_cache_data(call, c),
+                crate::vulkan::pipeline_cache::get_pipeline_cache_data(call, c),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))

@@ -87,35 +87,6 @@ pub fn destroy_pipeline_cache<'a>(
     Ok(venus::DestroyPipelineCacheReply {
     })
 }
-///`vkGetPipelineCacheData`.
-pub fn get_pipeline_cache_data<'a>(
-    call: &Call<'a>,
-    c: &venus::GetPipelineCacheData<'a>,
-) -> Result<venus::GetPipelineCacheDataReply<'a>, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.get_pipeline_cache_data else {
-        return Err(Fault::missing("vkGetPipelineCacheData"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (pipeline_cache, p_data_size, p_data) = {
-        let l = call.lowering();
-        (
-            l.handle(c.pipeline_cache)?,
-            l
-                .mapped(c.p_data_size.map(std::slice::from_ref), |x| x as usize)?
-                .cast_mut(),
-            l.writable_array(c.p_data)?,
-        )
-    };
-    let result = unsafe { function(handle, pipeline_cache, p_data_size, p_data) };
-    let arena = call.arena;
-    Ok(venus::GetPipelineCacheDataReply {
-        result: venus::VkResult(result),
-        p_data_size: raise_value(c.p_data_size, p_data_size, |x| x as u64, arena)?,
-        p_data: raise_plain(c.p_data, p_data, read_count(p_data_size), arena)?,
-    })
-}
 ///`vkMergePipelineCaches`.
 pub fn merge_pipeline_caches<'a>(
     call: &Call<'a>,

@@ -1,0 +1,84 @@
+//! What outlives a daemon, in the folder its operator names: the key under which pipeline caches leave for a guest's files.
+//!
+//! Knows nothing of pipeline caches. Whoever reads the key can make data that host drivers trust, so it is readable for its
+//! owner only and never logged.
+
+use crate::config::CacheKey;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+const KEY_FILE: &str = "pipeline-cache.key";
+
+/// The key of an earlier daemon with the same folder; else a fresh one, which is left there for later ones. Without a folder each
+/// daemon has its own.
+///
+/// # Errors
+///
+/// The folder cannot be used, or holds something else under the key's name.
+pub fn cache_key(folder: Option<&Path>) -> io::Result<CacheKey> {
+    let Some(folder) = folder else { return fresh_key() };
+    let path = folder.join(KEY_FILE);
+    match read_key(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        found => return found,
+    }
+    // Written aside and linked: whoever sees the name sees all of it, and of several daemons that start at once one wins.
+    let aside = folder.join(format!("{KEY_FILE}.{}", std::process::id()));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+    let linked = file.write_all(&fresh_key()?.0).and_then(|()| file.sync_all()).and_then(|()| {
+        match fs::hard_link(&aside, &path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    });
+    fs::remove_file(&aside)?;
+    linked?;
+    read_key(&path)
+}
+
+fn read_key(path: &Path) -> io::Result<CacheKey> {
+    let bytes = fs::read(path)?;
+    let key =
+        bytes.try_into().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not a key of 32 bytes"))?;
+    Ok(CacheKey(key))
+}
+
+fn fresh_key() -> io::Result<CacheKey> {
+    let mut key = [0; 32];
+    // The kernel fills up to 256 bytes at once or not at all.
+    getrandom(&mut key, GetRandomFlags::empty())?;
+    Ok(CacheKey(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn key_survives_in_its_folder_and_is_readable_for_its_owner_only() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let key = cache_key(Some(folder.path())).expect("a key");
+        assert!(cache_key(Some(folder.path())).expect("the same key") == key);
+        assert!(cache_key(None).expect("another key") != key);
+        let mode = fs::metadata(folder.path().join(KEY_FILE)).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(cache_key(Some(&folder.path().join("missing"))).is_err());
+        fs::write(folder.path().join(KEY_FILE), b"short").expect("writable");
+        assert!(cache_key(Some(folder.path())).is_err());
+    }
+
+    #[test]
+    fn key_is_not_shown() {
+        assert_eq!(format!("{:?}", CacheKey([0x5a; 32])), "CacheKey(..)");
+    }
+}
