@@ -56,6 +56,7 @@ pub fn stages() -> Result<Vec<Stage>> {
             &["clippy", "--quiet", "--workspace", "--all-targets", GUESTS, "--", "-D", "warnings"],
         ),
         stage("codegen", &["codegen", "--check"]),
+        stage("features", &["features-doc", "--check"]),
         stage("unit", &["test", "--quiet", "--workspace", "--lib", "--bins", GUESTS]),
         stage("generator", &["test", "--quiet", "--package", "protocol", "--package", "codegen", "--tests"]),
     ];

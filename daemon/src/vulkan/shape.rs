@@ -66,8 +66,8 @@ pub const RESHAPED: &[Reshaped] = &[
     ),
     (
         "queueFlags",
-        "COMPUTE and TRANSFER only",
-        "graphics, sparse binding, protected memory and video are not served",
+        "COMPUTE and TRANSFER, and GRAPHICS with `--queues all`",
+        "sparse binding, protected memory and video are not served",
     ),
     ("queue families", "those up to the first that can neither compute nor copy", "indices stay the host's"),
     ("queueCount", "63 in all", "each queue has a fence timeline of the context, and there are 63"),
@@ -84,7 +84,12 @@ pub const RESHAPED: &[Reshaped] = &[
         SPARSE,
     ),
     ("protectedNoFault", "false", PROTECTED),
-    ("external memory and fence handle types", "none", "handles of the host mean nothing in a guest"),
+    (
+        "external memory handle types",
+        "DMA_BUF and OPAQUE_FD of the guest's kernel, or none where contexts cannot share memory",
+        "handles of the host mean nothing in a guest",
+    ),
+    ("external fence handle types", "none", "handles of the host mean nothing in a guest"),
     (
         "external semaphore handle types",
         "SYNC_FD, of the guest's kernel",
