@@ -63,7 +63,7 @@ fn two_contexts_write_the_same_memory() -> Result<()> {
 
     attach(&gpu, blob.resource_id, second.context)?;
     let (types, size) = second.resource_properties(blob.resource_id.0)?.ok().context("properties")?;
-    ensure!(types & 1 != 0 && size == SIZE, "types {types:#x}, {size} bytes");
+    ensure!(types & (1 << second.visible) != 0 && size == SIZE, "types {types:#x}, {size} bytes");
     let imported = second.allocate(SIZE, Source::Resource(blob.resource_id.0))?.ok().context("imported")?;
     ensure_filled(&bytes(&mapped)?, 0x1111_2222).context("an import changes nothing")?;
     second.fill(imported, SIZE, 0x3333_4444)?;
@@ -80,6 +80,34 @@ fn two_contexts_write_the_same_memory() -> Result<()> {
     let own = first.allocate(SIZE, Source::Resource(blob.resource_id.0))?.ok().context("own")?;
     first.fill(own, SIZE, 0x9999_aaaa)?;
     ensure_filled(&bytes(&mapped)?, 0x9999_aaaa).context("written through an own import")?;
+    Ok(())
+}
+
+/// Memory of a type that cannot be mapped is shared as well, where a device has such a type.
+#[test]
+fn hidden_memory_is_shared_too() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let gpu = Arc::new(daemon.guest()?);
+    let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
+    let Some(hidden) = first.hidden else {
+        println!("skipped: all memory of this device can be mapped");
+        return Ok(());
+    };
+    let memory = first.allocate_of_type(SIZE, hidden, Source::Exportable)?.ok().context("exportable")?;
+    let blob = gpu.create_blob(first.context, BlobId(memory.0), BlobFlags::SHAREABLE, SIZE)?;
+    attach(&gpu, blob.resource_id, second.context)?;
+    let (types, _) = second.resource_properties(blob.resource_id.0)?.ok().context("properties")?;
+    ensure!(types & (1 << hidden) != 0 && types & (1 << second.visible) == 0, "types {types:#x}");
+    let source = Source::Resource(blob.resource_id.0);
+    let imported = second.allocate_of_type(SIZE, hidden, source)?.ok().context("imported")?;
+    second.fill(imported, SIZE, 0x1357_9bdf)?;
+    first.fill(memory, SIZE, 0x2468_ace0)?;
+    second.fill(imported, SIZE, 0x0bad_cafe)?;
+    // Nothing keeps a driver from mapping it where it is memory of the host.
+    if let Ok(shown) = first.blob(memory, SIZE) {
+        let mapped = shown.mapping.as_ref().context("mapped")?.1.map()?;
+        ensure_filled(&bytes(&mapped)?, 0x0bad_cafe)?;
+    }
     Ok(())
 }
 

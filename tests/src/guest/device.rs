@@ -26,6 +26,10 @@ pub struct Device {
     pub device: venus::Device,
     queue: venus::Queue,
     pool: venus::CommandPool,
+    /// The first memory type that can be mapped.
+    pub visible: u32,
+    /// The first that cannot, if there is one.
+    pub hidden: Option<u32>,
     next_id: u64,
 }
 
@@ -88,8 +92,9 @@ impl Device {
             venus::CreateCommandPool { device, p_create_info, p_command_pool: Some(&pool) }.encode(ASYNC, w);
         })?;
         ring.wait(seqno, PATIENCE)?;
+        let (visible, hidden) = memory_types(&mut ring, physical)?;
         let gpu = Arc::clone(gpu);
-        Ok(Self { context, ring, gpu, physical, device, queue, pool, next_id: 100 })
+        Ok(Self { context, ring, gpu, physical, device, queue, pool, visible, hidden, next_id: 100 })
     }
 
     /// Sends a command that answers with a `VkResult` and demands success.
@@ -162,8 +167,18 @@ impl Device {
         Ok(properties.external_memory_properties.external_memory_features.0)
     }
 
-    /// Allocates memory of type 0, which lavapipe and this test's expectations agree is mappable.
+    /// Allocates memory that can be mapped.
     pub fn allocate(&mut self, size: u64, source: Source) -> Result<Result<venus::DeviceMemory, VkResult>> {
+        self.allocate_of_type(size, self.visible, source)
+    }
+
+    /// Allocates memory of any type.
+    pub fn allocate_of_type(
+        &mut self,
+        size: u64,
+        memory_type_index: u32,
+        source: Source,
+    ) -> Result<Result<venus::DeviceMemory, VkResult>> {
         let memory = venus::DeviceMemory(self.new_id());
         let handle_types = ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
         let export = venus::ExportMemoryAllocateInfo { handle_types, ..Default::default() };
@@ -174,11 +189,8 @@ impl Device {
             Source::Exportable => Some(ChainStruct::ExportMemoryAllocateInfo(&export)),
             Source::Resource(_) => Some(ChainStruct::ImportMemoryResourceInfoMESA(&import)),
         };
-        let info = venus::MemoryAllocateInfo {
-            p_next: chain.as_slice(),
-            allocation_size: size,
-            memory_type_index: 0,
-        };
+        let info =
+            venus::MemoryAllocateInfo { p_next: chain.as_slice(), allocation_size: size, memory_type_index };
         let device = self.device;
         let reply = self.ring.query(|w| {
             venus::AllocateMemory { device, p_allocate_info: Some(&info), p_memory: Some(&memory) }
@@ -272,7 +284,9 @@ impl Device {
     /// Sends an allocation whose result nobody looks at, as Mesa's are; the memory's id.
     pub fn allocate_unheard(&mut self, size: u64) -> Result<venus::DeviceMemory> {
         let memory = venus::DeviceMemory(self.new_id());
-        let info = venus::MemoryAllocateInfo { allocation_size: size, ..Default::default() };
+        let memory_type_index = self.visible;
+        let info =
+            venus::MemoryAllocateInfo { allocation_size: size, memory_type_index, ..Default::default() };
         let device = self.device;
         let sent = self.ring.command(|w| {
             venus::AllocateMemory { device, p_allocate_info: Some(&info), p_memory: Some(&memory) }
@@ -286,6 +300,23 @@ impl Device {
         let (ring, seqno) = (self.ring.id(), u64::from(self.ring.tail()));
         encode(|w| venus::WaitRingSeqnoMESA { ring, seqno }.encode(ASYNC, w))
     }
+}
+
+/// The first coherent type that can be mapped, and the first that cannot be mapped.
+fn memory_types(ring: &mut Ring, physical_device: venus::PhysicalDevice) -> Result<(u32, Option<u32>)> {
+    let reply = ring.query(|w| {
+        let p_memory_properties = Some(&venus::PhysicalDeviceMemoryProperties2::default());
+        venus::GetPhysicalDeviceMemoryProperties2 { physical_device, p_memory_properties }.encode(REPLY, w);
+    })?;
+    let arena = Arena::new(1 << 16);
+    let reply = venus::GetPhysicalDeviceMemoryProperties2Reply::decode(&mut Reader::new(&reply, &arena))?;
+    let properties = reply.p_memory_properties.context("memory properties")?.memory_properties;
+    let types = &properties.memory_types[..properties.memory_type_count as usize];
+    let visible = venus::MemoryPropertyFlags::HOST_VISIBLE.0;
+    let coherent = visible | venus::MemoryPropertyFlags::HOST_COHERENT.0;
+    let first = types.iter().position(|ty| ty.property_flags.0 & coherent == coherent);
+    let hidden = types.iter().position(|ty| ty.property_flags.0 & visible == 0);
+    Ok((first.context("no memory that can be mapped")? as u32, hidden.map(|index| index as u32)))
 }
 
 /// Demands that the first and the last words of some shared bytes are these.
