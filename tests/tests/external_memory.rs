@@ -8,7 +8,7 @@ use protocol::virtio_gpu::{BlobFlags, BlobMem, Command};
 use rustix::process::{Signal, kill_process};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tests::daemon::Daemon;
+use tests::daemon::{Daemon, Holdings};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::{Blob, Gpu, PATIENCE};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
@@ -180,6 +180,25 @@ fn only_memory_that_is_attached_can_be_imported() -> Result<()> {
     second.fill(memory, SIZE, 7)?;
     ensure_filled(&bytes(&mapped)?, 0)?;
     daemon.wait_for_workers(2)?;
+    Ok(())
+}
+
+#[test]
+fn no_descriptor_of_the_worker_can_be_imported() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let gpu = Arc::new(daemon.guest()?);
+    let mut device = Device::create(&gpu, "curious")?;
+    let (_, _, own) = exported(&mut device)?;
+    let worker = daemon.wait_for_workers(1)?[0];
+    let before = Holdings::of(worker)?.descriptors;
+    for fd in 0..40 {
+        // Fresh memory, whatever the number means to the worker.
+        let memory = device.allocate(SIZE, Source::Descriptor(fd))?.ok().context("memory")?;
+        device.fill(memory, SIZE, 0xffff_ffff)?;
+        ensure_filled(&bytes(&own)?, 0).with_context(|| format!("descriptor {fd}"))?;
+        device.free(memory)?;
+    }
+    ensure!(Holdings::of(worker)?.descriptors == before, "descriptors of the worker changed");
     Ok(())
 }
 

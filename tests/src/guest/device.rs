@@ -42,6 +42,8 @@ pub enum Source {
     Exportable,
     /// A resource.
     Resource(u32),
+    /// A descriptor of the process that serves the context: what Mesa never asks for.
+    Descriptor(i32),
 }
 
 impl Device {
@@ -184,7 +186,11 @@ impl Device {
         let export = venus::ExportMemoryAllocateInfo { handle_types, ..Default::default() };
         let resource_id = if let Source::Resource(id) = source { id } else { 0 };
         let import = venus::ImportMemoryResourceInfoMESA { resource_id, ..Default::default() };
+        let fd = if let Source::Descriptor(fd) = source { fd } else { -1 };
+        let handle_type = ExternalMemoryHandleTypeFlags::OPAQUE_FD;
+        let descriptor = venus::ImportMemoryFdInfoKHR { handle_type, fd, ..Default::default() };
         let chain = match source {
+            Source::Descriptor(_) => Some(ChainStruct::ImportMemoryFdInfoKHR(&descriptor)),
             Source::New => None,
             Source::Exportable => Some(ChainStruct::ExportMemoryAllocateInfo(&export)),
             Source::Resource(_) => Some(ChainStruct::ImportMemoryResourceInfoMESA(&import)),
