@@ -215,14 +215,6 @@ impl Gpu {
         if self.features.has_extension(name) { Ok(()) } else { skip(name.to_string_lossy()) }
     }
 
-    /// Skips the case unless the device has this version of Vulkan.
-    pub fn require_version(&self, version: u32) -> Result<()> {
-        if self.properties.api_version >= version {
-            return Ok(());
-        }
-        skip(format!("Vulkan {}.{}", vk::api_version_major(version), vk::api_version_minor(version)))
-    }
-
     /// An entry point that ash has no function for.
     ///
     /// # Safety

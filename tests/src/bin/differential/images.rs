@@ -59,7 +59,8 @@ impl Shape {
         }
     }
 
-    fn info(&self) -> vk::ImageCreateInfo<'static> {
+    /// How such an image is made.
+    pub fn info(&self) -> vk::ImageCreateInfo<'static> {
         let [width, height, depth] = self.size;
         let cube = [vk::ImageViewType::CUBE, vk::ImageViewType::CUBE_ARRAY].contains(&self.view);
         let flags = if cube { vk::ImageCreateFlags::CUBE_COMPATIBLE } else { vk::ImageCreateFlags::empty() };
@@ -127,19 +128,24 @@ impl Picture {
         };
         let memory = gpu.allocate(requirements, flags, false)?;
         unsafe { gpu.device.bind_image_memory(image, memory, 0) }?;
-        let picture = Self {
-            image,
-            memory,
-            format: shape.format,
-            extent: info.extent,
-            levels: shape.levels,
-            layers: shape.layers,
-            view_type: shape.view,
-        };
+        let picture = Self::of(image, memory, &shape);
         gpu.run(|commands| {
             picture.transition(gpu, commands, vk::ImageLayout::UNDEFINED, vk::ImageLayout::GENERAL)
         })?;
         Ok(picture)
+    }
+
+    /// An image that exists.
+    pub fn of(image: vk::Image, memory: vk::DeviceMemory, shape: &Shape) -> Self {
+        Self {
+            image,
+            memory,
+            format: shape.format,
+            extent: shape.info().extent,
+            levels: shape.levels,
+            layers: shape.layers,
+            view_type: shape.view,
+        }
     }
 
     /// Changes the layout of the whole image.

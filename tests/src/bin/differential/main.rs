@@ -14,7 +14,6 @@
     reason = "the same reason for every call, above"
 )]
 #![allow(clippy::too_many_lines, reason = "a group of cases is a list, however long")]
-#![allow(dead_code, reason = "cases that use the rest follow")]
 
 mod bytes;
 mod case;

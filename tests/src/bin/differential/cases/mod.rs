@@ -4,12 +4,18 @@ mod addresses;
 mod arithmetic;
 mod atomics;
 mod descriptors;
+mod devices;
 mod dispatches;
 mod elementwise;
+mod image_copies;
+mod matrices;
+mod memory;
 mod pipelines;
+mod properties;
 mod push_descriptors;
 mod queries;
 mod recording;
+mod robustness;
 mod sampled_images;
 mod shaders;
 mod storage;
@@ -34,7 +40,13 @@ pub fn all() -> Vec<Case> {
         shaders::cases,
         storage_images::cases,
         sampled_images::cases,
+        image_copies::cases,
         recording::cases,
+        memory::cases,
+        matrices::cases,
+        robustness::cases,
+        devices::cases,
+        properties::cases,
         synchronization::cases,
         queries::cases,
     ];
