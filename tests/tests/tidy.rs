@@ -10,13 +10,8 @@ const UNSAFE: &[(&str, usize)] = &[
     ("daemon/src/sandbox/sys.rs", 6),
     // One or two calls for each command of the allow-list, all of one form.
     ("daemon/src/vulkan/generated/", 1000),
-<<<<<<< HEAD
     ("daemon/src/vulkan/", 127),
-    ("tests/src/bin/differential/", 400),
-=======
-    ("daemon/src/vulkan/", 119),
     ("tests/src/bin/differential/", 460),
->>>>>>> cb4e59d (tests: cases for memory, copies, matrices, robustness, devices and properties)
     ("tests/src/bin/many_blobs.rs", 14),
     ("tests/src/bin/many_threads/gpu.rs", 16),
     ("tests/src/bin/share_memory/gpu.rs", 14),
