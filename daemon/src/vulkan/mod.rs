@@ -17,6 +17,7 @@
 #![allow(unsafe_code, reason = "this module is where the driver is called")]
 
 mod absent;
+mod buffer;
 mod call;
 mod cancel;
 mod command_pool;

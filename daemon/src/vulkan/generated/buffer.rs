@@ -177,31 +177,6 @@ pub fn get_buffer_memory_requirements<'a>(
         )?,
     })
 }
-///`vkCreateBuffer`.
-pub fn create_buffer<'a>(
-    call: &Call<'a>,
-    c: &venus::CreateBuffer<'a>,
-) -> Result<venus::CreateBufferReply<'a>, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.create_buffer else {
-        return Err(Fault::missing("vkCreateBuffer"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (p_create_info,) = {
-        let l = call.lowering();
-        (l.pointer(c.p_create_info)?,)
-    };
-    let mut created = 0u64;
-    let result = unsafe {
-        function(handle, p_create_info, ptr::null(), &raw mut created)
-    };
-    call.created(c.p_buffer, created, &device, result)?;
-    Ok(venus::CreateBufferReply {
-        result: venus::VkResult(result),
-        p_buffer: c.p_buffer,
-    })
-}
 ///`vkDestroyBuffer`.
 pub fn destroy_buffer<'a>(
     call: &Call<'a>,
@@ -342,30 +317,5 @@ pub fn get_buffer_opaque_capture_address<'a>(
     let ret = unsafe { function(handle, p_info) };
     Ok(venus::GetBufferOpaqueCaptureAddressReply {
         ret,
-    })
-}
-///`vkGetDeviceBufferMemoryRequirements`.
-pub fn get_device_buffer_memory_requirements<'a>(
-    call: &Call<'a>,
-    c: &venus::GetDeviceBufferMemoryRequirements<'a>,
-) -> Result<venus::GetDeviceBufferMemoryRequirementsReply<'a>, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.get_device_buffer_memory_requirements else {
-        return Err(Fault::missing("vkGetDeviceBufferMemoryRequirements"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (p_info, p_memory_requirements) = {
-        let l = call.lowering();
-        (l.pointer(c.p_info)?, l.out_pointer(c.p_memory_requirements)?)
-    };
-    unsafe { function(handle, p_info, p_memory_requirements) };
-    let arena = call.arena;
-    Ok(venus::GetDeviceBufferMemoryRequirementsReply {
-        p_memory_requirements: raise_pointer(
-            c.p_memory_requirements,
-            p_memory_requirements,
-            arena,
-        )?,
     })
 }

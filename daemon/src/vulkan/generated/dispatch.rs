@@ -606,10 +606,9 @@ pub fn execute<'a>(
         }
         Command::CreateBuffer(c) => {
             let value = settle(
-                super::buffer::create_buffer(call, c),
+                crate::vulkan::buffer::create_buffer(call, c),
                 |result| {
                     let _ = result;
-                    call.not_created(c.p_buffer, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -2932,7 +2931,7 @@ pub fn execute<'a>(
         }
         Command::GetDeviceBufferMemoryRequirements(c) => {
             let value = settle(
-                super::buffer::get_device_buffer_memory_requirements(call, c),
+                crate::vulkan::buffer::get_device_buffer_memory_requirements(call, c),
                 |result| {
                     let _ = result;
                     Ok(venus::GetDeviceBufferMemoryRequirementsReply {

@@ -7,6 +7,7 @@ use crate::config::MemoryBackEnd;
 use crate::vulkan::call::Call;
 use crate::vulkan::error::Fault;
 use crate::vulkan::lower::{Lowering, raise_pointer};
+use crate::vulkan::physical_device::PhysicalDevice;
 use ash::vk;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::{
@@ -30,6 +31,41 @@ fn host_types(types: HandleTypes, memory: MemoryBackEnd) -> HandleTypes {
         MemoryBackEnd::Memfd => HOST_ALLOCATION,
         MemoryBackEnd::DmaBuf => HandleTypes::DMA_BUF_EXT,
     }
+}
+
+/// What a guest would call memory that any buffer may be bound to; [`link`] makes the host's name of it.
+pub const BUFFER_MEMORY: HandleTypes = HandleTypes::DMA_BUF_EXT;
+
+/// Whether the driver lets a buffer say that it may be bound to mappable memory.
+pub fn takes_buffer(
+    call: &Call<'_>,
+    physical: &PhysicalDevice,
+    info: &venus::BufferCreateInfo<'_>,
+) -> Result<bool, Fault> {
+    let Some(function) = physical.instance.table.get_physical_device_external_buffer_properties else {
+        return Ok(false);
+    };
+    let usage = info.p_next.iter().find(|next| matches!(next, ChainStruct::BufferUsageFlags2CreateInfo(_)));
+    let asked = venus::PhysicalDeviceExternalBufferInfo {
+        p_next: usage.map_or(&[][..], std::slice::from_ref),
+        flags: info.flags,
+        usage: info.usage,
+        handle_type: host_types(BUFFER_MEMORY, physical.gpu.memory),
+    };
+    let partial = venus::ExternalBufferProperties::default();
+    let (asked, out) = {
+        let l = call.lowering();
+        (l.pointer(Some(&asked))?, l.out_pointer(Some(&partial))?)
+    };
+    // SAFETY: the handle is live, both structs are memory of the arena.
+    unsafe { function(physical.raw(), asked, out) };
+    let Some(answer) = raise_pointer(Some(&partial), out, call.arena)? else { return Ok(false) };
+    let features = answer.external_memory_properties.external_memory_features.0;
+    let needed = match physical.gpu.memory {
+        MemoryBackEnd::Memfd => Features::IMPORTABLE.0,
+        MemoryBackEnd::DmaBuf => Features::EXPORTABLE.0,
+    };
+    Ok(features & needed != 0 && features & Features::DEDICATED_ONLY.0 == 0)
 }
 
 /// Lowers a chained struct that names handle types; none if `next` is another struct.

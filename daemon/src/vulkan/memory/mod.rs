@@ -11,7 +11,8 @@ mod memfd;
 mod trial;
 
 pub use external::{
-    get_physical_device_external_buffer_properties, get_physical_device_image_format_properties2,
+    BUFFER_MEMORY, get_physical_device_external_buffer_properties,
+    get_physical_device_image_format_properties2, takes_buffer,
 };
 pub use trial::try_out;
 

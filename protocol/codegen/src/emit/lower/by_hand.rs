@@ -41,6 +41,8 @@ const BY_HAND: &[(&str, &str, &str)] = &[
     ("vkAllocateMemory", "memory", "memory that guests map is made for it"),
     ("vkFreeMemory", "memory", "pages outlive the memory while a blob shows them"),
     ("vkGetMemoryResourcePropertiesMESA", "memory", "answers for a resource instead of a descriptor"),
+    ("vkCreateBuffer", "buffer", "says what memory the buffer may be bound to"),
+    ("vkGetDeviceBufferMemoryRequirements", "buffer", "asks for the buffer that is made of the description"),
     ("vkCreateCommandPool", "command_pool", "owns its command buffers"),
     ("vkDestroyCommandPool", "command_pool", "frees the ids of its command buffers"),
     ("vkResetCommandPool", "command_pool", "heals its spoilt command buffers"),
