@@ -44,6 +44,7 @@ fn document(shaping: &Shaping) -> String {
     own(&mut text);
     bounds(&mut text);
     features(&mut text, shaping);
+    commands(&mut text);
     extensions(&mut text, shaping);
     text
 }
@@ -56,6 +57,31 @@ fn own(text: &mut String) {
          pipelineCacheUUID), for layered implementations (layeredApiCount), and for presentation, debugging and private data. It marks all\n\
          pipeline creation feedback as invalid, and adds HOST_CACHED to the first coherent memory type where none has both.\n",
     );
+}
+
+/// Commands that have a number on the wire and are not executed.
+fn commands(text: &mut String) {
+    text.push_str(
+        "\n## Commands\n\nAll commands of Vulkan 1.0 to 1.4 and of the extensions below are executed, except:\n\n\
+         | command | reason |\n|---|---|\n",
+    );
+    let rows = [
+        (
+            "vkMapMemory, vkUnmapMemory, vkMapMemory2, vkUnmapMemory2, flushes and invalidations",
+            "the guest's driver maps blobs",
+        ),
+        ("descriptor update templates", "the guest's driver expands them into writes and pushes"),
+        (
+            "vkCopyMemoryToImage, vkCopyImageToMemory",
+            "they arrive with their texels, as commands of the wire's own",
+        ),
+        ("private data, vkGetPhysicalDeviceToolProperties", "answered by the guest's driver"),
+        ("vkGetDeviceQueue", "queues come with a fence timeline, through vkGetDeviceQueue2"),
+        ("vkQueueBindSparse", "sparse resources are not offered"),
+    ];
+    for (command, reason) in rows {
+        line(text, format_args!("| {command} | {reason} |"));
+    }
 }
 
 /// Bounds that a program can meet although the host has none there.
