@@ -123,6 +123,18 @@ pub fn run(start: impl Fn() -> Result<Command>, shaders: &Path, only: &[&str]) -
     bail!("too many cases ended the program: {outcomes:?}")
 }
 
+/// What came of each case, from what a program printed. A line without its end names the case the program ended in.
+///
+/// # Errors
+/// The program ended within a case.
+pub fn parse(text: &str) -> Result<Outcomes> {
+    let mut outcomes = Outcomes::new();
+    match collect(text, &mut outcomes) {
+        Some(name) => bail!("the program ended in {name}"),
+        None => Ok(outcomes),
+    }
+}
+
 /// Takes over what a program printed; answers the case it ended in.
 fn collect(text: &str, outcomes: &mut Outcomes) -> Option<String> {
     for line in text.split_inclusive('\n') {
@@ -174,6 +186,49 @@ pub fn tally(outcomes: &Outcomes) -> (usize, usize, usize) {
     let (ok, skipped) = (count("ok "), count("skipped "));
     (ok, skipped, outcomes.len() - ok - skipped)
 }
+
+/// What a guest cannot have although the host's driver can.
+pub const GAPS: &[Gap] = &[
+    Gap {
+        missing: &["maintenance8"],
+        suites: &Suite::ALL,
+        reason: "Mesa's driver does not know the extension up to 26.2",
+    },
+    Gap {
+        missing: &[
+            "VK_KHR_map_memory2",
+            "computeDerivativeGroupQuads",
+            "globalPriorityQuery",
+            "hostImageCopy",
+            "maintenance6",
+            "maintenance7",
+            "nestedCommandBuffer",
+            "pipelineRobustness",
+            "shaderBufferFloat32AtomicAdd",
+            "shaderBufferFloat32AtomicMinMax",
+            "shaderExpectAssume",
+            "shaderFloatControls2",
+            "shaderImageFloat32AtomicAdd",
+            "shaderImageFloat32AtomicMinMax",
+            "shaderImageInt64Atomics",
+            "shaderMaximalReconvergence",
+            "shaderQuadControl",
+            "shaderReplicatedComposites",
+            "shaderSharedFloat32AtomicAdd",
+            "shaderSharedFloat32AtomicMinMax",
+            "shaderSubgroupRotate",
+            "shaderSubgroupRotateClustered",
+            "workgroupMemoryExplicitLayout",
+        ],
+        suites: &[Suite::Trixie],
+        reason: "Mesa's driver passes the extension through from 25.1 on",
+    },
+    Gap {
+        missing: &["cooperativeMatrix"],
+        suites: &[Suite::Trixie],
+        reason: "Mesa's driver passes the extension through from 26.0 on",
+    },
+];
 
 #[cfg(test)]
 mod tests {

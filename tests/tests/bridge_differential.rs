@@ -4,45 +4,10 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 use tests::bridge::Bridge;
 use tests::daemon::Daemon;
-use tests::differential::{Gap, Outcomes, differences, run, shaders, stale, tally};
+use tests::differential::{GAPS, Outcomes, differences, run, shaders, stale, tally};
 use tests::packages::{ClientRoot, Suite};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_differential");
-
-/// What a guest cannot have although the host's driver can.
-const GAPS: &[Gap] = &[
-    Gap {
-        missing: &[
-            "VK_KHR_map_memory2",
-            "computeDerivativeGroupQuads",
-            "globalPriorityQuery",
-            "hostImageCopy",
-            "maintenance6",
-            "nestedCommandBuffer",
-            "pipelineRobustness",
-            "shaderBufferFloat32AtomicAdd",
-            "shaderBufferFloat32AtomicMinMax",
-            "shaderExpectAssume",
-            "shaderImageFloat32AtomicAdd",
-            "shaderImageFloat32AtomicMinMax",
-            "shaderImageInt64Atomics",
-            "shaderMaximalReconvergence",
-            "shaderQuadControl",
-            "shaderSharedFloat32AtomicAdd",
-            "shaderSharedFloat32AtomicMinMax",
-            "shaderSubgroupRotate",
-            "shaderSubgroupRotateClustered",
-            "workgroupMemoryExplicitLayout",
-        ],
-        suites: &[Suite::Trixie],
-        reason: "Mesa's driver passes the extension through from 25.1 on",
-    },
-    Gap {
-        missing: &["cooperativeMatrix"],
-        suites: &[Suite::Trixie],
-        reason: "Mesa's driver passes the extension through from 26.0 on",
-    },
-];
 
 fn native(only: &[&str]) -> Result<Outcomes> {
     let client = ClientRoot::open(Suite::Testing)?;

@@ -7,6 +7,7 @@ mod descriptors;
 mod devices;
 mod dispatches;
 mod elementwise;
+mod extensions;
 mod image_copies;
 mod matrices;
 mod memory;
@@ -45,6 +46,7 @@ pub fn all() -> Vec<Case> {
         memory::cases,
         matrices::cases,
         robustness::cases,
+        extensions::cases,
         devices::cases,
         properties::cases,
         synchronization::cases,
