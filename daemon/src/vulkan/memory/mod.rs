@@ -21,6 +21,7 @@ use super::call::Call;
 use super::cancel::Cancel;
 use super::device::Device;
 use super::error::Fault;
+use super::generated::sys;
 use super::lower::Lowering;
 use super::objects::State;
 use super::physical_device::PhysicalDevice;
@@ -167,7 +168,7 @@ fn lowered<'l>(
     l: &Lowering<'l>,
     info: &venus::MemoryAllocateInfo<'_>,
     dedicated: bool,
-) -> Result<&'l mut <venus::MemoryAllocateInfo<'l> as super::lower::Lower>::Sys, Fault> {
+) -> Result<&'l mut sys::MemoryAllocateInfo, Fault> {
     let kept = |next: &&ChainStruct<'_>| match next {
         ChainStruct::MemoryAllocateFlagsInfo(_) => true,
         ChainStruct::MemoryDedicatedAllocateInfo(_) => dedicated,
@@ -186,10 +187,7 @@ fn lowered<'l>(
 /// # Safety
 ///
 /// What the chain of `info` points to is valid, and pages it imports outlive the memory.
-unsafe fn call_driver(
-    device: &Device,
-    info: &<venus::MemoryAllocateInfo<'_> as super::lower::Lower>::Sys,
-) -> Result<u64, Fault> {
+unsafe fn call_driver(device: &Device, info: &sys::MemoryAllocateInfo) -> Result<u64, Fault> {
     let Some(function) = device.table.allocate_memory else { return Err(Fault::missing("vkAllocateMemory")) };
     let mut raw = 0u64;
     // SAFETY: the device is live; the rest is the caller's promise.
