@@ -3,6 +3,8 @@
 //! The file is a GGUF, version 3, of the llama architecture: weights in Q8_0, norms in F32, and a vocabulary of invented
 //! words over single bytes. The same seed gives the same bytes. Field names are those of llama.cpp's loader.
 
+use crate::random::Random;
+
 /// The model's shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -51,7 +53,7 @@ pub fn make(shape: &Shape, seed: u64) -> Vec<u8> {
         tensor.describe(offset, &mut file);
         offset += tensor.size().next_multiple_of(ALIGNMENT as u64);
     }
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     for tensor in &tensors {
         file.resize(file.len().next_multiple_of(ALIGNMENT), 0);
         tensor.fill(&mut random, &mut file);
@@ -105,7 +107,7 @@ impl Tensor {
         for block in 0..self.elements() / u64::from(BLOCK) {
             file.extend(if block < silent { 0 } else { scale }.to_le_bytes());
             for _ in 0..BLOCK / 8 {
-                file.extend(random.next().to_le_bytes());
+                file.extend(random.word().to_le_bytes());
             }
         }
     }
@@ -205,7 +207,7 @@ fn tokens(shape: &Shape) -> Vec<Token> {
 }
 
 /// Two or three syllables.
-fn word(number: u32) -> String {
+pub(crate) fn word(number: u32) -> String {
     const SYLLABLES: [&str; 16] =
         ["ba", "do", "fi", "gu", "ha", "jo", "ki", "lu", "ma", "no", "pi", "ru", "sa", "to", "vi", "zu"];
     let syllable = |shift: u32| SYLLABLES[(number >> shift) as usize % SYLLABLES.len()];
@@ -236,23 +238,10 @@ fn string(text: &str, bytes: &mut Vec<u8>) {
 }
 
 /// A positive normal number as IEEE 754 binary16, cut off.
-fn half(value: f32) -> u16 {
+pub(crate) fn half(value: f32) -> u16 {
     let bits = value.to_bits();
     let exponent = (bits >> 23).saturating_sub(127 - 15);
     u16::try_from(exponent << 10 | bits >> 13 & 0x3ff).unwrap_or(u16::MAX)
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014): enough for weights, and never changes.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
 }
 
 #[cfg(test)]

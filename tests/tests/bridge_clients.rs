@@ -2,10 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tests::bridge::Bridge;
+use tests::clients::Setup;
 use tests::completion;
 use tests::daemon::{Daemon, Holdings, eventually, is_alive};
 use tests::packages::{ClientRoot, Suite};
@@ -18,56 +17,18 @@ const WORDS: usize = 24;
 /// How many are asked for.
 const WORDS_ASKED: u32 = WORDS as u32 + completion::SPARE_WORDS;
 
-struct Setup {
-    // In the order in which they end.
-    bridge: Bridge,
-    socket: PathBuf,
-    _folder: tempfile::TempDir,
-    daemon: Daemon,
-}
-
 fn setup() -> Result<Setup> {
-    Setup::on(Daemon::start()?)
+    Setup::start()
 }
 
-impl Setup {
-    fn on(daemon: Daemon) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let socket = folder.path().join("vtest.sock");
-        let bridge = Bridge::listen(&socket, daemon.guest()?)?;
-        Ok(Self { bridge, socket, _folder: folder, daemon })
-    }
-
-    fn vulkaninfo(&self, client: &ClientRoot, arguments: &[&str]) -> Result<Command> {
-        let mut command = client.through_vtest("vulkaninfo", &self.socket)?;
-        command.args(arguments);
-        Ok(command)
-    }
-
-    /// Everything a client had is gone: its connection, its worker, its blobs.
-    fn settle(&self) -> Result<Holdings> {
-        self.daemon.wait_for_workers(0).with_context(|| self.daemon.log())?;
-        ensure!(eventually(LIMIT, || self.bridge.live_clients() == 0), "a connection is left");
-        let window = &self.bridge.gpu().session.window;
-        ensure!(eventually(LIMIT, || window.live() == 0), "{} maps are left", window.live());
-        assert_eq!(window.violations(), Vec::<String>::new());
-        Holdings::of(self.daemon.pid())
-    }
+fn vulkaninfo(setup: &Setup, client: &ClientRoot, arguments: &[&str]) -> Result<Command> {
+    let mut command = client.through_vtest("vulkaninfo", setup.socket())?;
+    command.args(arguments);
+    Ok(command)
 }
 
-/// The device process comes to hold what it held before. (The bridge shares this process with other tests.)
 fn assert_no_leak(setup: &Setup, before: Holdings) -> Result<()> {
-    let mut after = setup.settle()?;
-    // A worker that is gone for us may still have to be reaped.
-    eventually(LIMIT, || {
-        after = Holdings::of(setup.daemon.pid()).unwrap_or(after);
-        after.descriptors <= before.descriptors && after.threads <= before.threads
-    });
-    println!("{before:?} -> {after:?}");
-    assert!(after.descriptors <= before.descriptors, "descriptors: {before:?} became {after:?}");
-    assert!(after.threads <= before.threads, "threads: {before:?} became {after:?}");
-    assert!(after.mappings <= before.mappings + 8, "mappings: {before:?} became {after:?}");
-    assert!(after.anonymous_kib <= before.anonymous_kib + 2048, "memory: {before:?} became {after:?}");
+    println!("{before:?} -> {:?}", setup.check_for_leaks(before)?);
     Ok(())
 }
 
@@ -76,7 +37,7 @@ fn every_mesa_sees_a_venus_device_with_the_version_it_knows() -> Result<()> {
     let setup = setup()?;
     for suite in SUITES {
         let client = ClientRoot::open(suite)?;
-        let summary = succeed(setup.vulkaninfo(&client, &["--summary"])?, LIMIT)?;
+        let summary = succeed(vulkaninfo(&setup, &client, &["--summary"])?, LIMIT)?;
         ensure!(summary.contains("deviceName         = Virtio-GPU Venus (llvmpipe"), "{suite:?}: {summary}");
         let version = if suite == Suite::Trixie { "1.3." } else { "1.4." };
         ensure!(summary.contains(&format!("apiVersion         = {version}")), "{suite:?}: {summary}");
@@ -90,7 +51,7 @@ fn vulkaninfo_is_complete_and_without_an_error() -> Result<()> {
     let setup = setup()?;
     for suite in SUITES {
         let client = ClientRoot::open(suite)?;
-        let output = Program::start(setup.vulkaninfo(&client, &["--show-formats"])?)?.wait(LIMIT)?;
+        let output = Program::start(vulkaninfo(&setup, &client, &["--show-formats"])?)?.wait(LIMIT)?;
         let (text, errors) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         ensure!(output.status.success(), "{suite:?}: {}\n{errors}", output.status);
@@ -113,7 +74,7 @@ fn queues_draw_only_where_the_operator_says_so() -> Result<()> {
     for (options, can_draw) in [(&[][..], false), (&["--queues", "all"][..], true)] {
         let setup = Setup::on(Daemon::start_with(options)?)?;
         for suite in SUITES {
-            let info = succeed(setup.vulkaninfo(&ClientRoot::open(suite)?, &[])?, LIMIT)?;
+            let info = succeed(vulkaninfo(&setup, &ClientRoot::open(suite)?, &[])?, LIMIT)?;
             ensure!(info.contains("QUEUE_COMPUTE_BIT"), "{suite:?}: {info}");
             for graphics in ["QUEUE_GRAPHICS_BIT", "VK_EXT_transform_feedback"] {
                 assert_eq!(info.contains(graphics), can_draw, "{suite:?}, {options:?}: {graphics}");
@@ -138,7 +99,7 @@ fn limits_are_those_of_the_host_driver() -> Result<()> {
     let setup = setup()?;
     let client = ClientRoot::open(Suite::Testing)?;
     let native = succeed(client.native("vulkaninfo")?, LIMIT)?;
-    let through = succeed(setup.vulkaninfo(&client, &[])?, LIMIT)?;
+    let through = succeed(vulkaninfo(&setup, &client, &[])?, LIMIT)?;
     let expected = section(&native, "VkPhysicalDeviceLimits:");
     let found = section(&through, "VkPhysicalDeviceLimits:");
     ensure!(expected.len() > 80, "{} limits in the native output", expected.len());
@@ -153,7 +114,7 @@ fn limits_are_those_of_the_host_driver() -> Result<()> {
 fn two_hundred_clients_one_after_another_leave_nothing_behind() -> Result<()> {
     let setup = setup()?;
     let client = ClientRoot::open(Suite::Testing)?;
-    let run = || succeed(setup.vulkaninfo(&client, &["--summary"])?, LIMIT);
+    let run = || succeed(vulkaninfo(&setup, &client, &["--summary"])?, LIMIT);
     for _ in 0..10 {
         run()?;
     }
@@ -175,9 +136,11 @@ fn sixteen_clients_at_once_do_not_disturb_each_other() -> Result<()> {
     let round = || -> Result<()> {
         let running: Vec<_> = (0..16)
             .map(|i| {
-                Program::start(
-                    setup.vulkaninfo(&clients[i % 3], if i % 2 == 0 { &[] } else { &["--summary"] })?,
-                )
+                Program::start(vulkaninfo(
+                    &setup,
+                    &clients[i % 3],
+                    if i % 2 == 0 { &[] } else { &["--summary"] },
+                )?)
             })
             .collect::<Result<_>>()?;
         for program in running {
@@ -204,7 +167,7 @@ fn clients_killed_at_any_moment_leave_nothing_behind() -> Result<()> {
     let setup = setup()?;
     let client = ClientRoot::open(Suite::Testing)?;
     let kill_after = |milliseconds: u64| -> Result<()> {
-        let mut program = Program::start(setup.vulkaninfo(&client, &[])?)?;
+        let mut program = Program::start(vulkaninfo(&setup, &client, &[])?)?;
         std::thread::sleep(Duration::from_millis(milliseconds));
         program.kill();
         Ok(())
@@ -222,7 +185,7 @@ fn completion_command(
     client: &ClientRoot,
     model: &tempfile::NamedTempFile,
 ) -> Result<Command> {
-    let mut command = client.through_vtest("llama-completion", &setup.socket)?;
+    let mut command = client.through_vtest("llama-completion", setup.socket())?;
     command.args(completion::arguments(model.path(), WORDS_ASKED));
     Ok(command)
 }
@@ -265,14 +228,14 @@ fn worker_killed_in_the_middle_of_work_ends_its_client_and_no_other() -> Result<
     let expected = native_words(&client)?;
     let model = model()?;
     // Enough words to be in the middle of them for certain.
-    let mut endless = client.through_vtest("llama-completion", &setup.socket)?;
+    let mut endless = client.through_vtest("llama-completion", setup.socket())?;
     endless.args(completion::arguments(model.path(), 100_000));
     let victim = Program::start(endless)?;
-    let worker = setup.daemon.wait_for_workers(1)?[0];
+    let worker = setup.daemon().wait_for_workers(1)?[0];
     let busy = || tests::daemon::cpu_time(worker).is_ok_and(|used| used > Duration::from_millis(500));
     ensure!(eventually(LIMIT, busy), "the victim does not compute");
     let bystander = Program::start(completion_command(&setup, &client, &model)?)?;
-    setup.daemon.wait_for_workers(2)?;
+    setup.daemon().wait_for_workers(2)?;
     kill_process(worker, Signal::KILL)?;
     let victim_pid = victim.pid();
     let killed = Instant::now();
@@ -288,7 +251,7 @@ fn worker_killed_in_the_middle_of_work_ends_its_client_and_no_other() -> Result<
     ensure!(noticed < patience + Duration::from_millis(1500), "it noticed only after {noticed:?}");
     let output = bystander.wait(LIMIT)?;
     assert_eq!(first_words(&String::from_utf8_lossy(&output.stdout)), expected);
-    let next = succeed(setup.vulkaninfo(&client, &["--summary"])?, LIMIT)?;
+    let next = succeed(vulkaninfo(&setup, &client, &["--summary"])?, LIMIT)?;
     ensure!(next.contains("Virtio-GPU Venus"));
     setup.settle()?;
     Ok(())

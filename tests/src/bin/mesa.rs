@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use tests::packages::{ClientRoot, HostVulkan, Suite};
+use tests::clients;
+use tests::packages::{ClientRoot, Device, HostVulkan, Python, Suite};
 
 #[derive(Parser)]
 #[command(about = "Run programs on the Mesa versions of the package cache")]
@@ -17,7 +18,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Mode {
-    /// A Debian program (vulkaninfo, llama-completion, llama-bench) on a suite's Venus driver
+    /// A Debian program (vulkaninfo, llama-completion, whisper-cli) or python3 with the clients' packages on a suite's Venus driver
     Venus {
         suite: Suite,
         /// The vtest socket the driver connects to
@@ -25,7 +26,7 @@ enum Mode {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<String>,
     },
-    /// A Debian program directly on Debian testing's lavapipe
+    /// The same directly on Debian testing's lavapipe
     Native {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<String>,
@@ -44,14 +45,21 @@ fn main() -> Result<()> {
 
 fn command(mode: &Mode) -> Result<Command> {
     let (mut command, words) = match mode {
-        Mode::Venus { suite, socket, program } => {
-            (ClientRoot::open(*suite)?.through_vtest(&program[0], socket)?, program)
-        }
-        Mode::Native { program } => (ClientRoot::open(Suite::Testing)?.native(&program[0])?, program),
+        Mode::Venus { suite, socket, program } => (client(*suite, program, Device::Venus(socket))?, program),
+        Mode::Native { program } => (client(Suite::Testing, program, Device::Native)?, program),
         Mode::Host { executable } => {
             (HostVulkan::lavapipe()?.command(Path::new(&executable[0]))?, executable)
         }
     };
     command.args(&words[1..]);
     Ok(command)
+}
+
+fn client(suite: Suite, program: &[String], device: Device) -> Result<Command> {
+    let root = ClientRoot::open(suite)?;
+    match program[0].as_str() {
+        "python3" => root.python(&Python::with(&clients::WHEELS)?, device),
+        name if root.has(name) => root.command(name, device),
+        name => root.with_more_programs()?.command(name, device),
+    }
 }

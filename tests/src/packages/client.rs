@@ -3,17 +3,30 @@
 //! `through_vtest` uses the suite's Venus driver, which speaks Mesa's vtest protocol to a socket; `native` runs the same
 //! program directly on the software driver the daemon under test uses, to compare results with.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
 
+use super::python::Python;
 use super::root::{PackageRoot, Suite};
 
 /// Loader, drivers and vulkaninfo.
 pub(super) const VULKAN_PACKAGES: &[&str] = &["libvulkan1", "mesa-vulkan-drivers", "vulkan-tools"];
 /// llama.cpp with its Vulkan backend.
 const LLAMA_PACKAGES: &[&str] = &["llama.cpp", "libggml0-backend-vulkan"];
+
+/// More programs of ggml's family: the operators' own tests, and whisper.cpp.
+const GGML_PACKAGES: &[&str] = &["llama.cpp-tests", "whisper.cpp-tools", "libggml0-backend-vulkan"];
+
+/// Which Vulkan device a client shall use.
+#[derive(Clone, Copy, Debug)]
+pub enum Device<'a> {
+    /// The software driver itself.
+    Native,
+    /// The suite's Venus driver, talking vtest to this socket.
+    Venus(&'a Path),
+}
 
 /// One suite's Mesa with programs to run on it.
 #[derive(Clone, Debug)]
@@ -36,6 +49,21 @@ impl ClientRoot {
         Ok(Self { drivers, programs })
     }
 
+    /// Adds the programs that only the clients' tests use.
+    ///
+    /// # Errors
+    /// The packages cannot be had.
+    pub fn with_more_programs(self) -> Result<Self> {
+        PackageRoot::with(self.programs.suite(), GGML_PACKAGES)?;
+        Ok(self)
+    }
+
+    /// Whether `program` is among the programs so far.
+    #[must_use]
+    pub fn has(&self, program: &str) -> bool {
+        self.programs.program(program).exists()
+    }
+
     /// The suite whose Mesa this is.
     #[must_use]
     pub fn suite(&self) -> Suite {
@@ -47,15 +75,7 @@ impl ClientRoot {
     /// # Errors
     /// There is no such program.
     pub fn through_vtest(&self, program: &str, socket: &Path) -> Result<Command> {
-        let mut command = if self.drivers.path("usr/bin").join(program).exists() {
-            self.drivers.command(program)?
-        } else {
-            // Debian 13 has no llama.cpp: take testing's, with testing's newer C library under Debian 13's driver.
-            self.programs.command_with_libraries(program, &[self.drivers.libraries()])?
-        };
-        use_driver(&mut command, &self.drivers, "virtio")?;
-        command.env("VN_DEBUG", "vtest").env("VTEST_SOCKET_NAME", socket);
-        Ok(command)
+        self.command(program, Device::Venus(socket))
     }
 
     /// `program` directly on the software driver.
@@ -63,8 +83,21 @@ impl ClientRoot {
     /// # Errors
     /// There is no such program.
     pub fn native(&self, program: &str) -> Result<Command> {
-        let mut command = self.programs.command(program)?;
-        use_driver(&mut command, &self.programs, "lvp")?;
+        self.command(program, Device::Native)
+    }
+
+    /// `program` (a name in `usr/bin` or a path that begins with `/`) on `device`.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub fn command(&self, program: &str, device: Device) -> Result<Command> {
+        let mut command = if matches!(device, Device::Venus(_)) && self.drivers.program(program).exists() {
+            self.drivers.command(program)?
+        } else {
+            // Debian 13 has no llama.cpp: take testing's, with testing's newer C library under Debian 13's driver.
+            self.programs.command_with_libraries(program, &self.driver_libraries(device))?
+        };
+        self.use_device(&mut command, device)?;
         Ok(command)
     }
 
@@ -74,17 +107,43 @@ impl ClientRoot {
     /// The suite has no such driver.
     pub fn own_through_vtest(&self, executable: &Path, socket: &Path) -> Result<Command> {
         let mut command = self.drivers.command_of(executable, &[]);
-        use_driver(&mut command, &self.drivers, "virtio")?;
-        command.env("VN_DEBUG", "vtest").env("VTEST_SOCKET_NAME", socket);
+        self.use_device(&mut command, Device::Venus(socket))?;
         Ok(command)
     }
-}
 
-fn use_driver(command: &mut Command, root: &PackageRoot, driver: &str) -> Result<()> {
-    command
-        .env("VK_DRIVER_FILES", root.driver_manifest(driver)?)
-        .env("VK_LOADER_LAYERS_DISABLE", "~implicit~")
-        // ggml leaves out devices that call themselves CPUs unless they are asked for by number.
-        .env("GGML_VK_VISIBLE_DEVICES", "0");
-    Ok(())
+    /// `python` on `device`, without arguments.
+    ///
+    /// # Errors
+    /// The driver is missing.
+    pub fn python(&self, python: &Python, device: Device) -> Result<Command> {
+        let mut more = self.driver_libraries(device);
+        more.push(python.libraries());
+        let mut command = self.programs.command_of(&python.executable(), &more);
+        python.prepare(&mut command);
+        self.use_device(&mut command, device)?;
+        Ok(command)
+    }
+
+    fn driver_libraries(&self, device: Device) -> Vec<PathBuf> {
+        match device {
+            Device::Venus(_) if self.suite() != self.programs.suite() => vec![self.drivers.libraries()],
+            _ => Vec::new(),
+        }
+    }
+
+    fn use_device(&self, command: &mut Command, device: Device) -> Result<()> {
+        let manifest = match device {
+            Device::Native => self.programs.driver_manifest("lvp")?,
+            Device::Venus(socket) => {
+                command.env("VN_DEBUG", "vtest").env("VTEST_SOCKET_NAME", socket);
+                self.drivers.driver_manifest("virtio")?
+            }
+        };
+        command
+            .env("VK_DRIVER_FILES", manifest)
+            .env("VK_LOADER_LAYERS_DISABLE", "~implicit~")
+            // ggml leaves out devices that call themselves CPUs unless they are asked for by number.
+            .env("GGML_VK_VISIBLE_DEVICES", "0");
+        Ok(())
+    }
 }

@@ -8,11 +8,13 @@ mod apt;
 mod client;
 mod host_vulkan;
 mod mirror;
+mod python;
 mod relink;
 mod root;
 
-pub use client::ClientRoot;
+pub use client::{ClientRoot, Device};
 pub use host_vulkan::HostVulkan;
+pub use python::{Python, Wheels};
 pub use root::{PackageRoot, Suite};
 
 use std::path::PathBuf;

@@ -118,7 +118,7 @@ impl PackageRoot {
         self.libraries().join("ld-linux-x86-64.so.2")
     }
 
-    /// A command that runs `usr/bin/{program}` with this root's libraries.
+    /// A command that runs `program` with this root's libraries: a name in `usr/bin`, or a path that begins with `/` there.
     ///
     /// # Errors
     /// The root has no such program.
@@ -131,7 +131,7 @@ impl PackageRoot {
     /// # Errors
     /// The root has no such program.
     pub fn command_with_libraries(&self, program: &str, more: &[PathBuf]) -> Result<Command> {
-        let file = self.path("usr/bin").join(program);
+        let file = self.program(program);
         ensure!(file.exists(), "{} has no {program}", self.suite.name());
         Ok(self.command_of(&file, more))
     }
@@ -146,6 +146,15 @@ impl PackageRoot {
             .arg("--argv0")
             .args([executable, executable]);
         command
+    }
+
+    /// Where the root has `program`, if it has it: a name in `usr/bin`, or a path that begins with `/`.
+    #[must_use]
+    pub fn program(&self, program: &str) -> PathBuf {
+        match program.strip_prefix('/') {
+            Some(path) => self.path(path),
+            None => self.path("usr/bin").join(program),
+        }
     }
 
     /// The search path for this root's libraries, followed by `more`.

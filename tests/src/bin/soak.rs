@@ -1,0 +1,31 @@
+//! `cargo soak`: a thousand clients, eight at a time, half of them killed at random moments; see `tests::clients::soak`.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use std::process::Command;
+use tests::clients::soak::{self, Plan};
+
+#[derive(Parser)]
+#[command(about = "Run many clients through the bridge and kill some at random moments")]
+struct Arguments {
+    /// Clients in all
+    #[arg(long, default_value_t = 1000)]
+    clients: usize,
+    /// Clients at any time
+    #[arg(long, default_value_t = 8)]
+    at_once: usize,
+    /// Decides which clients run and which are killed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn main() -> Result<()> {
+    let Arguments { clients, at_once, seed } = Arguments::parse();
+    let threads = std::env::current_exe()?.with_file_name("many_threads");
+    if !threads.exists() {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "tests", "--bin", "many_threads"]);
+        cargo.status().context("cannot run cargo")?;
+    }
+    soak::run(Plan { clients, at_once, seed }, threads).map(|_| ())
+}

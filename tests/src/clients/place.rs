@@ -1,0 +1,71 @@
+//! Where a client runs: with programs and drivers of the package cache, or with those of a machine prepared by hand.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::{Files, Program, WHEELS};
+use crate::packages::{ClientRoot, Device, Python, Suite};
+
+/// Clients of the package cache with one suite's Venus driver.
+#[derive(Clone, Debug)]
+pub struct Packages {
+    root: ClientRoot,
+    python: Python,
+}
+
+/// A machine on which the clients are installed; a GPU host, or a guest.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Which Vulkan driver: variables such as `VK_DRIVER_FILES`.
+    pub environment: Vec<(String, String)>,
+    /// The interpreter that has the Python packages.
+    pub python: PathBuf,
+}
+
+/// One of these.
+pub enum Place<'a> {
+    /// The package cache, on a device.
+    Packages(&'a Packages, Device<'a>),
+    /// A prepared machine.
+    Machine(&'a Machine),
+}
+
+impl Packages {
+    /// Programs, and Mesa of `suite`; downloads what is not in the cache.
+    ///
+    /// # Errors
+    /// The packages cannot be had.
+    pub fn open(suite: Suite) -> Result<Self> {
+        Ok(Self { root: ClientRoot::open(suite)?.with_more_programs()?, python: Python::with(&WHEELS)? })
+    }
+}
+
+impl Place<'_> {
+    /// A command that runs `program` here, without arguments.
+    pub(super) fn command(&self, program: Program, files: &Files) -> Result<Command> {
+        let mut command = match (self, program) {
+            (Self::Packages(packages, device), Program::Debian(name)) => {
+                packages.root.command(name, *device)?
+            }
+            (Self::Packages(packages, device), Program::Python(_)) => {
+                packages.root.python(&packages.python, *device)?
+            }
+            (Self::Machine(machine), Program::Debian(name)) => machine.command(name.into()),
+            (Self::Machine(machine), Program::Python(_)) => machine.command(machine.python.clone()),
+        };
+        if let Program::Python(script) = program {
+            command.arg(files.path().join(script));
+        }
+        Ok(command)
+    }
+}
+
+impl Machine {
+    fn command(&self, program: PathBuf) -> Command {
+        let mut command = Command::new(program);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}

@@ -1,0 +1,103 @@
+//! A daemon with a bridge before it: what a client needs, and what must be gone when the last client is.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use crate::bridge::Bridge;
+use crate::daemon::{Daemon, Holdings, eventually};
+
+/// How long a device may take to notice that its clients are gone.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A running daemon and its bridge.
+pub struct Setup {
+    // In the order in which they end.
+    bridge: Bridge,
+    socket: PathBuf,
+    _folder: TempDir,
+    daemon: Daemon,
+}
+
+impl Setup {
+    /// Starts both.
+    ///
+    /// # Errors
+    /// One of them does not start.
+    pub fn start() -> Result<Self> {
+        Self::on(Daemon::start()?)
+    }
+
+    /// Starts a bridge before `daemon`.
+    ///
+    /// # Errors
+    /// The daemon refuses it.
+    pub fn on(daemon: Daemon) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let socket = folder.path().join("vtest.sock");
+        let bridge = Bridge::listen(&socket, daemon.guest()?)?;
+        Ok(Self { bridge, socket, _folder: folder, daemon })
+    }
+
+    /// The vtest socket clients connect to.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The daemon.
+    #[must_use]
+    pub fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    /// Waits until everything clients had is gone: connections, workers, blobs. Returns what the device process still has.
+    ///
+    /// # Errors
+    /// Something is left.
+    pub fn settle(&self) -> Result<Holdings> {
+        let workers = || self.daemon.workers().len();
+        ensure!(
+            eventually(PATIENCE, || workers() == 0),
+            "{} workers are left\n{}",
+            workers(),
+            self.daemon.log()
+        );
+        let gone = || self.bridge.live_clients() == 0;
+        ensure!(eventually(PATIENCE, gone), "{} connections are left", self.bridge.live_clients());
+        let window = &self.bridge.gpu().session.window;
+        ensure!(eventually(PATIENCE, || window.live() == 0), "{} maps are left", window.live());
+        ensure!(window.violations().is_empty(), "{:?}", window.violations());
+        Holdings::of(self.daemon.pid())
+    }
+
+    /// Checks that the device process comes to hold no more than `before`. Returns what it holds. (The bridge shares this
+    /// process with others and is not looked at.)
+    ///
+    /// # Errors
+    /// Something leaks, or is left.
+    pub fn check_for_leaks(&self, before: Holdings) -> Result<Holdings> {
+        let mut after = self.settle()?;
+        // A worker that is gone for us may still have to be reaped.
+        eventually(PATIENCE, || {
+            after = Holdings::of(self.daemon.pid()).unwrap_or(after);
+            after.descriptors <= before.descriptors && after.threads <= before.threads
+        });
+        ensure!(after.descriptors <= before.descriptors, "descriptors: {before:?} became {after:?}");
+        ensure!(after.threads <= before.threads, "threads: {before:?} became {after:?}");
+        ensure!(after.mappings <= before.mappings + 8, "mappings: {before:?} became {after:?}");
+        ensure!(after.anonymous_kib <= before.anonymous_kib + 2048, "memory: {before:?} became {after:?}");
+        Ok(after)
+    }
+
+    /// Checks that the device process lives.
+    ///
+    /// # Errors
+    /// It has ended; the message holds its log.
+    pub fn check_alive(&self) -> Result<()> {
+        let alive = self.daemon.is_running().then_some(());
+        alive.with_context(|| format!("the daemon has ended\n{}", self.daemon.log()))
+    }
+}
