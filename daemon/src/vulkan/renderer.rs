@@ -140,3 +140,18 @@ impl Renderer {
         self.objects.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_about_the_device_need_no_graphics_queue() {
+        let device = venus::Device(1);
+        let question =
+            venus::GetRenderingAreaGranularity { device, p_rendering_area_info: None, p_granularity: None };
+        assert!(!generated::is_graphics(&venus::Command::GetRenderingAreaGranularity(question)));
+        let made = venus::DestroyRenderPass { device, render_pass: venus::RenderPass(0) };
+        assert!(generated::is_graphics(&venus::Command::DestroyRenderPass(made)));
+    }
+}

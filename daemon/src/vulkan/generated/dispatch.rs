@@ -3573,7 +3573,7 @@ pub fn execute<'a>(
         }
         Command::GetRenderingAreaGranularity(c) => {
             let value = settle(
-                super::render_pass::get_rendering_area_granularity(call, c),
+                super::image::get_rendering_area_granularity(call, c),
                 |result| {
                     let _ = result;
                     Ok(venus::GetRenderingAreaGranularityReply {
@@ -3894,9 +3894,9 @@ pub fn is_graphics(command: &Command<'_>) -> bool {
         Command::CreateRenderPass(_) | Command::DestroyRenderPass(_) |
         Command::GetRenderAreaGranularity(_) | Command::CreateRenderPass2(_) |
         Command::GetPhysicalDeviceFragmentShadingRatesKHR(_) |
-        Command::GetRenderingAreaGranularity(_) | Command::CreateGraphicsPipelines(_) |
-        Command::CmdBindIndexBuffer(_) | Command::CmdBindVertexBuffers(_) |
-        Command::CmdDraw(_) | Command::CmdDrawIndexed(_) | Command::CmdDrawIndirect(_) |
+        Command::CreateGraphicsPipelines(_) | Command::CmdBindIndexBuffer(_) |
+        Command::CmdBindVertexBuffers(_) | Command::CmdDraw(_) |
+        Command::CmdDrawIndexed(_) | Command::CmdDrawIndirect(_) |
         Command::CmdDrawIndexedIndirect(_) | Command::CmdClearAttachments(_) |
         Command::CmdBeginRenderPass(_) | Command::CmdNextSubpass(_) |
         Command::CmdEndRenderPass(_) | Command::CmdDrawIndirectCount(_) |

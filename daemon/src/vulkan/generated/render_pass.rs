@@ -260,21 +260,6 @@ impl Lower for venus::RenderPassMultiviewCreateInfo<'_> {
         })
     }
 }
-impl Lower for venus::RenderingAreaInfo<'_> {
-    type Sys = sys::RenderingAreaInfo;
-    fn lower(&self, l: &Lowering<'_>) -> Result<sys::RenderingAreaInfo, Fault> {
-        Ok(sys::RenderingAreaInfo {
-            s_type: 1000470003i32,
-            p_next: l.chain(self.p_next)?,
-            view_mask: self.view_mask,
-            color_attachment_count: self.color_attachment_count,
-            p_color_attachment_formats: l
-                .mapped(self.p_color_attachment_formats, |x| x.0)?,
-            depth_attachment_format: self.depth_attachment_format.0,
-            stencil_attachment_format: self.stencil_attachment_format.0,
-        })
-    }
-}
 impl Lower for venus::SubpassDependency {
     type Sys = sys::SubpassDependency;
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::SubpassDependency, Fault> {
@@ -524,26 +509,5 @@ pub fn get_physical_device_fragment_shading_rates_khr<'a>(
             read_count(p_fragment_shading_rate_count),
             arena,
         )?,
-    })
-}
-///`vkGetRenderingAreaGranularity`.
-pub fn get_rendering_area_granularity<'a>(
-    call: &Call<'a>,
-    c: &venus::GetRenderingAreaGranularity<'a>,
-) -> Result<venus::GetRenderingAreaGranularityReply<'a>, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.get_rendering_area_granularity else {
-        return Err(Fault::missing("vkGetRenderingAreaGranularity"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (p_rendering_area_info, p_granularity) = {
-        let l = call.lowering();
-        (l.pointer(c.p_rendering_area_info)?, l.out_pointer(c.p_granularity)?)
-    };
-    unsafe { function(handle, p_rendering_area_info, p_granularity) };
-    let arena = call.arena;
-    Ok(venus::GetRenderingAreaGranularityReply {
-        p_granularity: raise_pointer(c.p_granularity, p_granularity, arena)?,
     })
 }

@@ -774,58 +774,6 @@ impl<'a> Structure<'a> for RenderPassMultiviewCreateInfo<'a> {
         self.p_next
     }
 }
-/// `VkRenderingAreaInfo`
-#[derive(Clone, Copy, Debug, PartialEq, Default)]
-pub struct RenderingAreaInfo<'a> {
-    pub p_next: Chain<'a>,
-    pub view_mask: u32,
-    pub color_attachment_count: u32,
-    pub p_color_attachment_formats: Option<&'a [Format]>,
-    pub depth_attachment_format: Format,
-    pub stencil_attachment_format: Format,
-}
-impl<'a> Structure<'a> for RenderingAreaInfo<'a> {
-    const S_TYPE: i32 = 1000470003;
-    const NAME: &'static str = "RenderingAreaInfo";
-    const EXTENDED_BY: &'static [i32] = &[];
-    const MIN_MEMBERS: usize = 24;
-    fn decode_members(
-        reader: &mut Reader<'a>,
-        p_next: Chain<'a>,
-    ) -> Result<Self, DecodeError> {
-        let view_mask: u32 = reader.value("RenderingAreaInfo.viewMask")?;
-        let color_attachment_count: u32 = reader
-            .value("RenderingAreaInfo.colorAttachmentCount")?;
-        let p_color_attachment_formats: Option<&'a [Format]> = reader
-            .array(
-                "RenderingAreaInfo.pColorAttachmentFormats",
-                length(color_attachment_count),
-                Null::Allowed,
-            )?;
-        let depth_attachment_format: Format = reader
-            .value("RenderingAreaInfo.depthAttachmentFormat")?;
-        let stencil_attachment_format: Format = reader
-            .value("RenderingAreaInfo.stencilAttachmentFormat")?;
-        Ok(Self {
-            p_next,
-            view_mask,
-            color_attachment_count,
-            p_color_attachment_formats,
-            depth_attachment_format,
-            stencil_attachment_format,
-        })
-    }
-    fn encode_members(&self, writer: &mut Writer<'_>) {
-        writer.value(&self.view_mask);
-        writer.value(&self.color_attachment_count);
-        writer.array(self.p_color_attachment_formats);
-        writer.value(&self.depth_attachment_format);
-        writer.value(&self.stencil_attachment_format);
-    }
-    fn p_next(&self) -> Chain<'a> {
-        self.p_next
-    }
-}
 /// `VkSubpassDependency`
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct SubpassDependency {
@@ -1585,60 +1533,5 @@ impl<'a> GetPhysicalDeviceFragmentShadingRatesKHRReply<'a> {
             p_fragment_shading_rate_count,
             p_fragment_shading_rates,
         })
-    }
-}
-/// `vkGetRenderingAreaGranularity`
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct GetRenderingAreaGranularity<'a> {
-    pub device: Device,
-    pub p_rendering_area_info: Option<&'a RenderingAreaInfo<'a>>,
-    pub p_granularity: Option<&'a Extent2D>,
-}
-impl<'a> GetRenderingAreaGranularity<'a> {
-    /// Number on the wire.
-    pub const NUMBER: i32 = 280;
-    /// Vulkan name.
-    pub const NAME: &'static str = "vkGetRenderingAreaGranularity";
-    /// Reads the parameters.
-    pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        let device: Device = reader.value("GetRenderingAreaGranularity.device")?;
-        let p_rendering_area_info: Option<&'a RenderingAreaInfo<'a>> = reader
-            .pointer("GetRenderingAreaGranularity.pRenderingAreaInfo", Null::Refused)?;
-        let p_granularity: Option<&'a Extent2D> = reader
-            .partial_pointer("GetRenderingAreaGranularity.pGranularity", Null::Refused)?;
-        Ok(Self {
-            device,
-            p_rendering_area_info,
-            p_granularity,
-        })
-    }
-    /// Writes the whole command, as the guest does.
-    #[cfg(feature = "driver")]
-    pub fn encode(&self, flags: CommandFlagsEXT, writer: &mut Writer<'_>) {
-        writer.u32(Self::NUMBER as u32);
-        writer.value(&flags);
-        writer.value(&self.device);
-        writer.pointer(self.p_rendering_area_info);
-        writer.partial_pointer(self.p_granularity);
-    }
-}
-/// Reply to `vkGetRenderingAreaGranularity`
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct GetRenderingAreaGranularityReply<'a> {
-    pub p_granularity: Option<&'a Extent2D>,
-}
-impl<'a> GetRenderingAreaGranularityReply<'a> {
-    /// Writes the reply.
-    pub fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u32(GetRenderingAreaGranularity::NUMBER as u32);
-        writer.pointer(self.p_granularity);
-    }
-    /// Reads a reply, as the guest does.
-    #[cfg(feature = "driver")]
-    pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        reader.command_number(GetRenderingAreaGranularity::NUMBER)?;
-        let p_granularity: Option<&'a Extent2D> = reader
-            .pointer("GetRenderingAreaGranularityReply.pGranularity", Null::Allowed)?;
-        Ok(Self { p_granularity })
     }
 }
