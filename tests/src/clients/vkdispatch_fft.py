@@ -11,8 +11,8 @@ import vkdispatch as vd
 import vkdispatch.codegen as vc
 
 TOLERANCE = 1e-4  # of the largest value
-# The library destroys what a queue may still be using: under load one run in fifty crashes on the software driver, without any
-# virtual machine. So nothing is destroyed before the end, and the end skips the library's own clearing up.
+# Under load the library now and then crashes the software driver, without any virtual machine too; it looks as if it destroyed what
+# a queue still uses. So nothing is destroyed before the end, and the end skips the library's own clearing up.
 kept = []
 random = numpy.random.RandomState(1)
 wrong = 0
