@@ -29,6 +29,11 @@ impl Daemon {
         Self::start_on(&vulkan()?, options)
     }
 
+    /// Starts it on the software driver below the validation layer, whose findings come with the log.
+    pub fn start_validated() -> Result<Self> {
+        Self::start_on(&HostVulkan::validated()?, &[])
+    }
+
     /// Starts it on the machine's own Vulkan drivers.
     pub fn start_on_machine(options: &[&str]) -> Result<Self> {
         Self::start_on(&HostVulkan::System, options)

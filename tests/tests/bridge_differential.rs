@@ -5,13 +5,13 @@ use std::path::Path;
 use tests::bridge::Bridge;
 use tests::daemon::Daemon;
 use tests::differential::{GAPS, Outcomes, differences, run, shaders, stale, tally};
-use tests::packages::{ClientRoot, Suite};
+use tests::packages::{ClientRoot, Device, Suite};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_differential");
 
 fn native(only: &[&str]) -> Result<Outcomes> {
     let client = ClientRoot::open(Suite::Testing)?;
-    run(|| client.native(PROGRAM), &shaders(Path::new(PROGRAM))?, only)
+    run(|| client.own(Path::new(PROGRAM), Device::Native), &shaders(Path::new(PROGRAM))?, only)
 }
 
 fn compare(suite: Suite, only: &[&str]) -> Result<()> {
@@ -22,7 +22,7 @@ fn compare(suite: Suite, only: &[&str]) -> Result<()> {
     let socket = folder.path().join("vtest.sock");
     let _bridge = Bridge::listen(&socket, daemon.guest()?)?;
     let client = ClientRoot::open(suite)?;
-    let found = run(|| client.through_vtest(PROGRAM, &socket), &shaders, only)?;
+    let found = run(|| client.own(Path::new(PROGRAM), Device::Venus(&socket)), &shaders, only)?;
     println!("natively {:?} (ok, skipped, other), in the guest {:?}", tally(&expected), tally(&found));
     let differing = differences(&expected, &found, suite, GAPS);
     ensure!(differing.is_empty(), "{suite:?}:\n{}", differing.join("\n"));

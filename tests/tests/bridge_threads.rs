@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 use tests::bridge::Bridge;
 use tests::daemon::{Daemon, eventually};
-use tests::packages::{ClientRoot, Suite};
+use tests::packages::{ClientRoot, Device, Suite};
 use tests::program::{Program, succeed};
 
 const LIMIT: Duration = Duration::from_secs(240);
@@ -32,7 +32,7 @@ impl Setup {
 
     fn many_threads(&self, client: &ClientRoot, arguments: &[&str]) -> Result<Command> {
         let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
-        let mut command = client.own_through_vtest(executable, &self.socket)?;
+        let mut command = client.own(executable, Device::Venus(&self.socket))?;
         command.args(arguments);
         Ok(command)
     }

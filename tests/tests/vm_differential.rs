@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use tests::daemon_process::DaemonProcess;
 use tests::differential::{GAPS, differences, parse, run, shaders, tally};
-use tests::packages::{ClientRoot, HostVulkan, Suite};
+use tests::packages::{ClientRoot, Device, HostVulkan, Suite};
 use tests::vm::{Guest, Options, Script, Vm};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_differential");
@@ -58,7 +58,7 @@ fn debian_unstable_gives_what_the_device_gives() -> Result<()> {
 fn gives_what_the_device_gives(suite: Suite) -> Result<()> {
     let shaders = shaders(Path::new(PROGRAM))?;
     let client = ClientRoot::open(Suite::Testing)?;
-    let expected = run(|| client.native(PROGRAM), &shaders, ONLY)?;
+    let expected = run(|| client.own(Path::new(PROGRAM), Device::Native), &shaders, ONLY)?;
     ensure!(tally(&expected).0 > 100, "only {:?} run natively", tally(&expected));
 
     let only: String = ONLY.iter().map(|start| format!(" --only {start}")).collect();

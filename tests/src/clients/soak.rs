@@ -212,7 +212,7 @@ impl Material {
     fn many_threads<'a>(&'a self, root: &'a ClientRoot) -> Result<Kind<'a>> {
         let name = format!("many_threads of {}", root.suite().name());
         let command = || {
-            let mut command = root.own_through_vtest(&self.threads, self.setup.socket())?;
+            let mut command = root.own(&self.threads, Device::Venus(self.setup.socket()))?;
             command.args(["--instances", "1", "--devices", "1", "--lanes", "2", "--rounds", "5"]);
             Ok(command)
         };

@@ -101,13 +101,14 @@ impl ClientRoot {
         Ok(command)
     }
 
-    /// `executable`, built on this machine, on the suite's Venus driver, talking vtest to `socket`.
+    /// `executable`, built on this machine, on `device`.
     ///
     /// # Errors
     /// The suite has no such driver.
-    pub fn own_through_vtest(&self, executable: &Path, socket: &Path) -> Result<Command> {
-        let mut command = self.drivers.command_of(executable, &[]);
-        self.use_device(&mut command, Device::Venus(socket))?;
+    pub fn own(&self, executable: &Path, device: Device) -> Result<Command> {
+        let root = if matches!(device, Device::Native) { &self.programs } else { &self.drivers };
+        let mut command = root.command_of(executable, &[]);
+        self.use_device(&mut command, device)?;
         Ok(command)
     }
 

@@ -21,7 +21,12 @@ pub enum HostVulkan {
     System,
     /// The software driver of the package cache.
     Lavapipe(PackageRoot),
+    /// The same below the Khronos validation layer, which prints an error for each misuse of Vulkan to standard output.
+    Validated(PackageRoot),
 }
+
+/// The layer's name in its manifest.
+const VALIDATION: &str = "VK_LAYER_KHRONOS_validation";
 
 impl HostVulkan {
     /// The software driver; downloads it when it is not in the cache.
@@ -32,18 +37,37 @@ impl HostVulkan {
         Ok(Self::Lavapipe(PackageRoot::with(Suite::Testing, super::client::VULKAN_PACKAGES)?))
     }
 
+    /// The software driver below the validation layer; downloads both when they are not in the cache.
+    ///
+    /// # Errors
+    /// The packages cannot be had.
+    pub fn validated() -> Result<Self> {
+        PackageRoot::with(Suite::Testing, super::client::VULKAN_PACKAGES)?;
+        Ok(Self::Validated(PackageRoot::with(Suite::Testing, &["vulkan-validationlayers"])?))
+    }
+
     /// A command that runs `executable`, built on this machine, with this driver. The executable may start itself
     /// again through `/proc/self/exe` as long as it passes its environment on.
     ///
     /// # Errors
     /// The executable cannot be read, or the copy of it not written.
     pub fn command(&self, executable: &Path) -> Result<Command> {
-        let Self::Lavapipe(root) = self else { return Ok(Command::new(executable)) };
+        let root = match self {
+            Self::System => return Ok(Command::new(executable)),
+            Self::Lavapipe(root) | Self::Validated(root) => root,
+        };
         let mut command = Command::new(relinked(executable, root)?);
         command
             .env("LD_LIBRARY_PATH", root.library_path(&[]))
             .env("VK_DRIVER_FILES", root.driver_manifest("lvp")?)
             .env("VK_LOADER_LAYERS_DISABLE", "~implicit~");
+        if let Self::Validated(root) = self {
+            // The manifest names the library alone; the loader finds it by the library path.
+            command
+                .env("VK_LAYER_PATH", root.path("usr/share/vulkan/explicit_layer.d"))
+                .env("VK_INSTANCE_LAYERS", VALIDATION)
+                .env("VK_LAYER_REPORT_FLAGS", "error,info");
+        }
         Ok(command)
     }
 }

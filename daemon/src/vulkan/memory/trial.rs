@@ -18,6 +18,8 @@ struct Bench<'i> {
     instance: &'i ash::Instance,
     handle: vk::PhysicalDevice,
     device: ash::Device,
+    /// What its memory is imported from or exported as.
+    kind: vk::ExternalMemoryHandleTypeFlags,
     family: u32,
     memory: vk::PhysicalDeviceMemoryProperties,
 }
@@ -33,15 +35,18 @@ pub fn try_out(
 ) -> Outcome {
     let host = &[ash::ext::external_memory_host::NAME][..];
     let fds = &[ash::khr::external_memory_fd::NAME, ash::ext::external_memory_dma_buf::NAME][..];
-    let bench = |names: &[&std::ffi::CStr]| {
+    let bench = |names: &[&std::ffi::CStr], kind| {
         for name in names.iter().map(|name| name.to_string_lossy()) {
             if !extensions.contains_key(&*name) {
                 return Err(format!("its driver lacks {name}"));
             }
         }
-        Bench::new(instance, handle, names).map_err(|error| format!("its driver makes no device: {error}"))
+        Bench::new(instance, handle, names, kind)
+            .map_err(|error| format!("its driver makes no device: {error}"))
     };
-    (bench(host).and_then(|bench| bench.try_memfd()), bench(fds).and_then(|bench| bench.try_dma_buf()))
+    let memfd = bench(host, vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT);
+    let dma_buf = bench(fds, vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT);
+    (memfd.and_then(|bench| bench.try_memfd()), dma_buf.and_then(|bench| bench.try_dma_buf()))
 }
 
 impl<'i> Bench<'i> {
@@ -49,6 +54,7 @@ impl<'i> Bench<'i> {
         instance: &'i ash::Instance,
         handle: vk::PhysicalDevice,
         extensions: &[&std::ffi::CStr],
+        kind: vk::ExternalMemoryHandleTypeFlags,
     ) -> Result<Self, vk::Result> {
         // SAFETY: the handle comes from this live instance, here and below.
         let families = unsafe { instance.get_physical_device_queue_family_properties(handle) };
@@ -66,7 +72,7 @@ impl<'i> Bench<'i> {
         let device = unsafe { instance.create_device(handle, &info, None) }?;
         // SAFETY: as above.
         let memory = unsafe { instance.get_physical_device_memory_properties(handle) };
-        Ok(Self { instance, handle, device, family, memory })
+        Ok(Self { instance, handle, device, kind, family, memory })
     }
 
     /// Types that a guest could map, among these.
@@ -116,8 +122,7 @@ impl<'i> Bench<'i> {
     }
 
     fn try_dma_buf(&self) -> Result<MemoryTrial, String> {
-        let kind = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
-        let info = vk::PhysicalDeviceExternalBufferInfo::default().usage(USAGE).handle_type(kind);
+        let info = vk::PhysicalDeviceExternalBufferInfo::default().usage(USAGE).handle_type(self.kind);
         let mut answer = vk::ExternalBufferProperties::default();
         // SAFETY: the handle is live.
         unsafe {
@@ -152,8 +157,7 @@ impl<'i> Bench<'i> {
         type_index: u32,
         word: u32,
     ) -> Result<(Allocation<'_>, OwnedFd, Mapping), String> {
-        let kind = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
-        let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(kind);
+        let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(self.kind);
         let info = vk::MemoryAllocateInfo::default()
             .allocation_size(BYTES)
             .memory_type_index(type_index)
@@ -178,9 +182,7 @@ impl<'i> Bench<'i> {
     ) -> Result<(), String> {
         let types = functions.types(file).map_err(|error| error.to_string())?;
         let file = file.try_clone().map_err(|error| error.to_string())?;
-        let mut import = vk::ImportMemoryFdInfoKHR::default()
-            .handle_type(vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT)
-            .fd(file.as_raw_fd());
+        let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(self.kind).fd(file.as_raw_fd());
         let ty = self.candidates(types).next().ok_or("no type takes it")?;
         let info = vk::MemoryAllocateInfo::default()
             .allocation_size(BYTES)
@@ -202,7 +204,8 @@ impl<'i> Bench<'i> {
     /// Lets the device fill `size` bytes of memory with a word.
     fn fill(&self, memory: &Allocation<'_>, size: u64, word: u32) -> Result<(), vk::Result> {
         let device = &self.device;
-        let info = vk::BufferCreateInfo::default().size(size).usage(USAGE);
+        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(self.kind);
+        let info = vk::BufferCreateInfo::default().size(size).usage(USAGE).push_next(&mut external);
         // SAFETY: the device is live, here and below; each `info` lives until its call returns.
         let buffer = unsafe { device.create_buffer(&info, None) }?;
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.family);

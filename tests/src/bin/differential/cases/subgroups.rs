@@ -315,14 +315,15 @@ fn exchanges() -> Vec<Case> {
             "relative.up",
             Class::SHUFFLE_RELATIVE,
             "GL_KHR_shader_subgroup_shuffle_relative",
-            "lane >= 2 ? subgroupShuffleUp(x, 2) : 7",
+            // Chosen afterwards: lanes that take no part in a shuffle have no value to give.
+            "uint[2](7, subgroupShuffleUp(x, 2))[uint(lane >= 2)]",
             |x| lanes(x, |lane| if lane >= 2 { x[lane - 2] } else { 7 }),
         ),
         case(
             "relative.down",
             Class::SHUFFLE_RELATIVE,
             "GL_KHR_shader_subgroup_shuffle_relative",
-            "lane + 3 < gl_SubgroupSize ? subgroupShuffleDown(x, 3) : 9",
+            "uint[2](9, subgroupShuffleDown(x, 3))[uint(lane + 3 < gl_SubgroupSize)]",
             |x| lanes(x, |lane| x.get(lane + 3).copied().unwrap_or(9)),
         ),
         case(
