@@ -186,9 +186,13 @@ fn open(
     c: &venus::CreateDevice<'_>,
 ) -> Result<Device, Fault> {
     let Some(info) = c.p_create_info else { return Err(Fault::lost("vkCreateDevice without a description")) };
-    let created = created_queues(physical, info)?;
+    let queues = call.arena.slice_copy(&distinct_queues(&physical.families, info)?)?;
+    let created = queues.iter().map(CreatedQueues::from).collect();
     let names = enabled_extensions(physical, info)?;
-    let lowered = call.lowering().out_pointer(Some(info))?;
+    let queue_create_info_count = queues.len() as u32;
+    let info =
+        venus::DeviceCreateInfo { queue_create_info_count, p_queue_create_infos: Some(queues), ..*info };
+    let lowered = call.lowering().out_pointer(Some(&info))?;
     // SAFETY: `lowered` is a struct of the arena that nothing else refers to.
     let lowered = unsafe { &mut *lowered };
     if let Some(feature) = shape::withheld_feature(lowered) {
@@ -211,23 +215,37 @@ fn open(
     Ok(unsafe { Device::new(physical.clone(), vk::Device::from_raw(raw), created) })
 }
 
+impl From<&venus::DeviceQueueCreateInfo<'_>> for CreatedQueues {
+    fn from(queues: &venus::DeviceQueueCreateInfo<'_>) -> Self {
+        Self { flags: queues.flags.0, family: queues.queue_family_index, count: queues.queue_count }
+    }
+}
+
 /// The queues a device creation asks for, refused if they are not offered.
-fn created_queues(
-    physical: &PhysicalDevice,
-    info: &venus::DeviceCreateInfo<'_>,
-) -> Result<Vec<CreatedQueues>, Fault> {
-    let asked = info.p_queue_create_infos.unwrap_or(&[]).iter().map(|queues| {
-        let family = physical.families.get(queues.queue_family_index as usize);
-        match family {
-            Some(family) if queues.queue_count <= family.queue_count => Ok(CreatedQueues {
-                flags: queues.flags.0,
-                family: queues.queue_family_index,
-                count: queues.queue_count,
-            }),
-            _ => Err(vk::Result::ERROR_INITIALIZATION_FAILED.into()),
+///
+/// Each family is named once for each set of flags (VUID-VkDeviceCreateInfo-queueFamilyIndex-02802). Programs that look for queues
+/// by what they can do name one family twice if it can do everything, as the conformance suite does, and a driver may crash on it.
+fn distinct_queues<'a>(
+    families: &[vk::QueueFamilyProperties],
+    info: &venus::DeviceCreateInfo<'a>,
+) -> Result<Vec<venus::DeviceQueueCreateInfo<'a>>, Fault> {
+    let mut distinct: Vec<venus::DeviceQueueCreateInfo<'_>> = Vec::new();
+    for queues in info.p_queue_create_infos.unwrap_or(&[]) {
+        let family = families.get(queues.queue_family_index as usize);
+        let offered = family.is_some_and(|family| (1..=family.queue_count).contains(&queues.queue_count));
+        if !offered || queues.p_queue_priorities.is_none() {
+            return Err(vk::Result::ERROR_INITIALIZATION_FAILED.into());
         }
-    });
-    asked.collect()
+        let same = |other: &&mut venus::DeviceQueueCreateInfo<'_>| {
+            (other.flags, other.queue_family_index) == (queues.flags, queues.queue_family_index)
+        };
+        match distinct.iter_mut().find(same) {
+            Some(other) if other.queue_count >= queues.queue_count => {}
+            Some(other) => *other = *queues,
+            None => distinct.push(*queues),
+        }
+    }
+    Ok(distinct)
 }
 
 /// Names for the host's device: what the guest enabled and was offered, and what this daemon needs.
@@ -308,3 +326,38 @@ pub fn device_wait_idle(
 }
 
 const _: () = assert!(size_of::<sys::DeviceCreateInfo>() == size_of::<vk::DeviceCreateInfo<'_>>());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_named_twice_are_asked_for_once_and_with_all_their_queues() {
+        let families =
+            [16, 2].map(|queue_count| vk::QueueFamilyProperties { queue_count, ..Default::default() });
+        let ask = |queues: &[(u32, u32, Option<&'static [f32]>)]| {
+            let infos: Vec<_> = queues
+                .iter()
+                .map(|&(queue_family_index, queue_count, p_queue_priorities)| venus::DeviceQueueCreateInfo {
+                    queue_family_index,
+                    queue_count,
+                    p_queue_priorities,
+                    ..Default::default()
+                })
+                .collect();
+            let info = venus::DeviceCreateInfo { p_queue_create_infos: Some(&infos), ..Default::default() };
+            let distinct = distinct_queues(&families, &info).ok()?;
+            Some(distinct.iter().map(|q| (q.queue_family_index, q.queue_count)).collect::<Vec<_>>())
+        };
+        let priorities = Some(&[1.0, 0.5, 0.5][..]);
+        assert_eq!(ask(&[(0, 1, priorities), (0, 1, priorities)]), Some(vec![(0, 1)]));
+        assert_eq!(
+            ask(&[(0, 1, priorities), (1, 2, priorities), (0, 3, priorities), (1, 1, priorities)]),
+            Some(vec![(0, 3), (1, 2)])
+        );
+        assert_eq!(ask(&[(1, 3, priorities)]), None);
+        assert_eq!(ask(&[(2, 1, priorities)]), None);
+        assert_eq!(ask(&[(0, 0, priorities)]), None);
+        assert_eq!(ask(&[(0, 1, None)]), None);
+    }
+}
