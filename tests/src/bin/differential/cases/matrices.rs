@@ -277,7 +277,7 @@ fn small_floats() -> Vec<Case> {
             // Whole numbers: how others are rounded is the device's choice.
             "floatBitsToUint(float(bfloat16_t(int(x)))) ^ uint(bfloat16BitsToUintEXT(bfloat16_t(int(y))))",
             |x, y| {
-                let (x, y) = (bf16::from_f32(x.trunc()), bf16::from_f32(y.trunc()));
+                let (x, y) = (bf16::from_f32(x as i32 as f32), bf16::from_f32(y as i32 as f32));
                 vec![x.to_f32().to_bits() ^ u32::from(y.to_bits())]
             },
         ),
