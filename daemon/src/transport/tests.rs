@@ -257,6 +257,22 @@ fn after_a_pause_what_was_taken_is_answered() {
 }
 
 #[test]
+fn what_was_answered_before_a_pause_is_told_after_it() {
+    let mut rig = Rig::new(false);
+    rig.offer(&[(REQUEST, 32, NEXT), (ANSWER, 64, WRITE)]);
+    let (request, _) = taken(rig.pop(0));
+    request.respond(&Response::OkNodata);
+    let at = rig.vring.stop();
+    // The device thread comes too late to tell the driver.
+    rig.vring.signal();
+    assert_eq!(rig.calls(), 0);
+    rig.vring.set_base(at, false);
+    rig.run();
+    rig.vring.signal();
+    assert_eq!(rig.calls(), 1);
+}
+
+#[test]
 fn after_a_reset_nothing_that_was_taken_is_answered() {
     for answered_while_stopped in [false, true] {
         let rig = Rig::new(false);

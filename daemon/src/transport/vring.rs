@@ -128,12 +128,13 @@ impl Vring {
         }
     }
 
-    /// Tells the driver about used buffers, if it wants to know.
+    /// Tells the driver about used buffers, if it wants to know. What was used before a pause is told after it.
     pub fn signal(&self) {
         let mut state = self.state.lock();
-        if !std::mem::take(&mut state.used) || !state.started {
+        if !state.used || !state.started || state.call.is_none() {
             return;
         }
+        state.used = false;
         let memory = self.memory.memory();
         if state.queue.needs_notification::<GuestMemoryMmap>(&memory).unwrap_or(true)
             && let Some(mut call) = state.call.as_ref()
