@@ -8,5 +8,6 @@
 pub mod cursor;
 pub mod error;
 pub mod ids;
+pub mod spirv;
 pub mod venus;
 pub mod virtio_gpu;

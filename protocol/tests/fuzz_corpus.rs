@@ -1,6 +1,6 @@
 //! Replays the committed inputs of the fuzz targets: seeds, and everything that fuzzing ever found.
 
-use protocol::{venus, virtio_gpu};
+use protocol::{spirv, venus, virtio_gpu};
 use std::{fs, path::Path};
 
 fn replay(target: &str, check: fn(&[u8])) {
@@ -27,6 +27,11 @@ fn committed_streams_hold() {
 #[test]
 fn committed_replies_hold() {
     replay("venus_reply", venus::fuzzing::fuzz_reply);
+}
+
+#[test]
+fn committed_shaders_hold() {
+    replay("spirv_module", spirv::fuzzing::fuzz_module);
 }
 
 #[test]

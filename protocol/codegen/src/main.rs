@@ -51,8 +51,9 @@ fn targets(workspace: &Path, registry: Option<&Path>) -> Result<Vec<Target>> {
     let read =
         |name: &str| fs::read_to_string(folder.join(name)).with_context(|| format!("reading inputs/{name}"));
     let pin: source::Pin = inputs::parse("registry.toml", &read("registry.toml")?)?;
+    let xml = source::load(&pin, registry)?;
     let inputs = Inputs {
-        registries: vec![source::load(&pin, registry)?, read("mesa.xml")?],
+        registries: vec![xml.clone(), read("mesa.xml")?],
         allowlist: read("allowlist.toml")?,
         commands: read("commands.toml")?,
         overrides: read("overrides.toml")?,
@@ -67,6 +68,10 @@ fn targets(workspace: &Path, registry: Option<&Path>) -> Result<Vec<Target>> {
         Target {
             folder: workspace.join("daemon/src/vulkan/generated"),
             outputs: emit::lower::executor(&protocol)?,
+        },
+        Target {
+            folder: workspace.join("protocol/src/spirv/generated"),
+            outputs: emit::spirv::spirv(&protocol, &xml)?,
         },
     ])
 }

@@ -8,6 +8,7 @@ mod dispatch;
 pub mod lower;
 mod members;
 mod numbers;
+pub mod spirv;
 mod structs;
 mod tables;
 

@@ -1,0 +1,76 @@
+//! What each id of a module is: where it was defined, as what, and in which function.
+
+use super::error::ErrorKind;
+use super::opcode;
+
+/// One id; all zero while it is not defined.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Id {
+    /// Index of the first word of its definition; 0 while there is none.
+    pub at: u32,
+    /// The id of its type; for a type, its index among the types.
+    pub ty: u32,
+    /// The function it belongs to, counted from 1; 0 for the whole module.
+    pub function: u32,
+    /// The instruction that defines it.
+    pub opcode: u16,
+    /// A merge instruction has named it.
+    pub is_merge: bool,
+}
+
+/// All ids below the bound.
+#[derive(Debug)]
+pub struct Ids(Vec<Id>);
+
+impl Ids {
+    /// `bound` undefined ids.
+    pub fn new(bound: u32) -> Self {
+        Self(vec![Id::default(); bound as usize])
+    }
+
+    /// The id, which may be undefined.
+    pub fn any(&self, id: u32) -> Result<Id, ErrorKind> {
+        match self.0.get(id as usize) {
+            Some(found) if id != 0 => Ok(*found),
+            _ => Err(ErrorKind::IdRange),
+        }
+    }
+
+    /// The id, defined.
+    pub fn defined(&self, id: u32) -> Result<Id, ErrorKind> {
+        let found = self.any(id)?;
+        if found.at == 0 { Err(ErrorKind::IdMissing) } else { Ok(found) }
+    }
+
+    /// The id, defined for the module or in this function.
+    pub fn visible(&self, id: u32, function: u32) -> Result<Id, ErrorKind> {
+        let found = self.defined(id)?;
+        if found.function == 0 || found.function == function { Ok(found) } else { Err(ErrorKind::IdMissing) }
+    }
+
+    /// The index of a type.
+    pub fn type_index(&self, id: u32) -> Result<usize, ErrorKind> {
+        let found = self.defined(id)?;
+        if opcode::is_type(found.opcode) { Ok(found.ty as usize) } else { Err(ErrorKind::IdKind("type")) }
+    }
+
+    /// Defines an id.
+    pub fn define(&mut self, id: u32, definition: Id) -> Result<(), ErrorKind> {
+        let slot = self.0.get_mut(id as usize).filter(|_| id != 0).ok_or(ErrorKind::IdRange)?;
+        if slot.at != 0 {
+            return Err(ErrorKind::IdTwice);
+        }
+        *slot = Id { is_merge: slot.is_merge, ..definition };
+        Ok(())
+    }
+
+    /// Notes that a merge instruction names a block that comes later and that no other names.
+    pub fn name_merge(&mut self, id: u32) -> Result<(), ErrorKind> {
+        let slot = self.0.get_mut(id as usize).filter(|_| id != 0).ok_or(ErrorKind::IdRange)?;
+        if slot.is_merge || slot.at != 0 {
+            return Err(ErrorKind::Order("merge block"));
+        }
+        slot.is_merge = true;
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! SPIR-V from a guest: checked before a driver parses it, in one pass whose time and memory grow with the module alone.
+//!
+//! Drivers take a module for well-formed: they index tables with its ids, walk its types and blocks recursively, and expand what it
+//! declares. So everything is looked at here that such a parser trusts (SPIR-V 1.6, sections 2.3 to 2.16, and the grammar): the header,
+//! each instruction's length against its operands, every id's bound, definition and scope, the order of the parts, sizes and nesting of
+//! types, the blocks of functions and where they branch to, calls, entry points, capabilities. What a value means is not checked:
+//! types of operands of arithmetic, dominance between blocks that are in order, structured control flow beyond its merge blocks.
+//!
+//! [`zero`] rewrites modules so that workgroup memory starts as zeros.
+
+mod check;
+mod constants;
+mod error;
+mod functions;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+#[allow(clippy::all, clippy::too_many_lines, reason = "machine-made; the generator is linted instead")]
+#[allow(dead_code, reason = "the tables hold all kinds of operands, those of kernels too")]
+#[rustfmt::skip]
+mod generated;
+pub mod grammar;
+mod ids;
+mod opcode;
+mod operands;
+mod section;
+#[cfg(test)]
+mod tests;
+mod types;
+mod words;
+pub mod zero;
+
+pub use check::check;
+pub use error::{Error, ErrorKind};
+
+use std::collections::HashMap;
+
+/// Bounds on one module. None comes from a standard; real programs stay far below them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Words.
+    pub words: usize,
+    /// The bound of ids.
+    pub ids: u32,
+    /// Depth of nested structs and arrays.
+    pub type_depth: u32,
+    /// Blocks of one function.
+    pub blocks: u32,
+    /// Depth of nested selections and loops.
+    pub nesting: u32,
+    /// Numbers that all instructions produce after inlining, and those of all constants.
+    pub cost: u64,
+    /// Bytes of all variables of functions, and of all private variables.
+    pub variable_bytes: u64,
+}
+
+/// What a device takes.
+pub struct Device<'d> {
+    /// The newest version of SPIR-V, as the header has it.
+    pub version: u32,
+    /// Whether an extension is enabled.
+    pub has_extension: &'d dyn Fn(&str) -> bool,
+    /// Stages other than compute are served.
+    pub graphics: bool,
+    /// `maxComputeWorkGroupSize`.
+    pub workgroup_size: [u32; 3],
+    /// `maxComputeWorkGroupInvocations`.
+    pub workgroup_invocations: u32,
+    /// `maxComputeSharedMemorySize`.
+    pub workgroup_bytes: u32,
+    /// `maxBoundDescriptorSets`.
+    pub descriptor_sets: u32,
+    /// Values of specialisation constants, by their id, of a pipeline; others have their defaults. None before there is a pipeline:
+    /// then what depends on them is not judged, as defaults are often unusable.
+    pub specialisation: Option<HashMap<u32, u64>>,
+}
+
+impl std::fmt::Debug for Device<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").finish_non_exhaustive()
+    }
+}
+
+/// What pipelines need to know of a module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Module {
+    /// Entry points: execution model and name.
+    pub entry_points: Vec<(u32, Vec<u8>)>,
+    /// `SpecId` and bytes of each constant that can be specialised.
+    pub specialisable: Vec<(u32, u8)>,
+    /// Sizes depend on specialisation: the module has to be checked again with the values.
+    pub sizes_vary: bool,
+}
