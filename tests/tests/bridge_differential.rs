@@ -2,8 +2,7 @@
 
 use anyhow::{Result, ensure};
 use std::path::Path;
-use tests::bridge::Bridge;
-use tests::daemon::Daemon;
+use tests::clients::Setup;
 use tests::differential::{GAPS, Outcomes, differences, run, shaders, stale, tally};
 use tests::packages::{ClientRoot, Device, Suite};
 
@@ -17,12 +16,9 @@ fn native(only: &[&str]) -> Result<Outcomes> {
 fn compare(suite: Suite, only: &[&str]) -> Result<()> {
     let shaders = shaders(Path::new(PROGRAM))?;
     let expected = native(only)?;
-    let daemon = Daemon::start()?;
-    let folder = tempfile::tempdir()?;
-    let socket = folder.path().join("vtest.sock");
-    let _bridge = Bridge::listen(&socket, daemon.guest()?)?;
+    let setup = Setup::start()?;
     let client = ClientRoot::open(suite)?;
-    let found = run(|| client.own(Path::new(PROGRAM), Device::Venus(&socket)), &shaders, only)?;
+    let found = run(|| client.own(Path::new(PROGRAM), Device::Venus(setup.socket())), &shaders, only)?;
     println!("natively {:?} (ok, skipped, other), in the guest {:?}", tally(&expected), tally(&found));
     let differing = differences(&expected, &found, suite, GAPS);
     ensure!(differing.is_empty(), "{suite:?}:\n{}", differing.join("\n"));

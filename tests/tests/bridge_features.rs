@@ -1,10 +1,9 @@
 //! `docs/features.md` against the truth: whatever a guest sees differently from the host is named there.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tests::bridge::Bridge;
-use tests::daemon::Daemon;
+use tests::clients::Setup;
 use tests::packages::{ClientRoot, Suite};
 use tests::program::succeed;
 
@@ -50,17 +49,14 @@ fn explained() -> (BTreeSet<&'static str>, Vec<String>) {
 
 #[test]
 fn what_differs_from_the_host_is_documented() -> Result<()> {
-    let daemon = Daemon::start()?;
-    let folder = tempfile::tempdir()?;
-    let socket = folder.path().join("vtest.sock");
-    let _bridge = Bridge::listen(&socket, daemon.guest()?)?;
+    let setup = Setup::start()?;
     let host = Device::parse(&succeed(ClientRoot::open(Suite::Testing)?.native("vulkaninfo")?, LIMIT)?);
     ensure!(host.extensions.len() > 100 && host.values.len() > 500, "vulkaninfo's output is not understood");
     let (absent, patterns) = explained();
     let named: BTreeSet<&str> = DOCUMENT.split(|c: char| !c.is_alphanumeric()).collect();
     for suite in [Suite::Testing, Suite::Unstable] {
         let client = ClientRoot::open(suite)?;
-        let guest = Device::parse(&succeed(client.through_vtest("vulkaninfo", &socket)?, LIMIT)?);
+        let guest = Device::parse(&succeed(client.through_vtest("vulkaninfo", setup.socket())?, LIMIT)?);
         let is_explained = |name: &&String| {
             absent.contains(name.as_str()) || patterns.iter().any(|prefix| name.starts_with(prefix))
         };
@@ -82,5 +78,5 @@ fn what_differs_from_the_host_is_documented() -> Result<()> {
         };
         ensure!(features(&host) == features(&guest), "{suite:?}: a core structure is missing");
     }
-    daemon.workers().first().map_or(Ok(()), |_| daemon.wait_for_workers(0).map(drop)).context("clients ended")
+    setup.settle().map(drop)
 }

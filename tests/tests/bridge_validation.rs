@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use tests::bridge::Bridge;
+use tests::clients::Setup;
 use tests::completion;
 use tests::daemon::Daemon;
 use tests::differential::shaders;
@@ -34,14 +34,10 @@ const KNOWN: &[(&str, &str)] = &[
 
 /// Runs a client against a validated host and returns what was found, each kind once.
 fn findings(client: impl FnOnce(&Path) -> Result<Command>) -> Result<Vec<String>> {
-    let daemon = Daemon::start_validated()?;
-    let folder = tempfile::tempdir()?;
-    let socket = folder.path().join("vtest.sock");
-    let bridge = Bridge::listen(&socket, daemon.guest()?)?;
-    succeed(client(&socket)?, LIMIT)?;
-    drop(bridge);
-    daemon.wait_for_workers(0)?;
-    let log = daemon.log();
+    let setup = Setup::on(Daemon::start_validated()?)?;
+    succeed(client(setup.socket())?, LIMIT)?;
+    setup.settle()?;
+    let log = setup.daemon().log();
     ensure!(log.matches(PRESENT).count() > 1, "the layer is not in probe and worker:\n{log}");
     let mut found: Vec<_> = log.split(FINDING).skip(1).map(|text| text.chars().take(800).collect()).collect();
     found.sort_unstable();

@@ -4,7 +4,7 @@
 
 use anyhow::{Result, ensure};
 use std::time::Duration;
-use tests::bridge::Bridge;
+use tests::clients::Setup;
 use tests::completion;
 use tests::daemon::Daemon;
 use tests::packages::{ClientRoot, Suite};
@@ -20,13 +20,11 @@ fn the_gpu_of_this_machine_computes_for_a_guest() -> Result<()> {
         println!("skipped: no GPU");
         return Ok(());
     }
-    let daemon = Daemon::start_on_machine(&[])?;
+    let setup = Setup::on(Daemon::start_on_machine(&[])?)?;
     let folder = tempfile::tempdir()?;
-    let socket = folder.path().join("vtest.sock");
-    let _bridge = Bridge::listen(&socket, daemon.guest()?)?;
     let client = ClientRoot::open(Suite::Testing)?;
 
-    let mut vulkaninfo = client.through_vtest("vulkaninfo", &socket)?;
+    let mut vulkaninfo = client.through_vtest("vulkaninfo", setup.socket())?;
     vulkaninfo.arg("--summary");
     let summary = succeed(vulkaninfo, LIMIT)?;
     ensure!(summary.contains("Virtio-GPU Venus (") && !summary.contains("llvmpipe"), "{summary}");
@@ -34,7 +32,7 @@ fn the_gpu_of_this_machine_computes_for_a_guest() -> Result<()> {
     let model = folder.path().join("model.gguf");
     std::fs::write(&model, completion::model())?;
     let words = || -> Result<Vec<String>> {
-        let mut llama = client.through_vtest("llama-completion", &socket)?;
+        let mut llama = client.through_vtest("llama-completion", setup.socket())?;
         llama.args(completion::arguments(&model, 24 + completion::SPARE_WORDS));
         Ok(succeed(llama, LIMIT)?.split_whitespace().take(24).map(str::to_owned).collect())
     };
