@@ -1,9 +1,12 @@
 //! Query results: drivers trust count and stride, so both are checked against the size first.
 
 use super::call::Call;
+use super::cancel::Cancel;
 use super::error::Fault;
 use super::lower::raise_plain;
+use ash::vk;
 use protocol::venus::generated as venus;
+use std::time::Duration;
 
 /// More than one query can write behind its start: eleven pipeline statistics and an availability word, 8 bytes each.
 const LARGEST_RESULT: usize = 12 * 8;
@@ -26,12 +29,47 @@ pub fn get_query_pool_results<'a>(
         return Err(Fault::missing("vkGetQueryPoolResults"));
     };
     let data = words.as_mut_ptr().cast::<u8>();
-    // SAFETY: device and pool are live; no result starts behind `size` and each fits what is allocated behind it.
-    let result = unsafe {
-        function(device.raw(), pool, c.first_query, c.query_count, size, data, c.stride, c.flags.0)
+    let get = |flags: venus::QueryResultFlags| {
+        // SAFETY: device and pool are live; no result starts behind `size` and each fits what is allocated behind it.
+        unsafe { function(device.raw(), pool, c.first_query, c.query_count, size, data, c.stride, flags.0) }
+    };
+    let result = match WithoutWaiting::of(c.flags) {
+        None => get(c.flags),
+        Some(WithoutWaiting(flags)) => poll(call.cancel, || get(flags))?,
     };
     Ok(venus::GetQueryPoolResultsReply {
         result: venus::VkResult(result),
         p_data: raise_plain(c.p_data, data, size, call.arena)?,
     })
 }
+
+/// The flags of a request that waits, without the wait: a driver's own has no end, and cannot be cancelled.
+struct WithoutWaiting(venus::QueryResultFlags);
+
+impl WithoutWaiting {
+    fn of(flags: venus::QueryResultFlags) -> Option<Self> {
+        // Results that may be partial are never late.
+        let waits = venus::QueryResultFlags::WAIT.0;
+        let cleared = flags.0 & !(waits | venus::QueryResultFlags::PARTIAL.0);
+        (flags.0 & waits != 0).then_some(Self(venus::QueryResultFlags(cleared)))
+    }
+}
+
+/// Asks until there is an answer, less and less often.
+fn poll(cancel: &Cancel, mut ask: impl FnMut() -> i32) -> Result<i32, Fault> {
+    let mut pause = Duration::from_micros(20);
+    loop {
+        let result = ask();
+        if result != vk::Result::NOT_READY.as_raw() {
+            return Ok(result);
+        }
+        if cancel.is_cancelled() {
+            return Err(vk::Result::ERROR_DEVICE_LOST.into());
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Longest time between two questions.
+const PAUSE_MAX: Duration = Duration::from_millis(2);
