@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use daemon::config::{MemoryBackEnd, Queues};
 use std::os::fd::RawFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A virtio-gpu device for virtual machines over vhost-user, whose 3D capability is Vulkan (Venus).
 #[derive(Debug, Parser)]
@@ -36,6 +37,18 @@ pub struct Serve {
     /// What memory that guests map is made of; auto takes the first that works
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     pub memory: Memory,
+    /// A submission that runs longer costs its context; with ms, s or min
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    pub max_submit_time: Duration,
+    /// The same while another context of the VM waits for the GPU
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    pub max_submit_time_contended: Duration,
+    /// Contexts lost so, from which on the VM may make no new ones for a while
+    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub strikes: u32,
+    /// For how long, the first time; doubles with each
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    pub strike_hold: Duration,
     /// Scanouts, always disconnected; guest kernels before 6.4 need one
     #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
     pub scanouts: u32,
@@ -167,6 +180,23 @@ fn window_size(text: &str) -> Result<u64, String> {
     Ok(size)
 }
 
+/// Shortest and longest time: below, what counts is how late threads run; above, nobody waits.
+const TIMES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+
+fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: u32 = number.parse().map_err(|_| "not a time".to_owned())?;
+    let unit = match unit {
+        "ms" => Duration::from_millis(1),
+        "" | "s" => Duration::from_secs(1),
+        "min" => Duration::from_secs(60),
+        _ => return Err(format!("unknown unit \"{unit}\" (use ms, s or min)")),
+    };
+    let time = unit.saturating_mul(number);
+    if TIMES.contains(&time) { Ok(time) } else { Err("not from 100ms to 60min".into()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +205,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_have_units_and_bounds() {
+        assert_eq!(time("30"), Ok(Duration::from_secs(30)));
+        assert_eq!(time("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(time("5min"), Ok(Duration::from_secs(300)));
+        for wrong in ["", "s", "-1s", "1.5s", "99ms", "61min", "5h", "4294967296s"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

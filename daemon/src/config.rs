@@ -1,6 +1,7 @@
 //! Options of one daemon, and every bound on what a guest can make it allocate or hold.
 
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Bounds on the device process, per VM. What exceeds one is answered with a virtio-gpu error and logged with its name.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,11 +53,49 @@ pub struct ContextLimits {
     pub command_bytes: usize,
     /// Bytes the decoder may allocate for one command. Default 256 MiB.
     pub arena_bytes: usize,
+    /// Submissions of one queue that are not complete. Default 65 536.
+    pub submissions: usize,
 }
 
 impl Default for ContextLimits {
     fn default() -> Self {
-        Self { objects: 1 << 20, rings: 256, command_bytes: 256 << 20, arena_bytes: 256 << 20 }
+        Self {
+            objects: 1 << 20,
+            rings: 256,
+            command_bytes: 256 << 20,
+            arena_bytes: 256 << 20,
+            submissions: 65_536,
+        }
+    }
+}
+
+/// For how long submissions of a VM may run, and what follows if they run longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HangLimits {
+    /// A submission that runs longer costs its context. Default 30 s.
+    pub max_submit_time: Duration,
+    /// The same while another context of the VM waits for the GPU. Default 10 s.
+    pub max_submit_time_contended: Duration,
+    /// Contexts lost so, from which on the VM is held back: it may not make new ones for a while. Default 3.
+    pub strikes: u32,
+    /// For how long, the first time; doubles with each. Default 10 s.
+    pub strike_hold: Duration,
+    /// For how long at most. Default 10 min.
+    pub strike_hold_max: Duration,
+    /// Time after which one of them is forgotten. Default 5 min.
+    pub strike_forgiven: Duration,
+}
+
+impl Default for HangLimits {
+    fn default() -> Self {
+        Self {
+            max_submit_time: Duration::from_secs(30),
+            max_submit_time_contended: Duration::from_secs(10),
+            strikes: 3,
+            strike_hold: Duration::from_secs(10),
+            strike_hold_max: Duration::from_secs(600),
+            strike_forgiven: Duration::from_secs(300),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ mod cli;
 use anyhow::{Context, bail};
 use clap::Parser;
 use cli::{Child, Cli, Role, Serve};
-use daemon::config::{ContextLimits, DeviceLimits, GpuChoice};
+use daemon::config::{ContextLimits, DeviceLimits, GpuChoice, HangLimits};
 use daemon::ipc::{Channel, ProbeReport};
 use daemon::sandbox::{Exe, inherited};
 use daemon::serve::{self, List, Listen};
@@ -73,6 +73,13 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         capset: Capset::default().to_bytes().to_vec(),
         exe,
         limits: DeviceLimits::default(),
+        hangs: HangLimits {
+            max_submit_time: options.max_submit_time,
+            max_submit_time_contended: options.max_submit_time_contended.min(options.max_submit_time),
+            strikes: options.strikes,
+            strike_hold: options.strike_hold,
+            ..HangLimits::default()
+        },
         context_limits: ContextLimits::default(),
         cache_key,
     })

@@ -9,7 +9,7 @@ use crate::frontend::{Options, Session};
 use crate::guest::{Gpu, PATIENCE};
 use crate::packages::HostVulkan;
 use anyhow::{Context, Result, ensure};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::Command;
@@ -200,6 +200,16 @@ pub fn is_alive(pid: Pid) -> bool {
     // Behind the name in parentheses: the state.
     let state = stat.rsplit(')').next().unwrap_or_default().split_whitespace().next();
     !matches!(state, Some("Z" | "X") | None)
+}
+
+/// Ends a process by a signal, as a crash in it would.
+///
+/// Rust's own handler of SIGSEGV and SIGBUS takes the first that is no access of the process for a mistake, and steps aside.
+pub fn die_by(pid: Pid, signal: Signal) -> bool {
+    eventually(PATIENCE, || {
+        let _ = kill_process(pid, signal);
+        !is_alive(pid)
+    })
 }
 
 /// The daemon's command, without options but the GPU's.

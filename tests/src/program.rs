@@ -2,11 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// A running program whose output is collected. Dropping it kills it with all it started.
 pub struct Program {
@@ -71,6 +73,46 @@ impl Drop for Program {
         if !self.output.is_empty() {
             self.kill();
         }
+    }
+}
+
+/// A program in the background, whose output can be read while it runs. Dropping it kills it with all it started.
+pub struct Background {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Background {
+    /// Starts a command without input.
+    pub fn start(mut command: Command) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let file = |name| File::create(folder.path().join(name));
+        command.stdin(Stdio::null()).stdout(file("stdout")?).stderr(file("stderr")?).process_group(0);
+        let what = command.get_program().to_string_lossy().into_owned();
+        let child = command.spawn().with_context(|| format!("starting {what}"))?;
+        Ok(Self { child, folder })
+    }
+
+    /// What it wrote to standard output so far.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("stdout")).unwrap_or_default()
+    }
+
+    /// What it wrote to standard error so far.
+    pub fn errors(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        let _ = self.child.wait();
     }
 }
 

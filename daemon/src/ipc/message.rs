@@ -57,7 +57,7 @@ pub enum ResourceKind {
 /// Device process to worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// First message, exactly once.
+    /// First message, exactly once. Descriptor: the page that both sides share.
     Setup(WorkerSetup),
     /// A resource became visible to the context, or what was expected is there. Descriptor: its memory, of a size that cannot
     /// change, if there is any that the context can use.
@@ -138,6 +138,8 @@ pub enum ToDevice {
         /// For the log, in words of ours.
         reason: String,
     },
+    /// A submission runs longer than it may: the context is lost, and this process is to be killed.
+    Hung,
 }
 
 /// What the probe process answers: the GPUs in the driver's order, or why no driver could be asked.

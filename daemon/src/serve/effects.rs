@@ -1,12 +1,14 @@
 //! Performs the device's effects.
 
 use super::blobs::Blobs;
+use super::hangs::Hangs;
 use super::limiter::LogLimiter;
 use super::rings::Rings;
+use super::strikes::Strikes;
 use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
 use crate::ipc::{Fence, INLINE_SUBMIT_MAX, ResourceKind, ToWorker};
-use crate::shm;
+use crate::shm::{self, StatusPage};
 use crate::transport::{CONTROLQ, PendingResponse, QUEUES, Session};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
@@ -22,6 +24,8 @@ pub struct World {
     pub workers: Workers,
     pub blobs: Blobs,
     pub rings: Rings,
+    pub hangs: Hangs,
+    pub strikes: Strikes,
     pub limiter: LogLimiter,
     /// Offset and bytes of mappings the frontend made after it had stopped the queues: if that was for a reset, it has
     /// dropped all others and kept these.
@@ -50,7 +54,8 @@ impl World {
 
     fn note_overflow(&mut self, ctx_id: ContextId, sent: Result<(), &'static str>) {
         if let Err(limit) = sent {
-            let message = format_args!("limit {limit} reached: killed the worker of context {ctx_id}");
+            let message =
+                format_args!("context {ctx_id} is lost: limit {limit} reached, its worker is killed");
             self.warn(limit, message);
         }
     }
@@ -77,11 +82,22 @@ impl Effects for World {
     fn start_worker(&mut self, ctx_id: ContextId, debug_name: &[u8]) -> Result<(), EffectFailed> {
         let printable = String::from_utf8_lossy(debug_name);
         let printable = printable.chars().filter(|c| !c.is_control()).collect();
-        self.workers.start(ctx_id, printable).map_err(|e| self.failed("cannot start a worker", &e))
+        if let Some(left) = self.strikes.held(Instant::now()) {
+            let what = "limit reached: strikes";
+            self.warn(what, format_args!("{what}: context {ctx_id} refused, and others for {left:.1?}"));
+            return Err(EffectFailed);
+        }
+        let started = StatusPage::create().and_then(|(page, file)| {
+            self.workers.start(ctx_id, printable, file.as_fd())?;
+            self.hangs.begins(ctx_id, page);
+            Ok(())
+        });
+        started.map_err(|e| self.failed("cannot start a worker", &e))
     }
 
     fn end_worker(&mut self, ctx_id: ContextId) {
         self.workers.end(ctx_id);
+        self.hangs.ends(ctx_id);
         self.rings.forget(ctx_id);
     }
 

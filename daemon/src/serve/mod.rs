@@ -7,11 +7,13 @@
 mod blobs;
 mod effects;
 mod gpu;
+mod hangs;
 mod limiter;
 mod rings;
 mod run;
 mod socket;
 mod state;
+mod strikes;
 mod workers;
 
 pub use gpu::{List, NoGpu, probe, select};

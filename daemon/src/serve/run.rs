@@ -2,13 +2,15 @@
 
 use super::blobs::Blobs;
 use super::effects::World;
+use super::hangs::Hangs;
 use super::limiter::LogLimiter;
 use super::rings::Rings;
 use super::socket::Listen;
-use super::workers::{CHANNEL_TOKEN, FromWorker, PROCESS_TOKEN, Workers};
-use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
+use super::strikes::Strikes;
+use super::workers::{CHANNEL_TOKEN, FromWorker, PROCESS_TOKEN, Unexplained, Workers};
+use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
-use crate::ipc::{self, ToDevice};
+use crate::ipc::{self, ReceiveError, ToDevice};
 use crate::sandbox::Exe;
 use crate::transport::{
     CONTROLQ, DeviceConfig, PendingResponse, Popped, QUEUES, Session, SessionError, Tokens, Vring,
@@ -43,6 +45,8 @@ pub struct Options {
     pub exe: Exe,
     /// Bounds per VM.
     pub limits: DeviceLimits,
+    /// Bounds on the time of submissions.
+    pub hangs: HangLimits,
     /// Bounds per worker.
     pub context_limits: ContextLimits,
     /// What pipeline caches are authenticated with ([`super::cache_key`]).
@@ -121,6 +125,8 @@ impl Server {
                 workers,
                 blobs: Blobs::new(options.gpu.memory),
                 rings: Rings::new(options.context_limits.rings),
+                hangs: Hangs::new(options.hangs, Instant::now()),
+                strikes: Strikes::new(options.hangs),
                 limiter: LogLimiter::default(),
                 late_maps: Vec::new(),
             },
@@ -143,14 +149,17 @@ impl Server {
             for event in &events[..count] {
                 self.dispatch(event.data.u64(), event.flags)?;
             }
-            self.world.workers.kill_late(Instant::now());
+            let now = Instant::now();
+            self.world.workers.kill_late(now);
+            self.world.hangs.look(now).into_iter().for_each(|ctx_id| self.kill_hung(ctx_id));
             self.world.signal();
         }
         Ok(())
     }
 
     fn timeout(&self) -> Option<Timespec> {
-        let deadline = self.world.workers.next_deadline()?;
+        let deadlines = [self.world.workers.next_deadline(), self.world.hangs.next_look()];
+        let deadline = deadlines.into_iter().flatten().min()?;
         Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok()
     }
 
@@ -329,6 +338,7 @@ impl Server {
         for received in self.world.workers.receive(ctx_id) {
             match received {
                 FromWorker::Message(message, fd) => self.worker_says(ctx_id, message, fd),
+                FromWorker::Gone(ReceiveError::Closed) => self.lose_unexplained(ctx_id),
                 FromWorker::Gone(reason) => self.lose(ctx_id, &reason.to_string()),
             }
         }
@@ -355,6 +365,7 @@ impl Server {
             }
             ToDevice::RingEnds { ring } => self.world.rings.ends(ctx_id, ring),
             ToDevice::Lost { reason } => self.lose(ctx_id, &reason),
+            ToDevice::Hung => self.kill_hung(ctx_id),
         }
     }
 
@@ -382,11 +393,13 @@ impl Server {
     }
 
     fn worker_ended(&mut self, serial: u32) {
-        let status = self.world.workers.reap(serial);
         if let Some(ctx_id) = self.world.workers.context(serial) {
+            // What it sent last may say why.
             self.receive_from(ctx_id);
-            let status = status.map_or("unknown status".into(), |status| status.to_string());
-            self.lose(ctx_id, &format!("its worker ended ({status})"));
+            self.lose_unexplained(ctx_id);
+        }
+        if let Some(Unexplained { ctx_id, how }) = self.world.workers.reap(serial) {
+            self.world.warn("context lost", format_args!("context {ctx_id} is lost: {how}"));
         }
     }
 
@@ -395,11 +408,38 @@ impl Server {
         if self.world.workers.is_running(ctx_id) {
             self.world.warn("context lost", format_args!("context {ctx_id} is lost: {reason:?}"));
             self.world.workers.end(ctx_id);
-            // A worker that was killed could not tell the driver.
-            let seen = |resource_id| self.device.sees(ctx_id, resource_id);
-            self.world.rings.fail(ctx_id, &self.world.blobs, seen);
-            self.device.context_lost(ctx_id, &mut self.world);
+            self.give_up(ctx_id);
         }
+    }
+
+    /// A context's worker is gone and nobody knows why yet: the log waits for the end of the process, the guest does not.
+    fn lose_unexplained(&mut self, ctx_id: ContextId) {
+        if self.world.workers.is_running(ctx_id) {
+            self.world.workers.end_unexplained(ctx_id);
+            self.give_up(ctx_id);
+        }
+    }
+
+    /// A submission runs too long: its context is lost, and the VM gets a strike.
+    fn kill_hung(&mut self, ctx_id: ContextId) {
+        if self.world.workers.is_running(ctx_id) {
+            let why = self.world.hangs.killed(ctx_id);
+            self.world.warn("context lost", format_args!("context {ctx_id} is lost: {why}"));
+            self.world.workers.kill(ctx_id);
+            self.give_up(ctx_id);
+            if let Some(hold) = self.world.strikes.strike(Instant::now()) {
+                self.world.warn("strike", format_args!("too many contexts lost so: none for {hold:?}"));
+            }
+        }
+    }
+
+    /// Tells the guest's kernel and driver that a context is lost.
+    fn give_up(&mut self, ctx_id: ContextId) {
+        // A worker that was killed could not tell the driver.
+        self.world.hangs.ends(ctx_id);
+        let seen = |resource_id| self.device.sees(ctx_id, resource_id);
+        self.world.rings.fail(ctx_id, &self.world.blobs, seen);
+        self.device.context_lost(ctx_id, &mut self.world);
     }
 }
 

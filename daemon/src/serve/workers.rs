@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::{Child, ExitStatus};
+use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ struct Worker {
     backlog: VecDeque<(ToWorker, Option<OwnedFd>)>,
     /// Bytes of the streams among them.
     backlog_bytes: usize,
-    /// It did not keep up and is about to be heard of as gone.
+    /// It was killed, for a reason that is told.
     killed: bool,
 }
 
@@ -65,6 +65,19 @@ struct Ending {
     serial: u32,
     process: Process,
     kill_at: Instant,
+    /// Its context was lost without a word, and how it ends is the cause.
+    unexplained: Option<ContextId>,
+    /// It did not end by itself.
+    killed: bool,
+}
+
+/// How a worker ended that had not said why its context was lost.
+#[derive(Debug)]
+pub struct Unexplained {
+    /// The context.
+    pub ctx_id: ContextId,
+    /// For the log.
+    pub how: String,
 }
 
 /// What came from a worker.
@@ -100,8 +113,8 @@ impl Workers {
         }
     }
 
-    /// Starts the worker of a context.
-    pub fn start(&mut self, ctx_id: ContextId, debug_name: String) -> io::Result<()> {
+    /// Starts the worker of a context, which gets `page` to share with us.
+    pub fn start(&mut self, ctx_id: ContextId, debug_name: String, page: BorrowedFd<'_>) -> io::Result<()> {
         let (channel, theirs) = Channel::pair()?;
         let theirs = theirs.into_socket();
         let process = Process::new(sandbox::spawn(&self.exe, "worker", &theirs)?)?;
@@ -117,7 +130,8 @@ impl Workers {
         if let Err(error) = watched {
             let Worker { process, .. } = worker;
             process.kill();
-            self.ending.push_back(Ending { serial, process, kill_at: Instant::now() });
+            let kill_at = Instant::now();
+            self.ending.push_back(Ending { serial, process, kill_at, unexplained: None, killed: true });
             return Err(error);
         }
         self.contexts.insert(serial, ctx_id);
@@ -125,7 +139,7 @@ impl Workers {
         log::debug!(ctx_id = ctx_id.0, pid; "worker started");
         let setup =
             WorkerSetup { ctx_id, debug_name, gpu: self.gpu, limits: self.limits, cache_key: self.cache_key };
-        self.send(ctx_id, ToWorker::Setup(setup), None).map_err(io::Error::other)
+        self.send(ctx_id, ToWorker::Setup(setup), Some(page)).map_err(io::Error::other)
     }
 
     /// Whether the context has a worker that was not told to end.
@@ -201,24 +215,47 @@ impl Workers {
 
     /// Ends a context's worker: closes its channel, and kills it if it has not ended after the grace period.
     pub fn end(&mut self, ctx_id: ContextId) {
+        self.end_worker(ctx_id, None);
+    }
+
+    /// As [`Self::end`], for a worker that went without a word: [`Self::reap`] tells how it ended, unless why it was killed is
+    /// known already.
+    pub fn end_unexplained(&mut self, ctx_id: ContextId) {
+        self.end_worker(ctx_id, Some(ctx_id));
+    }
+
+    /// Ends a context's worker at once.
+    pub fn kill(&mut self, ctx_id: ContextId) {
+        if let Some(worker) = self.running.get_mut(&ctx_id) {
+            worker.killed = true;
+            worker.process.kill();
+            self.end(ctx_id);
+        }
+    }
+
+    fn end_worker(&mut self, ctx_id: ContextId, unexplained: Option<ContextId>) {
         let Some(worker) = self.running.remove(&ctx_id) else { return };
         self.contexts.remove(&worker.serial);
         let _ = epoll::delete(&self.epoll, &worker.channel);
-        let Worker { serial, process, .. } = worker;
-        self.ending.push_back(Ending { serial, process, kill_at: Instant::now() + GRACE });
+        let Worker { serial, process, killed, .. } = worker;
+        let (kill_at, unexplained) = (Instant::now() + GRACE, unexplained.filter(|_| !killed));
+        self.ending.push_back(Ending { serial, process, kill_at, unexplained, killed });
         let surplus = self.ending.len().saturating_sub(ENDING_MAX);
-        self.ending.iter().take(surplus).for_each(|ending| ending.process.kill());
+        self.ending.iter_mut().take(surplus).for_each(Ending::kill);
     }
 
-    /// A worker process has ended. If its context was not told to end, what it sent last can still be received.
-    pub fn reap(&mut self, serial: u32) -> Option<ExitStatus> {
-        if let Some(at) = self.ending.iter().position(|ending| ending.serial == serial) {
-            let mut ending = self.ending.remove(at)?;
-            let _ = epoll::delete(&self.epoll, &ending.process.pidfd);
-            return ending.process.child.wait().ok();
-        }
-        let ctx_id = self.context(serial)?;
-        self.running.get_mut(&ctx_id)?.process.child.try_wait().ok()?
+    /// A worker process that was told to end has ended.
+    pub fn reap(&mut self, serial: u32) -> Option<Unexplained> {
+        let at = self.ending.iter().position(|ending| ending.serial == serial)?;
+        let mut ending = self.ending.remove(at)?;
+        let _ = epoll::delete(&self.epoll, &ending.process.pidfd);
+        let status = ending.process.child.wait();
+        let how = match status {
+            _ if ending.killed => "its worker left the channel and had to be killed".to_owned(),
+            Ok(status) => format!("its worker ended ({status})"),
+            Err(error) => format!("its worker ended (unknown status: {error})"),
+        };
+        ending.unexplained.map(|ctx_id| Unexplained { ctx_id, how })
     }
 
     /// When [`Self::kill_late`] has something to do.
@@ -229,7 +266,7 @@ impl Workers {
     /// Kills the workers whose grace period is over.
     pub fn kill_late(&mut self, now: Instant) {
         for ending in self.ending.iter_mut().take_while(|ending| ending.kill_at <= now) {
-            ending.process.kill();
+            ending.kill();
             // Killed processes end soon, but not before the kernel has freed what they held.
             ending.kill_at = now + GRACE;
         }
@@ -283,6 +320,13 @@ fn stream_bytes(message: &ToWorker) -> usize {
     match message {
         ToWorker::Submit { size, .. } => *size as usize,
         _ => 0,
+    }
+}
+
+impl Ending {
+    fn kill(&mut self) {
+        self.killed = true;
+        self.process.kill();
     }
 }
 

@@ -10,9 +10,11 @@ mod copy;
 mod fixed;
 mod mapping;
 mod memfd;
+mod status;
 
 pub use fixed::{FixedFile, inspect};
 #[cfg(test)]
 pub(crate) use mapping::tests;
 pub use mapping::{MapError, Mapping, OutOfBounds, Word};
 pub use memfd::create;
+pub use status::StatusPage;

@@ -1,10 +1,12 @@
 //! `VkDevice`: created with what a guest was offered and no more, destroyed with everything it owns.
 
 use super::call::Call;
+use super::cancel::Cancel;
 use super::error::Fault;
 use super::extensions::{self, Enable};
 use super::generated::{DeviceTable, sys};
 use super::host_copy::HostCopy;
+use super::markers::Markers;
 use super::memory::BackEnd;
 use super::objects::{Handle, Object, State};
 use super::physical_device::PhysicalDevice;
@@ -28,6 +30,8 @@ pub struct Device {
     pub physical: Arc<PhysicalDevice>,
     /// How its memory is made.
     pub memory: BackEnd,
+    /// Fences that mark ends of submissions.
+    pub markers: Markers,
     /// Queues the guest asked for so far.
     pub queues: Mutex<Vec<Arc<Queue>>>,
     /// Queues that were created with the device.
@@ -68,7 +72,8 @@ impl Device {
         };
         let (table, host_copy) = (DeviceTable::load(find), HostCopy::load(find));
         let memory = BackEnd::new(&physical, &ash);
-        Self { ash, table, host_copy, memory, queues: Mutex::default(), created, physical }
+        let (markers, queues) = (Markers::default(), Mutex::default());
+        Self { ash, table, host_copy, memory, markers, queues, created, physical }
     }
 
     /// The handle as a number.
@@ -118,11 +123,12 @@ impl Device {
 
     /// Ends the device: waits for its queues, then destroys `objects`, which are all it owns.
     pub fn destroy_with(&self, mut objects: Vec<Object>) {
-        for queue in self.queues.lock().drain(..) {
-            queue.close();
-        }
+        let queues = std::mem::take(&mut *self.queues.lock());
+        queues.iter().for_each(|queue| queue.close());
         // SAFETY: the device is live. A lost device answers with an error, which changes nothing.
         let _ = unsafe { self.ash.device_wait_idle() };
+        queues.iter().for_each(|queue| queue.forget_submissions(self));
+        self.markers.destroy(&self.ash);
         objects.sort_by_key(|object| destruction_rank(object.kind));
         for object in &objects {
             // SAFETY: the object was taken out of the table, its device is idle, and users go before what they use.
@@ -270,6 +276,10 @@ fn enabled_extensions(
 
 /// `vkDestroyDevice`: may come while children are alive.
 pub fn destroy_device(call: &Call<'_>, c: &venus::DestroyDevice) -> Result<venus::DestroyDeviceReply, Fault> {
+    // A queue may wait for what never comes, and then this does until the context ends.
+    if let Ok(device) = call.device(c.device) {
+        wait_until_idle(&device, call.cancel)?;
+    }
     if let Some(Object { state: State::Device(device), .. }) = call.renderer.objects.remove(c.device)? {
         call.renderer.destroy_device(&device);
     }
@@ -317,12 +327,13 @@ pub fn device_wait_idle(
     call: &Call<'_>,
     c: &venus::DeviceWaitIdle,
 ) -> Result<venus::DeviceWaitIdleReply, Fault> {
-    let device = call.device(c.device)?;
-    let queues = device.queues.lock().clone();
-    for queue in queues {
-        queue.wait_idle(call.cancel)?;
-    }
+    wait_until_idle(&*call.device(c.device)?, call.cancel)?;
     Ok(venus::DeviceWaitIdleReply { result: venus::VkResult::SUCCESS })
+}
+
+fn wait_until_idle(device: &Device, cancel: &Cancel) -> Result<(), Fault> {
+    let queues = device.queues.lock().clone();
+    queues.iter().try_for_each(|queue| queue.wait_idle(cancel))
 }
 
 const _: () = assert!(size_of::<sys::DeviceCreateInfo>() == size_of::<vk::DeviceCreateInfo<'_>>());

@@ -17,6 +17,7 @@
 #![allow(unsafe_code, reason = "this module is where the driver is called")]
 
 mod absent;
+mod batches;
 mod buffer;
 mod call;
 mod cancel;
@@ -35,22 +36,27 @@ mod instance;
 #[cfg(test)]
 mod layout_tests;
 mod lower;
+mod markers;
 mod memory;
 mod objects;
 mod physical_device;
 mod pipeline;
 mod pipeline_cache;
 mod probe;
+mod pulse;
 mod query;
 mod queue;
 mod renderer;
 mod shape;
 mod shaping;
+mod submission;
 mod sync;
 
 pub use cancel::Cancel;
 pub use error::ContextLost;
 pub use memory::{Exported, ResourceMemory, ResourceTable};
 pub use probe::probe;
+pub use pulse::Pulse;
 pub use renderer::Renderer;
 pub use shaping::{Shaping, shaping};
+pub use submission::Look;

@@ -11,7 +11,8 @@ use super::instance::Instance;
 use super::memory::Memory;
 use super::physical_device::PhysicalDevice;
 use super::queue::Queue;
-use parking_lot::{RwLock, RwLockReadGuard};
+use super::submission::Signal;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use protocol::venus::generated::ObjectType;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -52,6 +53,8 @@ pub enum State {
     Device(Arc<Device>),
     /// A queue.
     Queue(Arc<Queue>),
+    /// A semaphore.
+    Semaphore(Arc<Mutex<Signal>>),
     /// Device memory.
     Memory(Arc<Memory>),
     /// A command or descriptor pool: the ids allocated from it.

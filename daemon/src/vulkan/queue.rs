@@ -1,17 +1,22 @@
 //! `VkQueue`: submission under one lock, and fences of the guest's kernel that wait for what was submitted.
 
+use super::batches::{Group, groups};
 use super::call::Call;
 use super::cancel::Cancel;
 use super::command_pool::Recording;
 use super::device::Device;
 use super::error::{ContextLost, Fault};
-use super::objects::{State, Table};
+use super::objects::{Objects, State, Table};
+use super::renderer::Renderer;
+use super::submission::{Driver, Look, Submission, Submissions};
 use ash::vk::{self, Handle as _};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// Longest single wait inside the driver, in nanoseconds; waits are made of such slices so that they can be cancelled.
 pub const WAIT_SLICE_NS: u64 = 100_000_000;
@@ -29,6 +34,8 @@ pub struct Queue {
     /// Weak because the device owns its queues.
     device: Weak<Device>,
     waiter: Mutex<Option<Waiter>>,
+    /// What runs on it. Never locked while the driver submits, which may take its time.
+    submissions: Mutex<Submissions>,
 }
 
 /// The thread that waits for fences of one queue in order.
@@ -51,7 +58,89 @@ impl Queue {
             ring_idx,
             device: Arc::downgrade(device),
             waiter: Mutex::new(None),
+            submissions: Mutex::new(Submissions::new(Instant::now())),
         })
+    }
+
+    /// Submits what a guest wants submitted, group by group, with `fence` (or 0) behind the last. `submit` calls the driver with
+    /// the host's handle, the batches and a fence, and answers a `VkResult`.
+    pub fn submit(
+        &self,
+        renderer: &Renderer,
+        groups: &[Group],
+        fence: u64,
+        mut submit: impl FnMut(vk::Queue, &Range<usize>, u64) -> i32,
+    ) -> Result<i32, Fault> {
+        let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
+        let handle = self.handle.lock();
+        let Some((last, _)) = groups.split_last() else { return Ok(submit(*handle, &(0..0), fence)) };
+        for group in groups {
+            let fence = if std::ptr::eq(group, last) { fence } else { 0 };
+            let submission = self.begin(renderer, &device, group)?;
+            let marker = submission.marker;
+            let mut result = submit(*handle, &group.batches, if fence == 0 { marker } else { fence });
+            if result >= 0 && fence != 0 {
+                // The guest's fence took the only place.
+                // SAFETY: queue and marker are live, the queue is locked.
+                let marked = unsafe { device.ash.queue_submit(*handle, &[], vk::Fence::from_raw(marker)) };
+                // What runs unwatched must not go on.
+                result = marked.map_or(vk::Result::ERROR_DEVICE_LOST.as_raw(), |()| result);
+            }
+            if result < 0 {
+                self.submissions.lock().withdraw(&submission);
+                device.markers.give(&device.ash, vec![marker]);
+                return Ok(result);
+            }
+        }
+        Ok(vk::Result::SUCCESS.as_raw())
+    }
+
+    /// Notes what is about to be submitted: before it is, because a driver may take its time.
+    fn begin(
+        &self,
+        renderer: &Renderer,
+        device: &Arc<Device>,
+        group: &Group,
+    ) -> Result<Arc<Submission>, Fault> {
+        let host = Host { device, objects: &renderer.objects };
+        let now = Instant::now();
+        let mut submissions = self.submissions.lock();
+        device.markers.give(&device.ash, submissions.collect(&host, now));
+        let limit = renderer.limits.submissions;
+        if submissions.len() >= limit {
+            return Err(Fault::lost(format!("limit reached: submissions ({limit})")));
+        }
+        let submission = Submission::new(device.markers.take(&device.ash)?, group.waits());
+        group.signal(&submission.completion());
+        submissions.begin(Arc::clone(&submission), now);
+        drop(submissions);
+        renderer.pulse.beat();
+        Ok(submission)
+    }
+
+    /// Takes note of what is complete.
+    pub fn collect(&self, objects: &Objects, now: Instant) {
+        if let Some(device) = self.device.upgrade() {
+            let host = Host { device: &device, objects };
+            let mut submissions = self.submissions.lock();
+            device.markers.give(&device.ash, submissions.collect(&host, now));
+        }
+    }
+
+    /// How long its first submission has run; see [`Submissions::look`].
+    pub fn look(&self, objects: &Objects, now: Instant, restart: bool) -> Look {
+        let Some(device) = self.device.upgrade() else { return Look::default() };
+        let mut submissions = self.submissions.lock();
+        if restart {
+            submissions.restart();
+        }
+        submissions.look(&Host { device: &device, objects }, now)
+    }
+
+    /// Forgets its submissions; the queue is idle and its device is about to be destroyed.
+    pub fn forget_submissions(&self, device: &Device) {
+        let mut submissions = self.submissions.lock();
+        device.markers.give(&device.ash, submissions.clear());
     }
 
     /// Calls `submit` with the host's handle, alone.
@@ -139,6 +228,37 @@ fn wait_in_order(device: &Device, pending: &Receiver<Pending>) {
     }
 }
 
+/// The driver, asked how submissions stand.
+struct Host<'a> {
+    device: &'a Device,
+    objects: &'a Objects,
+}
+
+impl Driver for Host<'_> {
+    fn is_signalled(&self, marker: u64) -> bool {
+        // A lost device completes nothing any more: whatever is not "not yet" is an end.
+        // SAFETY: device and fence are live; a marker is given away only after it was found here.
+        !matches!(unsafe { self.device.ash.get_fence_status(vk::Fence::from_raw(marker)) }, Ok(false))
+    }
+
+    fn has_reached(&self, semaphore: venus::Semaphore, raw: u64, value: u64) -> bool {
+        // Locked until the driver has answered: another ring may be about to destroy the semaphore.
+        let objects = self.objects.read();
+        let lives = objects.get(semaphore).is_ok_and(|object| object.raw == raw);
+        let Some(function) = self.device.table.get_semaphore_counter_value.filter(|_| lives) else {
+            return true;
+        };
+        let mut reached = 0;
+        // SAFETY: device and semaphore are live, and it is a timeline semaphore; the value has room.
+        let result = unsafe { function(self.device.raw(), raw, &raw mut reached) };
+        result < 0 || reached >= value
+    }
+}
+
+fn device_gone() -> Fault {
+    Fault::lost("the queue's device is gone")
+}
+
 /// Result of a submission: a lost device ends the context, since the guest waits for no result.
 fn submitted(result: i32) -> Result<venus::VkResult, Fault> {
     if result == vk::Result::ERROR_DEVICE_LOST.as_raw() {
@@ -163,19 +283,23 @@ pub fn queue_submit<'a>(
     c: &venus::QueueSubmit<'a>,
 ) -> Result<venus::QueueSubmitReply, Fault> {
     let queue = call.queue(c.queue)?;
-    let (device, submits, fence) = {
+    let (device, groups, submits, fence) = {
         let l = call.lowering();
         for submit in c.p_submits.unwrap_or(&[]) {
             for command_buffer in submit.p_command_buffers.unwrap_or(&[]) {
                 refuse_spoilt(&l.objects, *command_buffer)?;
             }
         }
-        (queue.device.upgrade(), l.array(c.p_submits)?, l.handle(c.fence)?)
+        let groups = groups(&l.objects, c.p_submits.unwrap_or(&[]))?;
+        (queue.device.upgrade(), groups, l.array(c.p_submits)?, l.handle(c.fence)?)
     };
-    let Some(device) = device else { return Err(Fault::lost("the queue's device is gone")) };
+    let Some(device) = device else { return Err(device_gone()) };
     let Some(function) = device.table.queue_submit else { return Err(Fault::missing("vkQueueSubmit")) };
-    // SAFETY: all handles are live, `submits` has `submit_count` elements in the arena, the queue is locked.
-    let result = queue.with(|raw| unsafe { function(raw.as_raw(), c.submit_count, submits, fence) });
+    let result = queue.submit(call.renderer, &groups, fence, |raw, batches, fence| {
+        let (first, count) = (submits.wrapping_add(batches.start), batches.len() as u32);
+        // SAFETY: all handles are live, `submits` has the batches of `groups` in the arena, the queue is locked.
+        unsafe { function(raw.as_raw(), count, first, fence) }
+    })?;
     Ok(venus::QueueSubmitReply { result: submitted(result)? })
 }
 
@@ -185,19 +309,23 @@ pub fn queue_submit2<'a>(
     c: &venus::QueueSubmit2<'a>,
 ) -> Result<venus::QueueSubmit2Reply, Fault> {
     let queue = call.queue(c.queue)?;
-    let (device, submits, fence) = {
+    let (device, groups, submits, fence) = {
         let l = call.lowering();
         for submit in c.p_submits.unwrap_or(&[]) {
             for info in submit.p_command_buffer_infos.unwrap_or(&[]) {
                 refuse_spoilt(&l.objects, info.command_buffer)?;
             }
         }
-        (queue.device.upgrade(), l.array(c.p_submits)?, l.handle(c.fence)?)
+        let groups = groups(&l.objects, c.p_submits.unwrap_or(&[]))?;
+        (queue.device.upgrade(), groups, l.array(c.p_submits)?, l.handle(c.fence)?)
     };
-    let Some(device) = device else { return Err(Fault::lost("the queue's device is gone")) };
+    let Some(device) = device else { return Err(device_gone()) };
     let Some(function) = device.table.queue_submit2 else { return Err(Fault::missing("vkQueueSubmit2")) };
-    // SAFETY: all handles are live, `submits` has `submit_count` elements in the arena, the queue is locked.
-    let result = queue.with(|raw| unsafe { function(raw.as_raw(), c.submit_count, submits, fence) });
+    let result = queue.submit(call.renderer, &groups, fence, |raw, batches, fence| {
+        let (first, count) = (submits.wrapping_add(batches.start), batches.len() as u32);
+        // SAFETY: all handles are live, `submits` has the batches of `groups` in the arena, the queue is locked.
+        unsafe { function(raw.as_raw(), count, first, fence) }
+    })?;
     Ok(venus::QueueSubmit2Reply { result: submitted(result)? })
 }
 

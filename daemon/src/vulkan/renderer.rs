@@ -8,13 +8,16 @@ use super::generated;
 use super::instance::{API_VERSION, Instance};
 use super::memory::{self, Exported, ResourceTable};
 use super::objects::{Objects, State};
+use super::pulse::Pulse;
 use super::queue::{Done, Queue};
+use super::submission::Look;
 use crate::config::{CacheKey, ContextLimits, GpuChoice, Queues};
 use parking_lot::Mutex;
 use protocol::cursor::Arena;
 use protocol::cursor::Writer;
 use protocol::venus::generated as venus;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// Executes commands for one context.
 pub struct Renderer {
@@ -28,6 +31,10 @@ pub struct Renderer {
     pub(super) objects: Objects,
     /// What the guest can import.
     pub(super) resources: Arc<dyn ResourceTable>,
+    /// Bounds on what the guest makes the driver hold.
+    pub(super) limits: ContextLimits,
+    /// Wakes who watches submissions.
+    pub(super) pulse: Pulse,
     /// Queues by `ring_idx`.
     timelines: Mutex<[Weak<Queue>; 64]>,
 }
@@ -55,6 +62,8 @@ impl Renderer {
             api_version,
             objects: Objects::new(limits.objects),
             resources,
+            limits,
+            pulse: Pulse::default(),
             timelines: Mutex::new(std::array::from_fn(|_| Weak::new())),
         })
     }
@@ -113,6 +122,21 @@ impl Renderer {
         }
     }
 
+    /// Lets one thread sleep while there is nothing for [`Self::look`] to find.
+    pub fn pulse(&self) -> &Pulse {
+        &self.pulse
+    }
+
+    /// Looks at what runs on all queues. Time counts in small steps, so this is to be called often while something is pending; with
+    /// `restart` it counts from 0 again.
+    pub fn look(&self, restart: bool) -> Look {
+        let queues: Vec<_> = self.timelines.lock().iter().filter_map(Weak::upgrade).collect();
+        let now = Instant::now();
+        queues.iter().for_each(|queue| queue.collect(&self.objects, now));
+        let looks = queues.iter().map(|queue| queue.look(&self.objects, now, restart));
+        looks.fold(Look::default(), Look::and)
+    }
+
     /// Binds a queue to its timeline.
     pub(super) fn bind_timeline(&self, ring_idx: u8, queue: &Arc<Queue>) -> Result<(), Fault> {
         let mut timelines = self.timelines.lock();
@@ -126,10 +150,12 @@ impl Renderer {
 
     /// Destroys a device and everything it owns.
     pub(super) fn destroy_device(&self, device: &Arc<Device>) {
-        for queue in device.queues.lock().iter() {
-            self.timelines.lock()[usize::from(queue.ring_idx)] = Weak::new();
-        }
+        let timelines: Vec<u8> = device.queues.lock().iter().map(|queue| queue.ring_idx).collect();
         device.destroy_with(self.objects.drain_device(device));
+        // Not before: what runs on them is watched until it is over.
+        for ring_idx in timelines {
+            self.timelines.lock()[usize::from(ring_idx)] = Weak::new();
+        }
     }
 
     /// Destroys everything a guest made. Waits for the device: bound it from outside.

@@ -4,12 +4,16 @@
 //! and "the payload is signalled already" (before an import); both are answered with empty submissions or a wait, so that no
 //! support of the host's driver is needed.
 
+use super::batches::{Single, groups};
 use super::call::Call;
 use super::cancel::Cancel;
 use super::device::Device;
 use super::error::Fault;
+use super::objects::State;
 use super::queue::WAIT_SLICE_NS;
+use super::submission::Signal;
 use ash::vk::{self, Handle as _};
+use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
 use std::sync::Arc;
@@ -81,6 +85,10 @@ pub fn create_semaphore<'a>(
         .collect();
     let mut stripped = *info;
     stripped.p_next = call.arena.slice_copy(&chain)?;
+    let is_timeline = stripped.p_next.iter().any(|next| {
+        matches!(next, ChainStruct::SemaphoreTypeCreateInfo(info)
+            if info.semaphore_type == venus::SemaphoreType::TIMELINE)
+    });
     let lowered = call.lowering().pointer(Some(&stripped))?;
     let Some(function) = device.table.create_semaphore else {
         return Err(Fault::missing("vkCreateSemaphore"));
@@ -88,7 +96,8 @@ pub fn create_semaphore<'a>(
     let mut raw = 0u64;
     // SAFETY: the device is live, `lowered` and its chain live in the arena.
     let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
-    call.created(c.p_semaphore, raw, &device, result)?;
+    let signal = if is_timeline { Signal::Timeline } else { Signal::Binary(None) };
+    call.bind(c.p_semaphore, raw, &device, result, State::Semaphore(Arc::new(Mutex::new(signal))))?;
     Ok(venus::CreateSemaphoreReply { result: venus::VkResult(result), p_semaphore: c.p_semaphore })
 }
 
@@ -137,10 +146,8 @@ pub fn wait_semaphore_resource_mesa(
     let device = call.device(c.device)?;
     let semaphores = [vk::Semaphore::from_raw(call.lowering().handle(c.semaphore)?)];
     let stages = [vk::PipelineStageFlags::ALL_COMMANDS];
-    submit_empty(
-        &device,
-        &vk::SubmitInfo::default().wait_semaphores(&semaphores).wait_dst_stage_mask(&stages),
-    )?;
+    let batch = vk::SubmitInfo::default().wait_semaphores(&semaphores).wait_dst_stage_mask(&stages);
+    submit_empty(call, &device, Single::Wait(c.semaphore), &batch)?;
     Ok(venus::WaitSemaphoreResourceMESAReply {})
 }
 
@@ -157,17 +164,26 @@ pub fn import_semaphore_resource_mesa<'a>(
         return Err(Fault::lost("a semaphore payload from a resource"));
     }
     let semaphores = [vk::Semaphore::from_raw(call.lowering().handle(info.semaphore)?)];
-    submit_empty(&device, &vk::SubmitInfo::default().signal_semaphores(&semaphores))?;
+    let batch = vk::SubmitInfo::default().signal_semaphores(&semaphores);
+    submit_empty(call, &device, Single::Signal(info.semaphore), &batch)?;
     Ok(venus::ImportSemaphoreResourceMESAReply {})
 }
 
 /// Submits a batch without command buffers to the device's first queue.
-fn submit_empty(device: &Arc<Device>, batch: &vk::SubmitInfo<'_>) -> Result<(), Fault> {
+fn submit_empty(
+    call: &Call<'_>,
+    device: &Arc<Device>,
+    used: Single,
+    batch: &vk::SubmitInfo<'_>,
+) -> Result<(), Fault> {
     let queue = device.queues.lock().first().cloned();
     let Some(queue) = queue else { return Err(Fault::lost("a device without queues")) };
-    // SAFETY: device, queue and the batch's semaphores are live; the queue is locked.
-    queue.with(|raw| unsafe {
-        device.ash.queue_submit(raw, std::slice::from_ref(batch), vk::Fence::null())
+    let groups = groups(&call.renderer.objects.read(), &[used])?;
+    let result = queue.submit(call.renderer, &groups, 0, |raw, _, fence| {
+        let (batch, fence) = (std::slice::from_ref(batch), vk::Fence::from_raw(fence));
+        // SAFETY: device, queue, fence and the batch's semaphores are live; the queue is locked.
+        let submitted = unsafe { device.ash.queue_submit(raw, batch, fence) };
+        submitted.map_or_else(vk::Result::as_raw, |()| 0)
     })?;
-    Ok(())
+    if result < 0 { Err(Fault::Failed(result)) } else { Ok(()) }
 }

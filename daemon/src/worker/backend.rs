@@ -1,6 +1,6 @@
 //! What the worker wants from the host's Vulkan driver; tests put a fake in its place.
 
-use crate::vulkan::{Cancel, ContextLost, Exported, Renderer};
+use crate::vulkan::{Cancel, ContextLost, Exported, Look, Pulse, Renderer};
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
 
@@ -24,6 +24,12 @@ pub trait Backend: Send + Sync + 'static {
     /// no such queue or it is lost.
     fn queue_fence(&self, ring_idx: u8, done: Box<dyn FnOnce() + Send>);
 
+    /// Looks at what runs on all queues; see [`Renderer::look`].
+    fn look(&self, restart: bool) -> Look;
+
+    /// Tells when there is something to look at.
+    fn pulse(&self) -> &Pulse;
+
     /// Destroys everything the guest made, after waiting for the GPU. May take for ever on a lost device.
     fn destroy_objects(&self);
 }
@@ -46,6 +52,14 @@ impl Backend for Renderer {
 
     fn queue_fence(&self, ring_idx: u8, done: Box<dyn FnOnce() + Send>) {
         Renderer::queue_fence(self, ring_idx, done);
+    }
+
+    fn look(&self, restart: bool) -> Look {
+        Renderer::look(self, restart)
+    }
+
+    fn pulse(&self) -> &Pulse {
+        Renderer::pulse(self)
     }
 
     fn destroy_objects(&self) {

@@ -111,7 +111,8 @@ impl<B: Backend> Context<B> {
     /// The context cannot go on: its rings are FATAL, every fence is answered now, and so is what comes later.
     pub fn lose(&self, lost: &ContextLost) {
         if self.end_rings(|ring| ring.set_fatal()) {
-            log::error!(ctx_id = self.id.0; "context lost: {lost}");
+            // The device process logs it, once and within limits.
+            log::debug!(ctx_id = self.id.0; "context lost: {lost}");
             self.answer(&ToDevice::Lost { reason: lost.reason.clone() }, None);
             self.fences.release();
         }

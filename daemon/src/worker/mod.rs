@@ -19,5 +19,6 @@ mod run;
 mod spin;
 mod stream;
 mod transport;
+mod watchdog;
 
 pub use run::run;

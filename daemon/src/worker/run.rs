@@ -5,10 +5,11 @@ use super::context::Context;
 use super::inbox::{Inbox, Letter};
 use super::resources::Resources;
 use super::stream::{Executor, Place};
+use super::watchdog::{self, Watchdog};
 use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
+use crate::shm::StatusPage;
 use crate::vulkan::{ContextLost, Exported, Renderer, ResourceMemory};
 use protocol::ids::{BlobId, ResourceId, RingIdx};
-use rustix::process::{Signal, getpid, kill_process};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -19,14 +20,21 @@ use std::time::Duration;
 /// Serves one guest context until the device process closes the channel. The calling thread is the executor of the virtqueue's
 /// stream.
 pub fn run(channel: Channel) -> ExitCode {
-    let setup = match channel.receive() {
-        Ok((ToWorker::Setup(setup), _)) => setup,
+    let (setup, page) = match channel.receive() {
+        Ok((ToWorker::Setup(setup), Some(page))) => (setup, page),
         Ok(_) => return failed("first message is no set-up"),
         Err(error) => return failed(&format!("no set-up: {error}")),
     };
+    let page = match StatusPage::open(page) {
+        Ok(page) => page,
+        Err(error) => return failed(&format!("no status page: {error}")),
+    };
     let resources = Arc::<Resources>::default();
     match Renderer::new(setup.gpu, setup.limits, setup.cache_key, Arc::clone(&resources) as _) {
-        Ok(renderer) => serve(&setup, Arc::new(channel), resources, renderer, start_watchdog),
+        Ok(renderer) => {
+            let end = End { begins: start_end_watchdog, kill: watchdog::kill };
+            serve(&setup, page, Arc::new(channel), resources, renderer, end)
+        }
         Err(lost) => {
             let _ = channel.send(&ToDevice::Lost { reason: lost.reason.clone() }, None);
             failed(&lost.reason)
@@ -40,25 +48,33 @@ fn failed(reason: &str) -> ExitCode {
 }
 
 /// Ends this process if its orderly end takes too long: drivers can hang on a lost device, even in their exit handlers.
-fn start_watchdog() {
-    let started = std::thread::Builder::new().name("watchdog".into()).spawn(|| {
+fn start_end_watchdog() {
+    let started = std::thread::Builder::new().name("end".into()).spawn(|| {
         std::thread::sleep(END_MAX);
         log::warn!("worker does not end by itself and is killed");
-        let _ = kill_process(getpid(), Signal::KILL);
-        std::process::abort()
+        watchdog::kill();
     });
     if started.is_err() {
         std::process::abort();
     }
 }
 
-/// Serves a context with any backend. `ending` is called once when the channel is closed.
+/// What ends the process.
+struct End {
+    /// Called once when the channel is closed.
+    begins: fn(),
+    /// Ends it at once.
+    kill: fn(),
+}
+
+/// Serves a context with any backend.
 fn serve<B: Backend>(
     setup: &WorkerSetup,
+    page: StatusPage,
     channel: Arc<Channel>,
     resources: Arc<Resources>,
     backend: B,
-    ending: impl FnOnce(),
+    end: End,
 ) -> ExitCode {
     let context = Arc::new(Context::new(setup, Arc::clone(&channel), resources, backend));
     let closed = Arc::clone(&context);
@@ -69,16 +85,21 @@ fn serve<B: Backend>(
         Err(error) => return failed(&format!("no thread for messages: {error}")),
     };
     log::debug!(ctx_id = setup.ctx_id.0, debug_name = setup.debug_name.as_str(); "worker is ready");
+    let watchdog = match Watchdog::start(Arc::clone(&context), page, end.kill) {
+        Ok(watchdog) => watchdog,
+        Err(error) => return failed(&format!("no thread to watch submissions: {error}")),
+    };
     context.answer(&ToDevice::Ready, None);
     let executor = Executor::new(Arc::clone(&context), Place::Virtqueue(Arc::clone(&inbox)));
     let mut worker = Worker { context, executor };
     while let Some(letter) = inbox.next() {
         worker.handle(letter);
     }
-    ending();
+    (end.begins)();
     worker.context.end();
     worker.context.join();
     worker.context.backend.destroy_objects();
+    drop(watchdog);
     log::debug!(ctx_id = setup.ctx_id.0; "worker ends");
     ExitCode::SUCCESS
 }

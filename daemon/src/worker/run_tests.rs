@@ -5,7 +5,7 @@
 use super::*;
 use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryTrial, Queues};
 use crate::shm::{self, Mapping};
-use crate::vulkan::{Cancel, Exported};
+use crate::vulkan::{Cancel, Exported, Look, Pulse};
 use parking_lot::Mutex;
 use protocol::cursor::{Arena, Writer};
 use protocol::ids::{ContextId, FenceId};
@@ -21,6 +21,9 @@ struct Fake {
     blocked: Arc<AtomicBool>,
     fences: Arc<Mutex<Vec<(u8, Done)>>>,
     destroyed: Arc<AtomicBool>,
+    /// For how long a submission has run, as far as it was looked at.
+    ran: Arc<Mutex<Option<Duration>>>,
+    pulse: Pulse,
 }
 
 type Done = Box<dyn FnOnce() + Send>;
@@ -68,6 +71,16 @@ impl Backend for Fake {
         self.fences.lock().push((ring_idx, done));
     }
 
+    fn look(&self, restart: bool) -> Look {
+        let mut ran = self.ran.lock();
+        *ran = ran.map(|ran| if restart { Duration::ZERO } else { ran });
+        Look { pending: ran.is_some(), running: *ran }
+    }
+
+    fn pulse(&self) -> &Pulse {
+        &self.pulse
+    }
+
     fn destroy_objects(&self) {
         self.destroyed.store(true, SeqCst);
     }
@@ -78,6 +91,7 @@ struct Peer {
     channel: Channel,
     fake: Fake,
     thread: JoinHandle<()>,
+    status: StatusPage,
 }
 
 impl Peer {
@@ -95,12 +109,16 @@ impl Peer {
             limits: ContextLimits { rings: 4, command_bytes: 1 << 20, ..ContextLimits::default() },
             cache_key: CacheKey([0; 32]),
         };
+        let (status, file) = StatusPage::create().unwrap();
+        status.set_limit(LIMIT);
+        let page = StatusPage::open(&file).unwrap();
         let fake = Fake::default();
         let backend = fake.clone();
         let thread = std::thread::spawn(move || {
-            serve(&setup, Arc::new(ours), Arc::default(), backend, || ());
+            let end = End { begins: || (), kill: || () };
+            serve(&setup, page, Arc::new(ours), Arc::default(), backend, end);
         });
-        let peer = Self { channel, fake, thread };
+        let peer = Self { channel, fake, thread, status };
         assert_eq!(peer.answer(), ToDevice::Ready);
         peer
     }
@@ -205,6 +223,8 @@ impl GuestRing {
     }
 }
 
+/// For how long a submission may run.
+const LIMIT: Duration = Duration::from_secs(1);
 /// Whoever takes longer hangs.
 const LONG: Duration = Duration::from_secs(30);
 const VERSION: [u32; 4] = [137, 0, 1, 0];
@@ -554,4 +574,41 @@ fn random_submissions_never_panic_and_always_answer_their_fences() {
         }
         peer.end();
     }
+}
+
+#[test]
+fn a_submission_that_runs_too_long_ends_the_context_and_what_it_did_is_told() {
+    let peer = Peer::start();
+    let ring = GuestRing::create(&peer, 1, 1);
+    peer.submit(&VERSION, Some(fence(1, 5)));
+    *peer.fake.ran.lock() = Some(LIMIT);
+    peer.fake.pulse.beat();
+    assert_eq!(peer.answer(), ToDevice::Hung);
+    assert!(peer.status.running() >= Some(LIMIT));
+    peer.expect_lost("too long");
+    assert_eq!(peer.answer(), ToDevice::FenceSignalled(fence(1, 5)));
+    assert!(ring.is_fatal());
+    peer.end();
+}
+
+#[test]
+fn a_submission_whose_time_begins_anew_is_left_alone_and_a_shorter_limit_holds_at_once() {
+    let peer = Peer::start();
+    *peer.fake.ran.lock() = Some(LIMIT / 2);
+    peer.fake.pulse.beat();
+    let told = |running| {
+        let start = Instant::now();
+        while peer.status.running() != Some(running) {
+            assert!(start.elapsed() < LONG, "told {:?}", peer.status.running());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    told(LIMIT / 2);
+    peer.status.restart();
+    told(Duration::ZERO);
+    assert!(peer.silent());
+    *peer.fake.ran.lock() = Some(LIMIT / 2);
+    peer.status.set_limit(Duration::from_millis(100));
+    assert_eq!(peer.answer(), ToDevice::Hung);
+    peer.end();
 }

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use crate::bridge::Bridge;
 use crate::daemon::{Daemon, Holdings, eventually};
+use crate::guest::Gpu;
 
 /// How long a device may take to notice that its clients are gone.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -45,6 +46,12 @@ impl Setup {
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// The guest whose processes the clients are.
+    #[must_use]
+    pub fn guest(&self) -> &Gpu {
+        self.bridge.gpu()
     }
 
     /// The daemon.

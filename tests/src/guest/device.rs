@@ -24,7 +24,8 @@ pub struct Device {
     physical: venus::PhysicalDevice,
     /// The id it goes by.
     pub device: venus::Device,
-    queue: venus::Queue,
+    /// Its queue.
+    pub queue: venus::Queue,
     pool: venus::CommandPool,
     /// The first memory type that can be mapped.
     pub visible: u32,
@@ -97,6 +98,11 @@ impl Device {
         let (visible, hidden) = memory_types(&mut ring, physical)?;
         let gpu = Arc::clone(gpu);
         Ok(Self { context, ring, gpu, physical, device, queue, pool, visible, hidden, next_id: 100 })
+    }
+
+    /// The driver it is used with.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
     /// Sends a command that answers with a `VkResult` and demands success.

@@ -34,6 +34,9 @@ struct Arguments {
     /// Say so after every round
     #[arg(long)]
     report: bool,
+    /// Say so before every submission, too
+    #[arg(long)]
+    announce: bool,
     /// Words that each round computes; a multiple of 64
     #[arg(long, default_value_t = 4096)]
     words: u32,
@@ -111,6 +114,9 @@ fn compute(gpu: &Arc<Gpu>, number: u32, arguments: &Arguments, compiled: Receive
     let mut words: Vec<u32> = (0..arguments.words).map(|word| word ^ number).collect();
     let mut checked = 0;
     for (round, pipeline) in rounds(arguments).zip(compiled) {
+        if arguments.announce {
+            println!("submitting");
+        }
         let results = lane.run(&pipeline, &words)?;
         let expected = shader::on_the_processor(&words, multiplier(number, round), arguments.steps);
         let wrong = results.iter().zip(&expected).position(|(result, expected)| result != expected);

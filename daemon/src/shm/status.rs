@@ -1,0 +1,109 @@
+//! The page that a worker shares with the device process: how long a submission runs, and how long one may.
+//!
+//! Told in memory because it changes all the time and hardly ever matters. Each word has one writer; a worker that was taken over
+//! can write what it likes, and then only what it tells of itself is wrong.
+
+use super::{MapError, Mapping, Word, create};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
+
+/// Bytes of the page.
+const SIZE: u64 = 4096;
+
+/// One worker's page, as either side sees it.
+#[derive(Debug)]
+pub struct StatusPage {
+    /// By the worker: milliseconds, plus one, for which the longest of its submissions has run; 0 if none runs.
+    running: Word,
+    /// By the worker: changes whenever it looks at its submissions.
+    looks: Word,
+    /// By the device process: milliseconds for which a submission may run.
+    limit: Word,
+    /// By the device process: changes when all submissions count from 0 again.
+    restarts: Word,
+}
+
+impl StatusPage {
+    /// Makes a page, to be given to a worker by its file.
+    pub fn create() -> io::Result<(Self, OwnedFd)> {
+        let file = create("worker status", SIZE)?;
+        let page = Self::open(&file).map_err(io::Error::other)?;
+        Ok((page, file))
+    }
+
+    /// The worker's side.
+    pub fn open(file: impl AsFd) -> Result<Self, MapError> {
+        let mapping = Arc::new(Mapping::new(file, SIZE)?);
+        let word = |offset| mapping.word(offset).map_err(|_| MapError::Size { wanted: SIZE, actual: 0 });
+        Ok(Self { running: word(0)?, looks: word(4)?, limit: word(64)?, restarts: word(68)? })
+    }
+
+    /// The worker has looked: for how long the longest of its submissions has run, if one runs.
+    pub fn report(&self, running: Option<Duration>) {
+        let milliseconds = running.map_or(0, |time| milliseconds(time).saturating_add(1));
+        self.running.store(milliseconds, Release);
+        self.looks.store(self.looks.load(Relaxed).wrapping_add(1), Release);
+    }
+
+    /// How long a worker's longest submission has run, if one runs.
+    pub fn running(&self) -> Option<Duration> {
+        let milliseconds = self.running.load(Acquire).checked_sub(1)?;
+        Some(Duration::from_millis(milliseconds.into()))
+    }
+
+    /// A number that changes while the worker looks at its submissions.
+    pub fn looks(&self) -> u32 {
+        self.looks.load(Acquire)
+    }
+
+    /// Says for how long a submission may run.
+    pub fn set_limit(&self, limit: Duration) {
+        self.limit.store(milliseconds(limit), Release);
+    }
+
+    /// For how long a submission may run.
+    pub fn limit(&self) -> Duration {
+        Duration::from_millis(self.limit.load(Acquire).into())
+    }
+
+    /// All submissions count from 0 again.
+    pub fn restart(&self) {
+        self.restarts.store(self.restarts.load(Relaxed).wrapping_add(1), Release);
+    }
+
+    /// A number that changes with [`Self::restart`].
+    pub fn restarts(&self) -> u32 {
+        self.restarts.load(Acquire)
+    }
+}
+
+fn milliseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_see_what_the_other_says() {
+        let (ours, file) = StatusPage::create().unwrap();
+        let theirs = StatusPage::open(&file).unwrap();
+        assert_eq!((ours.running(), ours.looks()), (None, 0));
+        theirs.report(Some(Duration::ZERO));
+        assert_eq!((ours.running(), ours.looks()), (Some(Duration::ZERO), 1));
+        theirs.report(Some(Duration::from_millis(1500)));
+        assert_eq!((ours.running(), ours.looks()), (Some(Duration::from_millis(1500)), 2));
+        theirs.report(Some(Duration::from_secs(u64::MAX)));
+        assert!(ours.running() > Some(Duration::from_secs(1_000_000)));
+        theirs.report(None);
+        assert_eq!(ours.running(), None);
+        ours.set_limit(Duration::from_secs(30));
+        ours.restart();
+        assert_eq!((theirs.limit(), theirs.restarts()), (Duration::from_secs(30), 1));
+    }
+}

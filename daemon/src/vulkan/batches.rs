@@ -1,0 +1,138 @@
+//! The batches of a queue submission by the semaphores they use: which of them begin together, and what they wait for.
+
+use super::error::Fault;
+use super::objects::{State, Table};
+use super::submission::{Completion, Signal, Wait};
+use parking_lot::Mutex;
+use protocol::venus::generated as venus;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Batches, one behind the other, of which only the first waits: they are one submission to the driver.
+#[derive(Debug, Default)]
+pub struct Group {
+    /// Which of the call.
+    pub batches: Range<usize>,
+    waits: Vec<Used>,
+    signals: Vec<Arc<Mutex<Signal>>>,
+}
+
+/// A semaphore in a batch.
+#[derive(Debug)]
+struct Used {
+    semaphore: venus::Semaphore,
+    raw: u64,
+    value: u64,
+    signal: Arc<Mutex<Signal>>,
+}
+
+/// What a batch waits for and what it signals: semaphores, and values of those that have values.
+pub trait Batch {
+    /// What it waits for.
+    fn waits(&self) -> impl Iterator<Item = (venus::Semaphore, u64)>;
+    /// What it signals.
+    fn signals(&self) -> impl Iterator<Item = venus::Semaphore>;
+}
+
+/// Splits the batches of a call. A batch that waits behind one that runs would hide how long that runs.
+pub fn groups(objects: &Table, batches: &[impl Batch]) -> Result<Vec<Group>, Fault> {
+    let mut groups: Vec<Group> = Vec::with_capacity(1);
+    for (index, batch) in batches.iter().enumerate() {
+        let waits = batch.waits().filter(|(semaphore, _)| semaphore.0 != 0);
+        let waits: Vec<Used> =
+            waits.map(|(semaphore, value)| used(objects, semaphore, value)).collect::<Result<_, _>>()?;
+        if groups.is_empty() || !waits.is_empty() {
+            groups.push(Group { batches: index..index, waits, signals: Vec::new() });
+        }
+        let group = groups.last_mut().expect("pushed above");
+        group.batches.end = index + 1;
+        for semaphore in batch.signals().filter(|semaphore| semaphore.0 != 0) {
+            group.signals.push(used(objects, semaphore, 0)?.signal);
+        }
+    }
+    Ok(groups)
+}
+
+fn used(objects: &Table, semaphore: venus::Semaphore, value: u64) -> Result<Used, Fault> {
+    let object = objects.get(semaphore)?;
+    match &object.state {
+        State::Semaphore(signal) => {
+            Ok(Used { semaphore, raw: object.raw, value, signal: Arc::clone(signal) })
+        }
+        _ => Err(super::call::inconsistent()),
+    }
+}
+
+impl Group {
+    /// What it waits for, as things stand: a binary semaphore's signal is taken.
+    pub fn waits(&self) -> Vec<Wait> {
+        let wait = |used: &Used| match &mut *used.signal.lock() {
+            Signal::Timeline => {
+                let Used { semaphore, raw, value, .. } = *used;
+                Some(Wait::Timeline { semaphore, raw, value })
+            }
+            // One that nothing signals is not to be waited for, and blocks a driver as it would a program on the host.
+            Signal::Binary(by) => by.take().map(Wait::Signalled),
+        };
+        self.waits.iter().filter_map(wait).collect()
+    }
+
+    /// It is about to be submitted, and signals what it signals.
+    pub fn signal(&self, completion: &Completion) {
+        for signal in &self.signals {
+            if let Signal::Binary(by) = &mut *signal.lock() {
+                *by = Some(completion.clone());
+            }
+        }
+    }
+}
+
+impl Batch for venus::SubmitInfo<'_> {
+    fn waits(&self) -> impl Iterator<Item = (venus::Semaphore, u64)> {
+        let values = self.p_next.iter().find_map(|next| match next {
+            venus::ChainStruct::TimelineSemaphoreSubmitInfo(values) => values.p_wait_semaphore_values,
+            _ => None,
+        });
+        let values = values.unwrap_or(&[]).iter().copied().chain(std::iter::repeat(0));
+        self.p_wait_semaphores.unwrap_or(&[]).iter().copied().zip(values)
+    }
+
+    fn signals(&self) -> impl Iterator<Item = venus::Semaphore> {
+        self.p_signal_semaphores.unwrap_or(&[]).iter().copied()
+    }
+}
+
+impl Batch for venus::SubmitInfo2<'_> {
+    fn waits(&self) -> impl Iterator<Item = (venus::Semaphore, u64)> {
+        self.p_wait_semaphore_infos.unwrap_or(&[]).iter().map(|info| (info.semaphore, info.value))
+    }
+
+    fn signals(&self) -> impl Iterator<Item = venus::Semaphore> {
+        self.p_signal_semaphore_infos.unwrap_or(&[]).iter().map(|info| info.semaphore)
+    }
+}
+
+/// A batch of one semaphore.
+#[derive(Clone, Copy, Debug)]
+pub enum Single {
+    /// It waits for it.
+    Wait(venus::Semaphore),
+    /// It signals it.
+    Signal(venus::Semaphore),
+}
+
+impl Batch for Single {
+    fn waits(&self) -> impl Iterator<Item = (venus::Semaphore, u64)> {
+        match self {
+            Self::Wait(semaphore) => Some((*semaphore, 0)).into_iter(),
+            Self::Signal(_) => None.into_iter(),
+        }
+    }
+
+    fn signals(&self) -> impl Iterator<Item = venus::Semaphore> {
+        match self {
+            Self::Signal(semaphore) => Some(*semaphore).into_iter(),
+            Self::Wait(_) => None.into_iter(),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Fences of ours that mark the ends of submissions, used again and again.
+
+use ash::vk::{self, Handle as _};
+use parking_lot::Mutex;
+
+/// Those of a device that are in no use.
+#[derive(Debug, Default)]
+pub struct Markers(Mutex<Vec<vk::Fence>>);
+
+impl Markers {
+    /// An unsignalled fence.
+    pub fn take(&self, device: &ash::Device) -> Result<u64, vk::Result> {
+        if let Some(marker) = self.0.lock().pop() {
+            return Ok(marker.as_raw());
+        }
+        // SAFETY: the device is live.
+        unsafe { device.create_fence(&vk::FenceCreateInfo::default(), None) }.map(vk::Fence::as_raw)
+    }
+
+    /// Takes fences back that came from [`Self::take`] and that no queue uses any more.
+    pub fn give(&self, device: &ash::Device, markers: Vec<u64>) {
+        if markers.is_empty() {
+            return;
+        }
+        let markers: Vec<_> = markers.into_iter().map(vk::Fence::from_raw).collect();
+        // SAFETY: device and fences are live, and no submission is left that uses them.
+        let reset = unsafe { device.reset_fences(&markers) };
+        let mut free = self.0.lock();
+        for marker in markers {
+            if reset.is_ok() && free.len() < KEPT {
+                free.push(marker);
+            } else {
+                // SAFETY: as above.
+                unsafe { device.destroy_fence(marker, None) };
+            }
+        }
+    }
+
+    /// Destroys those that are in no use, with the device.
+    pub fn destroy(&self, device: &ash::Device) {
+        for marker in self.0.lock().drain(..) {
+            // SAFETY: the device is live and the fence in no use.
+            unsafe { device.destroy_fence(marker, None) };
+        }
+    }
+}
+
+/// So many are kept for the next submissions.
+const KEPT: usize = 64;

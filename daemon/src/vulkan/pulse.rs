@@ -1,0 +1,98 @@
+//! Lets the thread that watches submissions sleep while there are none, at the price of one load for each submission.
+
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Shared by those who submit and the one who watches.
+#[derive(Clone, Debug, Default)]
+pub struct Pulse(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    asleep: AtomicBool,
+    ended: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Pulse {
+    /// Something was submitted.
+    pub fn beat(&self) {
+        // Sequentially consistent with the sleeper, who says that it sleeps and then looks again.
+        if self.0.asleep.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// Sleeps until something is submitted, or was since the last look, which `look` finds out.
+    pub fn sleep_unless(&self, look: impl FnOnce() -> bool) {
+        self.0.asleep.store(true, Ordering::SeqCst);
+        if look() {
+            self.0.asleep.store(false, Ordering::SeqCst);
+            return;
+        }
+        let mut ended = self.0.ended.lock();
+        while !*ended && self.0.asleep.load(Ordering::SeqCst) {
+            self.0.wake.wait(&mut ended);
+        }
+    }
+
+    /// Waits for a moment, or less if it is the end.
+    pub fn pause(&self, moment: std::time::Duration) {
+        let mut ended = self.0.ended.lock();
+        if !*ended {
+            self.0.wake.wait_for(&mut ended, moment);
+        }
+    }
+
+    /// Nothing is to be watched any more.
+    pub fn end(&self) {
+        *self.0.ended.lock() = true;
+        self.0.wake.notify_all();
+    }
+
+    /// Whether [`Self::end`] was called.
+    pub fn has_ended(&self) -> bool {
+        *self.0.ended.lock()
+    }
+
+    fn wake(&self) {
+        let _ended = self.0.ended.lock();
+        self.0.asleep.store(false, Ordering::SeqCst);
+        self.0.wake.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_sleeper_wakes_for_a_beat_and_for_the_end_and_not_before() {
+        let pulse = Pulse::default();
+        for end in [false, true] {
+            let sleeper = pulse.clone();
+            let thread = std::thread::spawn(move || sleeper.sleep_unless(|| false));
+            while !pulse.0.asleep.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!thread.is_finished());
+            if end {
+                pulse.end()
+            } else {
+                pulse.beat()
+            }
+            thread.join().unwrap();
+        }
+        assert!(pulse.has_ended());
+    }
+
+    #[test]
+    fn what_was_submitted_meanwhile_keeps_it_awake() {
+        let pulse = Pulse::default();
+        pulse.sleep_unless(|| true);
+        assert!(!pulse.0.asleep.load(Ordering::SeqCst));
+    }
+}

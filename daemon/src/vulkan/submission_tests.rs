@@ -1,0 +1,134 @@
+//! Tests of [`super::Submissions`] with a driver that is a list of what is signalled.
+
+use super::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Default)]
+struct Fake {
+    signalled: BTreeSet<u64>,
+    values: BTreeMap<u64, u64>,
+}
+
+impl Driver for Fake {
+    fn is_signalled(&self, marker: u64) -> bool {
+        self.signalled.contains(&marker)
+    }
+
+    fn has_reached(&self, _: Semaphore, raw: u64, value: u64) -> bool {
+        self.values.get(&raw).copied().unwrap_or_default() >= value
+    }
+}
+
+const STEP: Duration = Duration::from_millis(50);
+
+/// Looks at the queues every 50 ms for a while; answers what the last look found.
+fn watch(queues: &mut [&mut Submissions], driver: &Fake, now: &mut Instant, time: Duration) -> Look {
+    let end = *now + time;
+    let mut look = Look::default();
+    while *now < end {
+        *now += STEP;
+        for queue in &mut *queues {
+            queue.collect(driver, *now);
+        }
+        let looks = queues.iter_mut().map(|queue| queue.look(driver, *now));
+        look = looks.fold(Look::default(), Look::and);
+    }
+    look
+}
+
+fn ran(time: Duration) -> Look {
+    Look { pending: true, running: Some(time) }
+}
+
+fn timeline(value: u64) -> Wait {
+    Wait::Timeline { semaphore: Semaphore(1), raw: 7, value }
+}
+
+const BLOCKED: Look = Look { pending: true, running: None };
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn time_counts_from_the_submission_or_from_the_end_of_the_one_before() {
+    let (mut now, mut driver) = (Instant::now(), Fake::default());
+    let mut queue = Submissions::new(now);
+    now += 9 * SECOND;
+    queue.begin(Submission::new(1, vec![]), now);
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, SECOND), ran(SECOND));
+    queue.begin(Submission::new(2, vec![]), now);
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, SECOND), ran(2 * SECOND));
+    driver.signalled.insert(1);
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, STEP), ran(Duration::ZERO));
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, SECOND), ran(SECOND));
+    driver.signalled.insert(2);
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, STEP), Look::default());
+}
+
+#[test]
+fn many_short_submissions_are_not_one_long() {
+    let (mut now, mut driver) = (Instant::now(), Fake::default());
+    let mut queue = Submissions::new(now);
+    (0..100).for_each(|marker| queue.begin(Submission::new(marker, vec![]), now));
+    for marker in 0..100 {
+        assert!(watch(&mut [&mut queue], &driver, &mut now, SECOND) <= ran(SECOND));
+        driver.signalled.insert(marker);
+    }
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, STEP), Look::default());
+}
+
+impl PartialOrd for Look {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        self.running.partial_cmp(&other.running)
+    }
+}
+
+#[test]
+fn waiting_for_a_value_is_not_running_and_time_counts_once_it_is_reached() {
+    let (mut now, mut driver) = (Instant::now(), Fake::default());
+    let mut queue = Submissions::new(now);
+    queue.begin(Submission::new(1, vec![timeline(5)]), now);
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, 3600 * SECOND), BLOCKED);
+    driver.values.insert(7, 4);
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, SECOND), BLOCKED);
+    driver.values.insert(7, 5);
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, SECOND), ran(SECOND));
+}
+
+#[test]
+fn what_waits_for_another_queue_leaves_the_blame_there() {
+    let (mut now, mut driver) = (Instant::now(), Fake::default());
+    let (mut first, mut second) = (Submissions::new(now), Submissions::new(now));
+    let blocker = Submission::new(1, vec![timeline(1)]);
+    first.begin(Arc::clone(&blocker), now);
+    second.begin(Submission::new(2, vec![Wait::Signalled(blocker.completion())]), now);
+    assert_eq!(watch(&mut [&mut first, &mut second], &driver, &mut now, 60 * SECOND), BLOCKED);
+    driver.values.insert(7, 1);
+    watch(&mut [&mut first, &mut second], &driver, &mut now, SECOND);
+    assert_eq!(first.look(&driver, now), ran(SECOND));
+    assert_eq!(second.look(&driver, now), BLOCKED);
+    driver.signalled.insert(1);
+    watch(&mut [&mut first, &mut second], &driver, &mut now, 2 * SECOND);
+    assert_eq!(first.look(&driver, now), Look::default());
+    assert_eq!(second.look(&driver, now), ran(2 * SECOND));
+}
+
+#[test]
+fn a_signal_that_the_driver_refused_blocks_nobody() {
+    let (mut now, driver) = (Instant::now(), Fake::default());
+    let (mut first, mut second) = (Submissions::new(now), Submissions::new(now));
+    let refused = Submission::new(1, vec![]);
+    first.begin(Arc::clone(&refused), now);
+    second.begin(Submission::new(2, vec![Wait::Signalled(refused.completion())]), now);
+    first.withdraw(&refused);
+    assert_eq!(watch(&mut [&mut first, &mut second], &driver, &mut now, SECOND), ran(SECOND));
+}
+
+#[test]
+fn time_in_which_nobody_looked_does_not_count() {
+    let (mut now, driver) = (Instant::now(), Fake::default());
+    let mut queue = Submissions::new(now);
+    queue.begin(Submission::new(1, vec![]), now);
+    now += 3600 * SECOND;
+    assert_eq!(queue.look(&driver, now), ran(GAP_MAX));
+    queue.restart();
+    assert_eq!(queue.look(&driver, now), ran(Duration::ZERO));
+}

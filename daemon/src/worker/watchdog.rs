@@ -1,0 +1,87 @@
+//! The thread that looks how long submissions run, and ends this process when one runs too long.
+//!
+//! It tells the device process in their shared page, which watches this thread in turn. What has run too long cannot be
+//! stopped by the driver, so the context ends with its process. Shares no lock with the execution of rings; what it asks the driver
+//! does not wait.
+
+use super::backend::Backend;
+use super::context::Context;
+use crate::ipc::ToDevice;
+use crate::shm::StatusPage;
+use crate::vulkan::{ContextLost, Pulse};
+use rustix::process::{Signal, getpid, kill_process};
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Time without submissions after which this thread sleeps; the next submission has to wake it.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The running thread; ends with this value.
+pub struct Watchdog {
+    pulse: Pulse,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Starts to look at what `context` submits. `kill` ends the process.
+    pub fn start<B: Backend>(
+        context: Arc<Context<B>>,
+        page: StatusPage,
+        kill: impl Fn() + Send + 'static,
+    ) -> io::Result<Self> {
+        let pulse = context.backend.pulse().clone();
+        let watched = pulse.clone();
+        let thread = std::thread::Builder::new().name("watchdog".into()).spawn(move || {
+            if watch(&context.backend, &page, &watched) {
+                context.answer(&ToDevice::Hung, None);
+                context.lose(&ContextLost::new("a submission ran too long"));
+                kill();
+            }
+        })?;
+        Ok(Self { pulse, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.pulse.end();
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported by the panic hook; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Ends this process at once, without what drivers do at an exit.
+pub fn kill() {
+    let _ = kill_process(getpid(), Signal::KILL);
+    // Whoever is the first of its process namespace cannot be killed by itself.
+    std::process::abort()
+}
+
+/// Looks until something has run too long; false at the end.
+fn watch(backend: &impl Backend, page: &StatusPage, pulse: &Pulse) -> bool {
+    let (mut restarts, mut busy) = (page.restarts(), Instant::now());
+    while !pulse.has_ended() {
+        let now = page.restarts();
+        let look = backend.look(std::mem::replace(&mut restarts, now) != now);
+        page.report(look.running);
+        if look.running.is_some_and(|running| running >= page.limit()) {
+            return true;
+        }
+        if look.pending {
+            busy = Instant::now();
+        }
+        if busy.elapsed() < IDLE {
+            pulse.pause(LOOK_EVERY);
+        } else {
+            pulse.sleep_unless(|| backend.look(false).pending);
+            busy = Instant::now();
+        }
+    }
+    false
+}

@@ -1,0 +1,230 @@
+//! Submissions that never end cost their own context and nobody else's, soon; submissions that wait for long cost nothing.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use protocol::ids::RingIdx;
+use protocol::venus::generated as venus;
+use protocol::venus::generated::ChainStruct;
+use rustix::process::Pid;
+use tests::clients::Setup;
+use tests::daemon::{Daemon, Holdings, eventually, is_alive, waiting_time};
+use tests::guest::PATIENCE;
+use tests::guest::device::Device as Guest;
+use tests::guest::ring::{ASYNC, REPLY};
+use tests::packages::{ClientRoot, Device, Suite};
+use tests::program::{Background, succeed};
+
+/// No client takes this long.
+const LIMIT: Duration = Duration::from_secs(240);
+/// What the device process may need beyond a limit.
+const MARGIN: Duration = Duration::from_millis(100);
+
+fn computing(setup: &Setup, arguments: &[&str]) -> Result<Command> {
+    let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
+    let mut command = ClientRoot::open(Suite::Testing)?.own(executable, Device::Venus(setup.socket()))?;
+    command.args(["--instances", "1", "--devices", "1", "--lanes", "1"]).args(arguments);
+    Ok(command)
+}
+
+/// A program whose only submission takes hours. Dropping it ends it.
+struct Endless {
+    worker: Pid,
+    submitted: Instant,
+    /// What those who end it had waited for a processor by then.
+    waited: Duration,
+    _program: Background,
+}
+
+/// For how long the threads that end a submission have waited for a processor: what a busy machine adds.
+fn waited(worker: Pid, daemon: &Daemon) -> Result<Duration> {
+    let mut waited = waiting_time(&[daemon.pid()])?;
+    for task in std::fs::read_dir(format!("/proc/{}/task", worker.as_raw_nonzero()))? {
+        let task = task?.path();
+        if std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "watchdog") {
+            let schedstat = std::fs::read_to_string(task.join("schedstat"))?;
+            let nanoseconds = schedstat.split_whitespace().nth(1).context("schedstat")?.parse()?;
+            waited += Duration::from_nanos(nanoseconds);
+        }
+    }
+    Ok(waited)
+}
+
+impl Endless {
+    /// Returns as soon as it submits.
+    fn start(setup: &Setup) -> Result<Self> {
+        let before = setup.daemon().workers();
+        let arguments = ["--announce", "--rounds", "1", "--words", "1048576", "--steps", "4294967295"];
+        let program = Background::start(computing(setup, &arguments)?)?;
+        let submits = || program.said().contains("submitting");
+        ensure!(eventually(LIMIT, submits), "it does not submit\n{}", setup.daemon().log());
+        let submitted = Instant::now();
+        let worker = setup.daemon().workers().into_iter().find(|worker| !before.contains(worker));
+        let worker = worker.context("its worker")?;
+        Ok(Self { worker, submitted, waited: waited(worker, setup.daemon())?, _program: program })
+    }
+
+    /// For how long its submission ran, once its worker is gone, and how much of that those who end it waited for a processor.
+    fn ran(&self, daemon: &Daemon) -> Result<(Duration, Duration)> {
+        let mut last = self.waited;
+        let gone = eventually(LIMIT, || {
+            last = waited(self.worker, daemon).unwrap_or_default().max(last);
+            !is_alive(self.worker)
+        });
+        ensure!(gone, "it still runs\n{}", daemon.log());
+        Ok((self.submitted.elapsed(), last - self.waited))
+    }
+
+    fn lives(&self) -> bool {
+        is_alive(self.worker)
+    }
+}
+
+fn lost(setup: &Setup, why: &str) -> usize {
+    setup.daemon().log().lines().filter(|line| line.contains("is lost: ") && line.contains(why)).count()
+}
+
+#[test]
+fn an_endless_submission_ends_at_the_limit_and_its_neighbour_computes_on() -> Result<()> {
+    let options = ["--max-submit-time", "2s", "--max-submit-time-contended", "2s", "--strikes", "100"];
+    let setup = Setup::on(Daemon::start_with(&options)?)?;
+    let neighbour = || succeed(computing(&setup, &["--rounds", "5"])?, LIMIT);
+    let expected = neighbour()?;
+    setup.settle()?;
+    let before = Holdings::of(setup.daemon().pid())?;
+    for round in 0..3 {
+        let endless = Endless::start(&setup)?;
+        let (ran, waited) = thread::scope(|scope| -> Result<_> {
+            let beside = scope.spawn(neighbour);
+            let ran = endless.ran(setup.daemon())?;
+            ensure!(beside.join().expect("no panic")? == expected, "the neighbour");
+            Ok(ran)
+        })?;
+        println!("round {round}: ran {ran:?}, of which threads waited {waited:?}");
+        // It says so a moment before it submits.
+        ensure!(ran >= Duration::from_secs(2), "ended after {ran:?}\n{}", setup.daemon().log());
+        ensure!(ran <= Duration::from_secs(2) + MARGIN + waited, "ended after {ran:?} (waited {waited:?})");
+        ensure!(neighbour()? == expected, "another one after");
+    }
+    let told = lost(&setup, "a submission ran longer than max_submit_time (2s)");
+    ensure!(told == 3, "{told} of 3\n{}", setup.daemon().log());
+    setup.check_for_leaks(before).map(drop)
+}
+
+#[test]
+fn an_endless_submission_makes_room_sooner_for_one_that_waits_and_who_waited_is_left_alone() -> Result<()> {
+    let options = ["--max-submit-time", "60min", "--max-submit-time-contended", "1s"];
+    let setup = Setup::on(Daemon::start_with(&options)?)?;
+    let first = Endless::start(&setup)?;
+    thread::sleep(Duration::from_secs(3));
+    ensure!(first.lives(), "nobody waits\n{}", setup.daemon().log());
+    let second = Endless::start(&setup)?;
+    first.ran(setup.daemon())?;
+    thread::sleep(Duration::from_secs(3));
+    ensure!(second.lives(), "it waited for the first, and nobody waits for it\n{}", setup.daemon().log());
+    ensure!(lost(&setup, "max_submit_time_contended (1s)") == 1, "{}", setup.daemon().log());
+    Ok(())
+}
+
+#[test]
+fn a_vm_whose_contexts_hang_again_and_again_is_held_back_and_another_is_not() -> Result<()> {
+    let options = ["--max-submit-time", "200ms", "--strikes", "2", "--strike-hold", "20s"];
+    let setup = Setup::on(Daemon::start_with(&options)?)?;
+    let other = Setup::start()?;
+    for _ in 0..2 {
+        let guest = setup.guest();
+        guest.destroy_context(guest.create_context("not held")?)?;
+        Endless::start(&setup)?.ran(setup.daemon())?;
+    }
+    let held = Instant::now();
+    let refused = setup.guest().create_context("held");
+    ensure!(refused.is_err(), "nothing holds it back\n{}", setup.daemon().log());
+    ensure!(setup.daemon().log().contains("limit reached: strikes"), "{}", setup.daemon().log());
+    succeed(computing(&other, &["--rounds", "1"])?, LIMIT).context("another VM")?;
+    let served = || setup.guest().create_context("served again").is_ok();
+    ensure!(eventually(LIMIT, served), "it is held back for ever");
+    ensure!(held.elapsed() > Duration::from_secs(15), "held back for {:?}", held.elapsed());
+    Ok(())
+}
+
+/// A timeline semaphore that is 0, and a submission that waits until it is 1.
+fn wait_before_signal(guest: &mut Guest) -> Result<venus::Semaphore> {
+    let (device, queue, semaphore) = (guest.device, guest.queue, venus::Semaphore(guest.new_id()));
+    let ty = venus::SemaphoreTypeCreateInfo {
+        semaphore_type: venus::SemaphoreType::TIMELINE,
+        ..Default::default()
+    };
+    let chain = [ChainStruct::SemaphoreTypeCreateInfo(&ty)];
+    let info = venus::SemaphoreCreateInfo { p_next: &chain, ..Default::default() };
+    guest.call(|w| {
+        venus::CreateSemaphore { device, p_create_info: Some(&info), p_semaphore: Some(&semaphore) }
+            .encode(REPLY, w);
+    })?;
+    let values = venus::TimelineSemaphoreSubmitInfo {
+        wait_semaphore_value_count: 1,
+        p_wait_semaphore_values: Some(&[1]),
+        ..Default::default()
+    };
+    let chain = [ChainStruct::TimelineSemaphoreSubmitInfo(&values)];
+    let submit = venus::SubmitInfo {
+        p_next: &chain,
+        wait_semaphore_count: 1,
+        p_wait_semaphores: Some(&[semaphore]),
+        p_wait_dst_stage_mask: Some(&[venus::PipelineStageFlags::ALL_COMMANDS]),
+        ..Default::default()
+    };
+    guest.call(|w| {
+        let p_submits = Some(std::slice::from_ref(&submit));
+        venus::QueueSubmit { queue, submit_count: 1, p_submits, fence: venus::Fence(0) }.encode(REPLY, w);
+    })?;
+    Ok(semaphore)
+}
+
+fn timelines(daemon: &Daemon) -> Result<Guest> {
+    let gpu = Arc::new(daemon.guest()?);
+    let features =
+        venus::PhysicalDeviceTimelineSemaphoreFeatures { timeline_semaphore: 1, ..Default::default() };
+    Guest::create_with(&gpu, "waits", &[ChainStruct::PhysicalDeviceTimelineSemaphoreFeatures(&features)])
+}
+
+#[test]
+fn a_submission_that_waits_for_what_comes_late_is_left_alone() -> Result<()> {
+    let daemon = Daemon::start_with(&["--max-submit-time", "500ms"])?;
+    let mut guest = timelines(&daemon)?;
+    let worker = daemon.wait_for_workers(1)?[0];
+    let semaphore = wait_before_signal(&mut guest)?;
+    let done = guest.gpu().submit_fenced(guest.context, RingIdx(1), &[]);
+    ensure!(!done.arrives_within(Duration::from_secs(5)), "it did not wait");
+    ensure!(is_alive(worker), "{}", daemon.log());
+    let device = guest.device;
+    let info = venus::SemaphoreSignalInfo { semaphore, value: 1, ..Default::default() };
+    guest.call(|w| venus::SignalSemaphore { device, p_signal_info: Some(&info) }.encode(REPLY, w))?;
+    ensure!(done.arrives_within(PATIENCE), "it was not signalled\n{}", daemon.log());
+    thread::sleep(Duration::from_secs(2));
+    ensure!(is_alive(worker), "idle, and ended\n{}", daemon.log());
+    Ok(())
+}
+
+#[test]
+fn a_device_destroyed_below_a_submission_that_waits_for_ever_ends_with_its_context() -> Result<()> {
+    let daemon = Daemon::start_with(&[])?;
+    let mut guest = timelines(&daemon)?;
+    wait_before_signal(&mut guest)?;
+    let (device, context) = (guest.device, guest.context);
+    guest.ring.command(|w| venus::DestroyDevice { device }.encode(ASYNC, w))?;
+    let other = guest.gpu().create_context("other")?;
+    guest.gpu().submit_fenced(other, RingIdx(0), &[]).wait(PATIENCE)?;
+    thread::sleep(Duration::from_millis(500));
+    guest.ring.clear_alive();
+    let alive = || guest.ring.status().contains(venus::RingStatusFlagsMESA::ALIVE);
+    ensure!(eventually(PATIENCE, alive), "the monitor is blocked, too");
+    let start = Instant::now();
+    guest.gpu().destroy_context(context)?;
+    daemon.wait_for_workers(1)?;
+    println!("ended within {:?}", start.elapsed());
+    Ok(())
+}
