@@ -1,13 +1,13 @@
 //! A worker that dies takes its context with it and nothing else.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use protocol::ids::{BlobId, RingIdx};
 use protocol::venus::generated::{DestroyRingMESA, RingStatusFlagsMESA};
 use protocol::virtio_gpu::{BlobFlags, Command};
 use rustix::process::{Signal, kill_process};
 use std::sync::Arc;
 use std::time::Duration;
-use tests::daemon::{Daemon, eventually};
+use tests::daemon::{Daemon, Holdings, die_by, eventually};
 use tests::guest::PATIENCE;
 use tests::guest::ring::{ASYNC, Ring, RingOptions, encode};
 use vm_memory::{Bytes, VolatileMemory};
@@ -138,5 +138,34 @@ fn worker_that_does_not_read_is_ended_before_its_backlog_is_endless() -> Result<
     guest.submit_fenced(other, RingIdx(0), &[]).wait(PATIENCE)?;
     daemon.wait_for_workers(1)?;
     assert!(guest.submit_fenced(context, RingIdx(0), &[]).arrives_within(PATIENCE));
+    Ok(())
+}
+
+#[test]
+fn how_a_worker_died_is_told_once() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    let before = Holdings::of(daemon.pid())?;
+    let deaths = [
+        (Signal::SEGV, "signal: 11 (SIGSEGV)"),
+        (Signal::ABORT, "signal: 6 (SIGABRT)"),
+        (Signal::SYS, "signal: 31 (SIGSYS)"),
+        (Signal::KILL, "signal: 9 (SIGKILL)"),
+    ];
+    for (signal, told) in deaths {
+        let context = guest.create_context("victim")?;
+        let worker = daemon.wait_for_workers(1)?[0];
+        guest.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE)?;
+        ensure!(die_by(worker, signal), "{signal:?} ends nobody");
+        let lost = format!("context {context} is lost: ");
+        let lines = || daemon.log().lines().filter(|line| line.contains(&lost)).count();
+        ensure!(eventually(PATIENCE, || lines() > 0), "nothing is told of {signal:?}\n{}", daemon.log());
+        ensure!(daemon.log().contains(&format!("{lost}its worker ended ({told}")), "{}", daemon.log());
+        guest.destroy_context(context)?;
+        ensure!(lines() == 1, "told twice\n{}", daemon.log());
+    }
+    daemon.wait_for_workers(0)?;
+    let kept = || Holdings::of(daemon.pid()).is_ok_and(|now| now.descriptors <= before.descriptors);
+    ensure!(eventually(PATIENCE, kept), "{before:?} became {:?}", Holdings::of(daemon.pid()));
     Ok(())
 }
