@@ -2,6 +2,8 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 use daemon::config::{MemoryBackEnd, Queues};
+use daemon::ipc::DriverFamily;
+use daemon::sandbox::{self, SandboxMode, SeccompMode};
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -67,6 +69,11 @@ pub struct Serve {
     /// Print what this program is, as JSON, and exit
     #[arg(long)]
     pub print_capabilities: bool,
+    #[command(flatten)]
+    pub confinement: Confinement,
+    /// Print the system calls that each kind of process may make, and exit
+    #[arg(long)]
+    pub print_seccomp: bool,
     /// The program to start workers from
     #[arg(long, value_name = "PATH", hide = true)]
     pub exe: Option<PathBuf>,
@@ -80,6 +87,14 @@ pub enum Role {
     Worker {
         #[command(flatten)]
         child: Child,
+    },
+    /// Starts workers and probes.
+    #[command(hide = true)]
+    Launcher {
+        #[command(flatten)]
+        child: Child,
+        #[arg(long)]
+        exe: Option<PathBuf>,
     },
     /// Looks for GPUs.
     #[command(hide = true)]
@@ -96,6 +111,73 @@ pub struct Child {
     pub channel_fd: RawFd,
     #[arg(long, default_value = "warn")]
     pub log_level: LogLevel,
+    #[arg(long, default_value = "any")]
+    pub family: Family,
+    #[command(flatten)]
+    pub confinement: Confinement,
+}
+
+/// [`DriverFamily`] on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Family {
+    Any,
+    Software,
+    Mesa,
+    Nvidia,
+}
+
+impl From<Family> for DriverFamily {
+    fn from(family: Family) -> Self {
+        match family {
+            Family::Any => Self::Any,
+            Family::Software => Self::Software,
+            Family::Mesa => Self::Mesa,
+            Family::Nvidia => Self::Nvidia,
+        }
+    }
+}
+
+/// How processes that a guest may take over are confined.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Confinement {
+    /// Confinement of workers: all of it, what this system offers, or none
+    #[arg(long, value_name = "MODE", default_value = "strict")]
+    pub sandbox: Sandbox,
+    /// What becomes of a system call outside of a worker's list; `log` names it in the log and lets it pass
+    #[arg(long, value_name = "ACTION", default_value = "kill")]
+    pub seccomp: Seccomp,
+}
+
+impl From<Confinement> for sandbox::Options {
+    fn from(Confinement { sandbox, seccomp }: Confinement) -> Self {
+        let sandbox = match sandbox {
+            Sandbox::Strict => SandboxMode::Strict,
+            Sandbox::Degraded => SandboxMode::Degraded,
+            Sandbox::None => SandboxMode::None,
+        };
+        let seccomp = match seccomp {
+            Seccomp::Kill => SeccompMode::Kill,
+            Seccomp::Log => SeccompMode::Log,
+            Seccomp::Off => SeccompMode::Off,
+        };
+        Self { sandbox, seccomp }
+    }
+}
+
+/// [`SandboxMode`] on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Sandbox {
+    Strict,
+    Degraded,
+    None,
+}
+
+/// [`SeccompMode`] on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Seccomp {
+    Kill,
+    Log,
+    Off,
 }
 
 /// What memory that guests map is made of.

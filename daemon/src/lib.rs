@@ -10,7 +10,7 @@
 //! | `device` | the virtio-gpu device as a state machine | protocol, config |
 //! | `ipc` | messages between device process and worker | protocol, config |
 //! | `shm` | memory shared with a guest | |
-//! | `sandbox` | starting and confining workers | |
+//! | `sandbox` | starting and confining processes | ipc |
 //! | `serve` | the device process | transport, device, ipc, sandbox, shm, config, protocol |
 //! | `vulkan` | the host's Vulkan driver | protocol, shm, config |
 //! | `worker` | the worker process | ipc, shm, vulkan, sandbox, config, protocol |

@@ -1,4 +1,4 @@
-//! `vhost-user-vulkan`: reads the command line, starts logging, and becomes the device process, a worker or a probe.
+//! `vhost-user-vulkan`: reads the command line, starts logging, and becomes the device process, its launcher, a worker or a probe.
 
 mod cli;
 
@@ -6,11 +6,12 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use cli::{Child, Cli, Role, Serve};
 use daemon::config::{ContextLimits, DeviceLimits, GpuChoice, HangLimits};
-use daemon::ipc::{Channel, ProbeReport};
-use daemon::sandbox::{Exe, inherited};
+use daemon::ipc::{Channel, DriverFamily, ProbeReport};
+use daemon::sandbox::{self, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited};
 use daemon::serve::{self, List, Listen};
 use log::LevelFilter;
 use protocol::venus::capset::Capset;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Answer to `--print-capabilities` (QEMU's schema `vhost-user.json`).
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let result = match Cli::try_parse() {
         Ok(Cli { role: None, serve }) => become_device(serve).map(|()| ExitCode::SUCCESS),
         Ok(Cli { role: Some(Role::Worker { child }), .. }) => become_worker(child),
+        Ok(Cli { role: Some(Role::Launcher { child, exe }), .. }) => become_launcher(child, exe),
         Ok(Cli { role: Some(Role::Probe { child }), .. }) => become_probe(child),
         Err(error) if error.use_stderr() => Err(anyhow::anyhow!(first_line(&error.to_string()))),
         Err(help) => {
@@ -39,6 +41,9 @@ fn main() -> ExitCode {
 }
 
 fn become_device(options: Serve) -> anyhow::Result<()> {
+    if options.print_seccomp {
+        return print_system_calls();
+    }
     start_logging(options.log_level.into());
     // A panic that ended only a thread would leave the guest waiting for ever.
     let print = std::panic::take_hook();
@@ -47,22 +52,32 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         std::process::abort();
     }));
     let level = LevelFilter::from(options.log_level).as_str().to_ascii_lowercase();
-    let exe = Exe::new(options.exe, vec!["--log-level".into(), level]);
+    raise_descriptor_limit()?;
+    let confinement = options.confinement.into();
+    let launcher = Launcher::start(&confinement, options.exe.as_deref(), &level)
+        .context("cannot start the launcher of workers")?;
+    admit(&confinement, launcher.lacks())?;
     if options.list_gpus {
-        let list = List::from(serve::probe(&exe)?).to_string();
+        let list = List::from(serve::probe(&launcher)?).to_string();
         println!("{}", list.trim_start_matches('\n'));
         return Ok(());
     }
     // An inherited descriptor is taken before anything else is opened; a socket file appears when all is ready.
     let inherited = options.fd.map(Listen::inherited).transpose()?;
-    raise_descriptor_limit()?;
-    let (gpu, choice) = serve::select(serve::probe(&exe)?, options.gpu.as_deref(), options.memory.into())?;
+    let (gpu, choice) =
+        serve::select(serve::probe(&launcher)?, options.gpu.as_deref(), options.memory.into())?;
     let cache_key = serve::cache_key(options.state_dir.as_deref()).context("cannot use the state folder")?;
+    // Before the socket file, after which somebody may want this to end.
+    let signals = Some(serve::take_signals().context("cannot handle signals")?);
     let listen = match (inherited, &options.socket_path) {
         (Some(listen), _) => listen,
         (None, Some(path)) => Listen::at(path)?,
         (None, None) => bail!("one of --socket-path and --fd is needed"),
     };
+    if let Some(path) = listen.made_at() {
+        launcher.remove_at_end(path)?;
+    }
+    sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
     log::info!(gpu = gpu.name.as_str(), driver = gpu.driver.as_str(), memory:? = choice.memory; "ready for a frontend");
     serve::serve(serve::Options {
         listen,
@@ -71,7 +86,9 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         exit_on_disconnect: options.exit_on_disconnect,
         gpu: GpuChoice { queues: options.queues.into(), ..choice },
         capset: Capset::default().to_bytes().to_vec(),
-        exe,
+        signals,
+        launcher,
+        family: serve::family(&gpu),
         limits: DeviceLimits::default(),
         hangs: HangLimits {
             max_submit_time: options.max_submit_time,
@@ -86,15 +103,70 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     .context("the device process cannot go on")
 }
 
+/// Says loudly what a guest does not meet, or refuses to start without it.
+fn admit(options: &sandbox::Options, lacks: &[String]) -> anyhow::Result<()> {
+    let lacking = lacks.join(", ");
+    match options.sandbox {
+        SandboxMode::Strict if !lacks.is_empty() => {
+            bail!(
+                "this system does not offer the whole sandbox: no {lacking}; --sandbox=degraded goes without"
+            )
+        }
+        SandboxMode::Degraded if !lacks.is_empty() => {
+            log::warn!("DEGRADED SANDBOX: a guest that takes over a worker meets no {lacking}");
+        }
+        SandboxMode::None => {
+            log::warn!("NO SANDBOX: a guest that takes over a worker can do what this daemon's user can");
+        }
+        SandboxMode::Strict | SandboxMode::Degraded => {}
+    }
+    if options.sandbox != SandboxMode::None && options.seccomp != SeccompMode::Kill {
+        log::warn!("NO FILTER: system calls are not refused (--seccomp)");
+    }
+    Ok(())
+}
+
+fn print_system_calls() -> anyhow::Result<()> {
+    let kinds = [
+        ("worker, software driver", Policy::of(DriverFamily::Software)?),
+        ("worker, Mesa's drivers", Policy::of(DriverFamily::Mesa)?),
+        ("worker, NVIDIA's driver", Policy::of(DriverFamily::Nvidia)?),
+        ("device process", Policy::of_device_process()?),
+        ("first process of a worker's namespace", Policy::of_init()?),
+    ];
+    for (kind, policy) in kinds {
+        let names = sandbox::system_calls(&policy.syscalls);
+        println!(
+            "{kind}: {} ({} only with certain arguments)",
+            names.len(),
+            names.iter().filter(|n| n.ends_with('*')).count()
+        );
+        println!("  {}", names.join(" "));
+    }
+    Ok(())
+}
+
 fn become_worker(child: Child) -> anyhow::Result<ExitCode> {
-    Ok(daemon::worker::run(start_child(child)?))
+    let channel = start_child(child)?;
+    sandbox::seal_child(&child.confinement.into(), child.family.into())
+        .context("cannot confine this worker")?;
+    Ok(daemon::worker::run(channel))
 }
 
 fn become_probe(child: Child) -> anyhow::Result<ExitCode> {
     let channel = start_child(child)?;
+    sandbox::seal_child(&child.confinement.into(), child.family.into())
+        .context("cannot confine the probe")?;
     let report: ProbeReport = daemon::vulkan::probe();
     channel.send(&report, None)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn become_launcher(child: Child, exe: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+    let channel = start_child(child)?;
+    let level = LevelFilter::from(child.log_level).as_str().to_ascii_lowercase();
+    let program = Program::new(exe, child.confinement.into(), level).context("no program to start")?;
+    Ok(sandbox::run_launcher(channel, &program))
 }
 
 fn start_child(child: Child) -> anyhow::Result<Channel> {

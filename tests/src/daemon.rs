@@ -63,10 +63,10 @@ impl Daemon {
         Pid::from_raw(self.id() as i32).expect("a process that was started has a number")
     }
 
-    /// The live processes it started: its workers.
+    /// Its live workers, oldest first.
     pub fn workers(&self) -> Vec<Pid> {
-        let children = daemon_process::children(self.id()).unwrap_or_default();
-        children
+        let workers = daemon_process::workers(self.id()).unwrap_or_default();
+        workers
             .into_iter()
             .filter_map(|child| Pid::from_raw(child as i32))
             .filter(|&child| is_alive(child))

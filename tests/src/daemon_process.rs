@@ -95,7 +95,7 @@ impl DaemonProcess {
         if let Some(status) = self.child.try_wait()? {
             bail!("the daemon had ended before ({})\n{}", describe(status), self.log());
         }
-        let workers = children(self.child.id())?;
+        let workers = workers(self.child.id())?;
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         let status = self.wait_for_end()?;
         ensure!(
@@ -131,11 +131,35 @@ impl Drop for DaemonProcess {
     }
 }
 
-/// The processes whose parent is `process`.
+/// The worker processes of a daemon: below its launcher, each perhaps below a process that represents it outside of its namespaces.
 ///
 /// # Errors
 /// `/proc` cannot be read.
-pub fn children(process: u32) -> Result<Vec<u32>> {
+pub fn workers(daemon: u32) -> Result<Vec<u32>> {
+    let is_worker = |process: &u32| {
+        // A process between fork and exec still has its parent's.
+        let command_line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        command_line.split(|byte| *byte == 0).nth(1) == Some(b"worker")
+    };
+    let mut workers = Vec::new();
+    let mut todo = children(daemon)?;
+    while let Some(process) = todo.pop() {
+        todo.extend(children(process).unwrap_or_default());
+        workers.extend(Some(process).filter(is_worker));
+    }
+    workers.sort_unstable();
+    Ok(workers)
+}
+
+/// The launcher of a daemon.
+///
+/// # Errors
+/// It has none.
+pub fn launcher(daemon: u32) -> Result<u32> {
+    children(daemon)?.first().copied().context("the daemon has no launcher")
+}
+
+fn children(process: u32) -> Result<Vec<u32>> {
     let mut children = Vec::new();
     for task in fs::read_dir(format!("/proc/{process}/task")).context("the process has ended")? {
         let listed = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
@@ -174,6 +198,19 @@ pub fn build_daemon(release: bool) -> Result<PathBuf> {
     cargo.arg("--target-dir").arg(&target);
     ensure!(cargo.status().context("cannot run cargo")?.success(), "the daemon does not build");
     Ok(target.join(if release { "release" } else { "debug" }).join("vhost-user-vulkan"))
+}
+
+/// Builds an example of the daemon's package in the debug profile, and returns its executable.
+///
+/// # Errors
+/// It does not build.
+pub fn build_example(name: &str) -> Result<PathBuf> {
+    let target = own_profile()?.parent().context("a profile lies in the target folder")?.to_owned();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--package", "daemon", "--example", name]);
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).arg("--target-dir").arg(&target);
+    ensure!(cargo.status().context("cannot run cargo")?.success(), "{name} does not build");
+    Ok(target.join("debug/examples").join(name))
 }
 
 /// The folder of the profile this program was built in. Tests lie in a folder below it, programs in it.

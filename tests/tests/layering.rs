@@ -13,6 +13,8 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("virtio_queue", &["daemon/src/transport", "tests/"]),
     ("vm_memory", &["daemon/src/transport", "tests/"]),
     ("postcard", &["daemon/src/ipc"]),
+    ("landlock", &["daemon/src/sandbox"]),
+    ("seccompiler", &["daemon/src/sandbox"]),
 ];
 
 /// Crates the wire formats must do without: anything that does I/O or knows a driver.

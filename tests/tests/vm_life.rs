@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tests::completion;
 use tests::daemon::{eventually, waiting_time};
-use tests::daemon_process::{DaemonProcess, children};
+use tests::daemon_process::{DaemonProcess, workers};
 use tests::packages::{ClientRoot, HostVulkan, Suite};
 use tests::vm::{Guest, Options, Script, Vm, pause};
 
@@ -104,7 +104,7 @@ fn the_guest_driver_can_be_unbound_and_bound_again() -> Result<()> {
 #[test]
 fn a_driver_unbound_from_a_program_that_computes_harms_no_later_guest() -> Result<()> {
     let (guest, daemon) = start()?;
-    let at_rest = children(daemon.id())?.len();
+    let at_rest = workers(daemon.id())?.len();
     let program = std::fs::read(env!("CARGO_BIN_EXE_many_threads")).context("reading the guest program")?;
     let script = "chmod +x /many_threads
          cd /sys/bus/virtio/drivers/virtio_gpu
@@ -122,7 +122,7 @@ fn a_driver_unbound_from_a_program_that_computes_harms_no_later_guest() -> Resul
     let unbound = vm.wait_for("unbound", 0, LIMIT).map_err(|error| error.context(daemon.log()))?;
     println!("the driver came back: {}", vm.wait_for("bound", unbound, Duration::from_secs(3)).is_ok());
     drop(vm);
-    let gone = || children(daemon.id()).is_ok_and(|workers| workers.len() <= at_rest);
+    let gone = || workers(daemon.id()).is_ok_and(|workers| workers.len() <= at_rest);
     ensure!(eventually(LIMIT, gone), "a worker outlives its guest\n{}", daemon.log());
     let outcome = Vm::run(&guest, &Script::new(VULKANINFO), &options);
     let outcome = outcome.map_err(|error| error.context(daemon.log()))?;
@@ -150,12 +150,12 @@ fn a_program_that_maps_a_thousand_blobs_meets_a_limit_and_harms_nothing() -> Res
 fn a_killed_machine_leaves_nothing_and_the_next_one_works() -> Result<()> {
     let (guest, daemon) = start()?;
     let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
-    let at_rest = children(daemon.id())?.len();
+    let at_rest = workers(daemon.id())?.len();
     let vm = Vm::boot(&guest, &with_model(&format!("{COMPUTE_FOREVER}\nread -r word\n")), &options)?;
     vm.wait_for(BUSY, 0, LIMIT).map_err(|error| error.context(daemon.log()))?;
-    ensure!(children(daemon.id())?.len() > at_rest, "no worker served the guest");
+    ensure!(workers(daemon.id())?.len() > at_rest, "no worker served the guest");
     vm.kill()?;
-    let gone = || children(daemon.id()).is_ok_and(|workers| workers.len() <= at_rest);
+    let gone = || workers(daemon.id()).is_ok_and(|workers| workers.len() <= at_rest);
     ensure!(eventually(LIMIT, gone), "a worker outlives its guest\n{}", daemon.log());
     let outcome = Vm::run(&guest, &completion::script(VULKANINFO, 8), &options);
     let outcome = outcome.map_err(|error| error.context(daemon.log()))?;
@@ -190,7 +190,7 @@ fn a_killed_worker_ends_its_own_program_only() -> Result<()> {
     let script = Script::new(&script).with_file("model.gguf", completion::model());
     let vm = Vm::boot(&guest, &script, &Options { gpus: vec![daemon.socket()], ..Options::default() })?;
     let spoke = vm.wait_for("both speak", 0, LIMIT).map_err(|error| error.context(daemon.log()))?;
-    let workers = children(daemon.id())?;
+    let workers = workers(daemon.id())?;
     ensure!(workers.len() >= 2, "two programs, but workers {workers:?}");
     let victim = Pid::from_raw(i32::try_from(workers[0])?).context("a worker has a number")?;
     let processes =

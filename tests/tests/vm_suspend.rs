@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tests::daemon::{Holdings, eventually};
-use tests::daemon_process::{DaemonProcess, children};
+use tests::daemon_process::{DaemonProcess, workers};
 use tests::packages::{HostVulkan, Suite};
 use tests::vm::{Guest, Options, Outcome, Script, Vm, pause};
 
@@ -85,7 +85,7 @@ const ROUNDS: u32 = 20;
 fn at_rest(daemon: &DaemonProcess) -> Result<Holdings> {
     let pid =
         rustix::process::Pid::from_raw(i32::try_from(daemon.id())?).context("a process has a number")?;
-    let alone = || children(daemon.id()).is_ok_and(|workers| workers.is_empty());
+    let alone = || workers(daemon.id()).is_ok_and(|workers| workers.is_empty());
     ensure!(eventually(LIMIT, alone), "a worker is left\n{}", daemon.log());
     // Descriptors go a moment after the worker.
     thread::sleep(Duration::from_secs(1));

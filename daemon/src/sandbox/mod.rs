@@ -1,9 +1,26 @@
-//! Starting child processes that hold nothing but what they are given.
+//! Starting child processes that hold nothing but what they are given, and confining processes.
 //!
-//! Knows nothing of contexts or messages. The only place that runs code between fork and exec.
+//! Reading order: `launch` (the device process's side), `launcher` (the process that starts children), `child` (one start), `isolation`
+//! and `root` (namespaces, what a child sees), `seal` (what a process gives up itself), `seccomp`; `policy` with its data files says
+//! what is allowed. Knows nothing of contexts.
 
-mod spawn;
+mod child;
+mod isolation;
+mod launch;
+mod launcher;
+mod limits;
+mod options;
+mod policy;
+mod root;
+mod seal;
+mod seccomp;
 mod sys;
 
-pub use spawn::{Exe, spawn};
-pub use sys::inherited;
+pub use child::Program;
+pub use launch::{Ended, Launcher};
+pub use launcher::run as run_launcher;
+pub use options::{Options, SandboxMode, SeccompMode};
+pub use policy::Policy;
+pub use seal::{seal_child, seal_device_process};
+pub use seccomp::names as system_calls;
+pub use sys::{end_at_once, inherited};

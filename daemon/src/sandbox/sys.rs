@@ -1,13 +1,18 @@
-//! The unsafe corner of starting processes.
+//! The unsafe corner of starting and confining processes: system calls that no library offers safely. Knows no policy.
 
-#![expect(unsafe_code, reason = "code between fork and exec, and descriptors named by number")]
+#![expect(unsafe_code, reason = "fork, exec and filters of system calls, and descriptors named by number")]
 
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::thread::UnshareFlags;
+use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::ptr;
 
-/// Makes `command` close every descriptor above 2 but `channel` in the child, and ask to be killed with the calling thread.
+/// Makes `command` close every descriptor above 2 but `channel` in the child.
 ///
 /// Libraries that receive descriptors do not all mark them close-on-exec, and guest memory is among them.
 pub fn keep_only(command: &mut Command, channel: &OwnedFd) {
@@ -24,13 +29,9 @@ pub fn keep_only(command: &mut Command, channel: &OwnedFd) {
         if unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: as above.
-        if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
         Ok(())
     };
-    // SAFETY: `prepare` runs between fork and exec in a child of a process with threads: it makes three system calls, neither
+    // SAFETY: `prepare` runs between fork and exec in a child of a process with threads: it makes two system calls, neither
     // allocates nor locks, and creating an error from errno does neither.
     unsafe { command.pre_exec(prepare) };
 }
@@ -50,3 +51,161 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC)?;
     Ok(owned)
 }
+
+/// Who a process is after [`fork`].
+#[derive(Debug)]
+pub enum Fork {
+    /// The one that called; the child's number.
+    Parent(Pid),
+    /// The child: a copy of the caller.
+    Child,
+}
+
+/// Copies this process into a child that is in new namespaces of these kinds.
+///
+/// # Errors
+///
+/// The process has other threads, whose locks would stay locked in the child for ever, or the system refuses.
+pub fn fork(namespaces: UnshareFlags) -> io::Result<Fork> {
+    if std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count) != 1 {
+        return Err(io::Error::other("a process with threads cannot be copied"));
+    }
+    let flags = u64::from(namespaces.bits()) | libc::SIGCHLD as u64;
+    // SAFETY: without CLONE_VM and with no stack this is fork: the child continues here on its own copy of everything. The process
+    // has this thread only, so no lock is held by a thread that the child lacks.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) };
+    match pid {
+        0 => Ok(Fork::Child),
+        pid if pid > 0 => Ok(Fork::Parent(Pid::from_raw(pid as i32).ok_or(Errno::INVAL)?)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Replaces this process by the program in a file; returns only if that fails. Closes every descriptor above 2 but `keep`.
+pub fn exec(
+    program: BorrowedFd<'_>,
+    arguments: &[CString],
+    environment: &[CString],
+    keep: RawFd,
+) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: a system call without pointers.
+    if unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) } != 0 {
+        return io::Error::last_os_error();
+    }
+    // SAFETY: as above.
+    if unsafe { libc::fcntl(keep, libc::F_SETFD, 0) } != 0 {
+        return io::Error::last_os_error();
+    }
+    // SAFETY: the empty path and both arrays end with a zero and live, with the strings they point to, until the call returns.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            program.as_raw_fd(),
+            c"".as_ptr(),
+            arguments.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    io::Error::last_os_error()
+}
+
+/// Closes every descriptor above 2 but this one, whoever owns it. For a process that returns nowhere.
+pub fn close_all_but(keep: BorrowedFd<'_>) {
+    let keep = keep.as_raw_fd() as u32;
+    for (first, last) in [(3, keep.saturating_sub(1)), (keep.saturating_add(1), u32::MAX)] {
+        if first <= last {
+            // SAFETY: a system call without pointers. The owners of what is closed live in callers that this process does not return
+            // to, as the caller promises; none is used or dropped.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
+}
+
+/// Ends this process without running what libraries want to run at its end.
+pub fn end_at_once(code: i32) -> ! {
+    // SAFETY: ends the process; nothing is run or touched.
+    unsafe { libc::_exit(code) }
+}
+
+/// Moves this process into new namespaces.
+pub fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
+    // SAFETY: the only kind that shared state could depend on is CLONE_FILES, which no caller passes.
+    Ok(unsafe { rustix::thread::unshare_unsafe(namespaces) }?)
+}
+
+/// Sets attributes (`MOUNT_ATTR_*`) of a mount and all below it.
+pub fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
+    let attributes =
+        libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    // SAFETY: path and struct live until the call returns; the size is the struct's.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+            &raw const attributes,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Lays a filter of system calls on the calling thread, and on the threads and programs that it starts from now on. With
+/// `listen` the calls that the filter hands to a listener can be received from the returned descriptor.
+pub fn set_filter(program: &[libc::sock_filter], listen: bool) -> io::Result<Option<OwnedFd>> {
+    let len = u16::try_from(program.len()).map_err(|_| Errno::INVAL)?;
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    let flags = if listen { libc::SECCOMP_FILTER_FLAG_NEW_LISTENER } else { 0 };
+    // SAFETY: the kernel copies `len` instructions from the slice before the call returns, and checks them.
+    let result =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    match result {
+        fd if fd > 0 && listen => {
+            // SAFETY: with this flag the result is a descriptor that the kernel has just made for the caller.
+            Ok(Some(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+        }
+        0 => Ok(None),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A system call that a filter handed to its listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Notified {
+    id: u64,
+    /// Its number on this machine.
+    pub number: i32,
+    /// Its arguments.
+    pub arguments: [u64; 6],
+}
+
+/// Waits for the next call at a listener ([`set_filter`]).
+pub fn next_notified(listener: &OwnedFd) -> io::Result<Notified> {
+    // SAFETY: a struct of integers, for which zeros are values.
+    let mut request: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+    // SAFETY: the request is zeroed, as the kernel demands, and of the size that is encoded in the command.
+    let result = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_RECV, &raw mut request) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Notified { id: request.id, number: request.data.nr, arguments: request.data.args })
+}
+
+/// Lets a call that was received go on as if there were no filter.
+pub fn let_continue(listener: &OwnedFd, notified: &Notified) -> io::Result<()> {
+    let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
+    let mut answer = libc::seccomp_notif_resp { id: notified.id, val: 0, error: 0, flags };
+    // SAFETY: as above.
+    let result = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// `_IOWR('!', 0, struct seccomp_notif)` and `_IOWR('!', 1, struct seccomp_notif_resp)` of `linux/seccomp.h`.
+const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = 0xc050_2100;
+const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = 0xc018_2101;

@@ -1,13 +1,16 @@
 //! Choosing the GPU at start-up. A child process asks the driver, so that none is ever loaded here.
 
 use crate::config::{GpuChoice, GpuInfo, MemoryBackEnd};
-use crate::ipc::{Channel, ProbeReport};
-use crate::sandbox::{self, Exe};
+use crate::ipc::{Channel, ChildRole, DriverFamily, ProbeReport};
+use crate::sandbox::Launcher;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::{self, Write};
+use std::time::Duration;
 
-/// Seconds a driver has to say what GPUs it has.
-const PATIENCE_SECONDS: i64 = 30;
+/// Time a driver has to say what GPUs it has, and then to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The probe among the launcher's children; workers are counted from 0.
+const PROBE: u32 = u32::MAX;
 
 /// Why there is no GPU to use.
 #[derive(Debug, thiserror::Error)]
@@ -49,29 +52,29 @@ pub enum NoGpu {
 pub struct List(Vec<GpuInfo>);
 
 /// Asks the driver for its GPUs in a child process.
-pub fn probe(exe: &Exe) -> Result<Vec<GpuInfo>, NoGpu> {
+pub fn probe(launcher: &Launcher) -> Result<Vec<GpuInfo>, NoGpu> {
     let failed = |e: &dyn fmt::Display| NoGpu::Probe(e.to_string());
     let (channel, theirs) = Channel::pair().map_err(|e| failed(&e))?;
     let theirs = theirs.into_socket();
-    let mut child = sandbox::spawn(exe, "probe", &theirs).map_err(|e| failed(&e))?;
+    launcher.launch(PROBE, ChildRole::Probe, DriverFamily::Any, &theirs).map_err(|e| failed(&e))?;
     drop(theirs);
     let mut ready = [PollFd::new(&channel, PollFlags::IN)];
-    let patience = Timespec { tv_sec: PATIENCE_SECONDS, tv_nsec: 0 };
-    let answered = poll(&mut ready, Some(&patience));
-    let report = match answered {
-        Ok(0) => Err(NoGpu::Probe(format!("the driver did not answer within {PATIENCE_SECONDS} s"))),
+    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let report = match poll(&mut ready, Some(&patience)) {
+        Ok(0) => {
+            launcher.kill(PROBE);
+            Err(NoGpu::Probe(format!("the driver did not answer within {} s", PATIENCE.as_secs())))
+        }
         _ => channel.receive::<ProbeReport>().map_err(|e| failed(&e)),
     };
-    if report.is_err() {
-        let _ = child.kill();
-    }
-    let status = child.wait();
+    let ended = launcher.ended_within(PATIENCE).map_err(|e| failed(&e))?;
     match report {
         Ok((Ok(gpus), _)) => Ok(gpus),
         Ok((Err(reason), _)) => Err(NoGpu::None(reason)),
-        Err(error) => Err(match status {
+        Err(error) => Err(match ended.status {
             Ok(status) if !status.success() => NoGpu::Probe(format!("{error} ({status})")),
-            _ => error,
+            Ok(_) => error,
+            Err(reason) => NoGpu::Probe(reason),
         }),
     }
 }
@@ -93,6 +96,15 @@ pub fn select(
     match chosen.choice(memory) {
         Err(reason) => Err(NoGpu::Unusable { name: chosen.name.clone(), reason }),
         Ok(choice) => Ok((chosen.clone(), choice)),
+    }
+}
+
+/// What kind of driver a GPU has.
+pub fn family(gpu: &GpuInfo) -> DriverFamily {
+    match gpu {
+        gpu if gpu.software => DriverFamily::Software,
+        gpu if gpu.driver.starts_with("NVIDIA") => DriverFamily::Nvidia,
+        _ => DriverFamily::Mesa,
     }
 }
 

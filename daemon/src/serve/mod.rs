@@ -16,7 +16,7 @@ mod state;
 mod strikes;
 mod workers;
 
-pub use gpu::{List, NoGpu, probe, select};
-pub use run::{Options, serve};
+pub use gpu::{List, NoGpu, family, probe, select};
+pub use run::{Options, serve, take_signals};
 pub use socket::{Listen, SocketError};
 pub use state::cache_key;

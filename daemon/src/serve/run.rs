@@ -7,11 +7,11 @@ use super::limiter::LogLimiter;
 use super::rings::Rings;
 use super::socket::Listen;
 use super::strikes::Strikes;
-use super::workers::{CHANNEL_TOKEN, FromWorker, PROCESS_TOKEN, Unexplained, Workers};
+use super::workers::{CHANNEL_TOKEN, FromWorker, Unexplained, Workers};
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
-use crate::ipc::{self, ReceiveError, ToDevice};
-use crate::sandbox::Exe;
+use crate::ipc::{self, DriverFamily, ReceiveError, ToDevice};
+use crate::sandbox::{Ended, Launcher};
 use crate::transport::{
     CONTROLQ, DeviceConfig, PendingResponse, Popped, QUEUES, Session, SessionError, Tokens, Vring,
 };
@@ -19,6 +19,7 @@ use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
 use rustix::event::{Timespec, epoll};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -41,8 +42,12 @@ pub struct Options {
     pub gpu: GpuChoice,
     /// The Venus capability set.
     pub capset: Vec<u8>,
-    /// The program workers are started from.
-    pub exe: Exe,
+    /// Signals that were taken already ([`take_signals`]).
+    pub signals: Option<Signals>,
+    /// What starts workers.
+    pub launcher: Launcher,
+    /// The driver of the GPU.
+    pub family: DriverFamily,
     /// Bounds per VM.
     pub limits: DeviceLimits,
     /// Bounds on the time of submissions.
@@ -57,19 +62,25 @@ const TOKEN_KICK: u64 = 0;
 const TOKEN_DOORBELL: u64 = 1;
 const TOKEN_LISTENER: u64 = 2;
 const TOKEN_SIGNAL: u64 = 3;
+const TOKEN_LAUNCHER: u64 = 4;
 
 /// Requests taken from a queue before everything else gets its turn.
 const REQUESTS_PER_TURN: usize = 256;
 /// Time for an orderly end after a signal.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Takes SIGTERM and SIGINT from now on; what arrives before the device is served ends it then. Starts no thread.
+pub fn take_signals() -> io::Result<Signals> {
+    Signals::new([SIGTERM, SIGINT])
+}
+
 /// Serves frontends until a signal ends the process, or the only frontend has gone.
-pub fn serve(options: Options) -> io::Result<()> {
-    let (signals, _handlers) = watch_signals()?;
+pub fn serve(mut options: Options) -> io::Result<()> {
+    let signals = options.signals.take().map_or_else(take_signals, Ok)?;
+    let (signals, _handlers) = watch_signals(signals)?;
     let mut server = Server::new(options, &signals)?;
     let result = server.run();
-    server.end_session();
-    server.world.workers.end_all();
+    server.end();
     result
 }
 
@@ -93,8 +104,11 @@ impl Server {
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         watch(&epoll, signals, TOKEN_SIGNAL)?;
         let limits = options.limits;
+        let launcher = Arc::new(options.launcher);
+        watch(&epoll, &*launcher, TOKEN_LAUNCHER)?;
         let workers = Workers::new(
-            options.exe,
+            launcher,
+            options.family,
             options.gpu,
             options.context_limits,
             options.cache_key,
@@ -168,15 +182,14 @@ impl Server {
             TOKEN_KICK => self.run_queues(),
             TOKEN_DOORBELL => return self.doorbell(),
             TOKEN_LISTENER => return self.accept(),
+            TOKEN_LAUNCHER => return self.workers_ended(),
             TOKEN_SIGNAL => {
                 log::info!("ending at the user's request");
                 self.done = true;
             }
             worker => {
                 let serial = worker as u32;
-                if worker & PROCESS_TOKEN != 0 {
-                    self.worker_ended(serial);
-                } else if worker & CHANNEL_TOKEN != 0
+                if worker & CHANNEL_TOKEN != 0
                     && let Some(ctx_id) = self.world.workers.context(serial)
                 {
                     if flags.contains(epoll::EventFlags::OUT) {
@@ -392,15 +405,26 @@ impl Server {
         }
     }
 
-    fn worker_ended(&mut self, serial: u32) {
-        if let Some(ctx_id) = self.world.workers.context(serial) {
-            // What it sent last may say why.
-            self.receive_from(ctx_id);
-            self.lose_unexplained(ctx_id);
+    fn workers_ended(&mut self) -> io::Result<()> {
+        while let Some(Ended { child, status }) = self.world.workers.ended()? {
+            if let Some(ctx_id) = self.world.workers.context(child) {
+                // What it sent last may say why.
+                self.receive_from(ctx_id);
+                self.lose_unexplained(ctx_id);
+            }
+            if let Some(Unexplained { ctx_id, how }) = self.world.workers.reap(child, status) {
+                self.world.warn("context lost", format_args!("context {ctx_id} is lost: {how}"));
+            }
         }
-        if let Some(Unexplained { ctx_id, how }) = self.world.workers.reap(serial) {
-            self.world.warn("context lost", format_args!("context {ctx_id} is lost: {how}"));
-        }
+        Ok(())
+    }
+
+    /// Ends everything and waits for it.
+    fn end(mut self) {
+        self.end_session();
+        let Self { listen, world, .. } = self;
+        drop(listen);
+        world.workers.end_all();
     }
 
     /// A context cannot go on.
@@ -447,10 +471,9 @@ fn watch(epoll: &OwnedFd, fd: impl std::os::fd::AsFd, token: u64) -> io::Result<
     Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
 }
 
-/// Makes SIGTERM and SIGINT readable at the returned socket. If the process has not ended some seconds after the signal,
+/// Makes signals readable at the returned socket. If the process has not ended some seconds after the signal,
 /// because its frontend does not answer, it is ended hard; the workers go with it.
-fn watch_signals() -> io::Result<(UnixStream, std::thread::JoinHandle<()>)> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
+fn watch_signals(mut signals: Signals) -> io::Result<(UnixStream, std::thread::JoinHandle<()>)> {
     let (ours, theirs) = UnixStream::pair()?;
     let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
         if signals.forever().next().is_some() {

@@ -75,12 +75,12 @@ impl Listen {
         listener.set_nonblocking(true).map_err(failed)?;
         Ok(Self::Socket { listener, path: None })
     }
-}
 
-impl Drop for Listen {
-    fn drop(&mut self) {
-        if let Self::Socket { path: Some(path), .. } = self {
-            let _ = std::fs::remove_file(path);
+    /// The socket file that has to be removed in the end, if it is of our making. An absolute path.
+    pub fn made_at(&self) -> Option<PathBuf> {
+        match self {
+            Self::Socket { path: Some(path), .. } => std::path::absolute(path).ok(),
+            _ => None,
         }
     }
 }

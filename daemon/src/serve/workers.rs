@@ -1,16 +1,19 @@
 //! Worker processes: started, fed, and ended. A worker that does not end in time, or does not read what it is sent, is killed.
 
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
-use crate::ipc::{Channel, ReceiveError, SendError, ToDevice, ToWorker, WorkerSetup};
-use crate::sandbox::{self, Exe};
+use crate::ipc::{
+    Channel, ChildRole, DriverFamily, ReceiveError, SendError, ToDevice, ToWorker, WorkerSetup,
+};
+use crate::sandbox::{Ended, Launcher};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::SIGSYS;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::Child;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,13 +26,12 @@ const MESSAGES_PER_TURN: usize = 64;
 
 /// High bits of the epoll values that belong to workers; the low 32 are a worker's serial number.
 pub const CHANNEL_TOKEN: u64 = 1 << 32;
-/// As [`CHANNEL_TOKEN`], for the process itself.
-pub const PROCESS_TOKEN: u64 = 2 << 32;
 
 /// All workers of the VM.
 #[derive(Debug)]
 pub struct Workers {
-    exe: Exe,
+    launcher: Arc<Launcher>,
+    family: DriverFamily,
     gpu: GpuChoice,
     limits: ContextLimits,
     cache_key: CacheKey,
@@ -54,10 +56,11 @@ struct Worker {
     killed: bool,
 }
 
+/// A child of the launcher.
 #[derive(Debug)]
 struct Process {
-    child: Child,
-    pidfd: OwnedFd,
+    launcher: Arc<Launcher>,
+    serial: u32,
 }
 
 #[derive(Debug)]
@@ -92,7 +95,8 @@ pub enum FromWorker {
 impl Workers {
     /// No workers yet.
     pub fn new(
-        exe: Exe,
+        launcher: Arc<Launcher>,
+        family: DriverFamily,
         gpu: GpuChoice,
         limits: ContextLimits,
         cache_key: CacheKey,
@@ -100,7 +104,8 @@ impl Workers {
         epoll: Arc<OwnedFd>,
     ) -> Self {
         Self {
-            exe,
+            launcher,
+            family,
             gpu,
             limits,
             cache_key,
@@ -113,30 +118,20 @@ impl Workers {
         }
     }
 
-    /// Starts the worker of a context, which gets `page` to share with us.
+    /// Has the worker of a context started, which gets `page` to share with us. It can be sent to at once; if it does not come to life
+    /// it is heard of as gone.
     pub fn start(&mut self, ctx_id: ContextId, debug_name: String, page: BorrowedFd<'_>) -> io::Result<()> {
         let (channel, theirs) = Channel::pair()?;
-        let theirs = theirs.into_socket();
-        let process = Process::new(sandbox::spawn(&self.exe, "worker", &theirs)?)?;
-        drop(theirs);
-        let pid = process.child.id();
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
-        let watched = self
-            .watch(channel.as_fd(), CHANNEL_TOKEN | u64::from(serial))
-            .and_then(|()| self.watch(process.pidfd.as_fd(), PROCESS_TOKEN | u64::from(serial)));
+        self.watch(channel.as_fd(), CHANNEL_TOKEN | u64::from(serial))?;
+        self.launcher.launch(serial, ChildRole::Worker, self.family, &theirs.into_socket())?;
+        let process = Process { launcher: Arc::clone(&self.launcher), serial };
         let worker =
             Worker { serial, channel, process, backlog: VecDeque::new(), backlog_bytes: 0, killed: false };
-        if let Err(error) = watched {
-            let Worker { process, .. } = worker;
-            process.kill();
-            let kill_at = Instant::now();
-            self.ending.push_back(Ending { serial, process, kill_at, unexplained: None, killed: true });
-            return Err(error);
-        }
         self.contexts.insert(serial, ctx_id);
         self.running.insert(ctx_id, worker);
-        log::debug!(ctx_id = ctx_id.0, pid; "worker started");
+        log::debug!(ctx_id = ctx_id.0; "worker started");
         let setup =
             WorkerSetup { ctx_id, debug_name, gpu: self.gpu, limits: self.limits, cache_key: self.cache_key };
         self.send(ctx_id, ToWorker::Setup(setup), Some(page)).map_err(io::Error::other)
@@ -244,16 +239,28 @@ impl Workers {
         self.ending.iter_mut().take(surplus).for_each(Ending::kill);
     }
 
-    /// A worker process that was told to end has ended.
-    pub fn reap(&mut self, serial: u32) -> Option<Unexplained> {
+    /// A worker process that has ended, if one has.
+    ///
+    /// # Errors
+    ///
+    /// No worker is left, and none can be started any more.
+    pub fn ended(&self) -> io::Result<Option<Ended>> {
+        self.launcher.ended()
+    }
+
+    /// Forgets a worker process that was told to end and has ended so.
+    pub fn reap(&mut self, serial: u32, status: Result<ExitStatus, String>) -> Option<Unexplained> {
         let at = self.ending.iter().position(|ending| ending.serial == serial)?;
-        let mut ending = self.ending.remove(at)?;
-        let _ = epoll::delete(&self.epoll, &ending.process.pidfd);
-        let status = ending.process.child.wait();
+        let ending = self.ending.remove(at)?;
         let how = match status {
             _ if ending.killed => "its worker left the channel and had to be killed".to_owned(),
+            Ok(status) if status.signal() == Some(SIGSYS) => {
+                format!(
+                    "its worker ended ({status}): a system call not on its list, which --seccomp=log names"
+                )
+            }
             Ok(status) => format!("its worker ended ({status})"),
-            Err(error) => format!("its worker ended (unknown status: {error})"),
+            Err(reason) => format!("its worker could not be started: {reason}"),
         };
         ending.unexplained.map(|ctx_id| Unexplained { ctx_id, how })
     }
@@ -273,18 +280,21 @@ impl Workers {
         self.ending.make_contiguous().sort_by_key(|ending| ending.kill_at);
     }
 
-    /// Waits until every worker has ended; those that do not are killed.
-    pub fn end_all(&mut self) {
+    /// Waits until every worker has ended, and then the launcher; those that do not are killed.
+    pub fn end_all(mut self) {
         let running: Vec<_> = self.running.keys().copied().collect();
         running.into_iter().for_each(|ctx_id| self.end(ctx_id));
         let patience = Instant::now() + GRACE;
-        while !self.ending.is_empty() && Instant::now() < patience {
-            self.ending.retain_mut(|ending| matches!(ending.process.child.try_wait(), Ok(None)));
-            std::thread::sleep(Duration::from_millis(2));
+        while !self.ending.is_empty() {
+            let left = patience.saturating_duration_since(Instant::now());
+            // The launcher kills what is left when it ends.
+            let Ok(ended) = self.launcher.ended_within(left) else { break };
+            self.ending.retain(|ending| ending.serial != ended.child);
         }
-        for mut ending in self.ending.drain(..) {
-            ending.process.kill();
-            let _ = ending.process.child.wait();
+        let Self { launcher, ending, .. } = self;
+        drop(ending);
+        if let Some(launcher) = Arc::into_inner(launcher) {
+            launcher.finish();
         }
     }
 
@@ -331,20 +341,8 @@ impl Ending {
 }
 
 impl Process {
-    fn new(mut child: Child) -> io::Result<Self> {
-        match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Self { child, pidfd }),
-            Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(error.into())
-            }
-        }
-    }
-
     fn kill(&self) {
-        // A process that has ended already cannot be killed again.
-        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        self.launcher.kill(self.serial);
     }
 }
 

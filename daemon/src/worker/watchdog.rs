@@ -7,9 +7,9 @@
 use super::backend::Backend;
 use super::context::Context;
 use crate::ipc::ToDevice;
+use crate::sandbox::end_at_once;
 use crate::shm::StatusPage;
 use crate::vulkan::{ContextLost, Pulse};
-use rustix::process::{Signal, getpid, kill_process};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -58,9 +58,7 @@ impl Drop for Watchdog {
 
 /// Ends this process at once, without what drivers do at an exit.
 pub fn kill() {
-    let _ = kill_process(getpid(), Signal::KILL);
-    // Whoever is the first of its process namespace cannot be killed by itself.
-    std::process::abort()
+    end_at_once(1)
 }
 
 /// Looks until something has run too long; false at the end.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -176,12 +177,16 @@ impl PackageRoot {
         let text = format!(
             r#"{{"file_format_version": "1.0.1", "ICD": {{"library_path": {library:?}, "api_version": "1.4.0"}}}}"#
         );
-        if fs::read_to_string(&manifest).is_ok_and(|present| present == text) {
+        let is_readable =
+            |file: &Path| fs::metadata(file).is_ok_and(|file| file.permissions().mode() & 0o4 != 0);
+        if is_readable(&manifest) && fs::read_to_string(&manifest).is_ok_and(|present| present == text) {
             return Ok(manifest);
         }
         // Renamed into place: other tests may be reading it.
         let fresh = tempfile::NamedTempFile::new_in(&self.dir)?;
         fs::write(fresh.path(), text)?;
+        // Temporary files are private, and a driver may be loaded by another user.
+        fs::set_permissions(fresh.path(), fs::Permissions::from_mode(0o644))?;
         fresh.persist(&manifest)?;
         Ok(manifest)
     }

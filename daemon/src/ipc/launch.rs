@@ -1,0 +1,67 @@
+//! Messages between the device process and its launcher, which both are trusted: neither reads guest bytes for the other.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What a child is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChildRole {
+    /// Serves one context.
+    Worker,
+    /// Looks for GPUs.
+    Probe,
+}
+
+/// Which host driver a child is to load: it decides what the child can see and which system calls it may make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DriverFamily {
+    /// Whatever there is; for the probe.
+    Any,
+    /// Runs on the processor (lavapipe).
+    Software,
+    /// Mesa's drivers of real GPUs, through render nodes.
+    Mesa,
+    /// NVIDIA's own driver.
+    Nvidia,
+}
+
+/// Device process to launcher.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToLauncher {
+    /// Start a child. Descriptor: the socket that becomes its channel. Always answered by one [`FromLauncher::Ended`].
+    Start {
+        /// Chosen by the device process; no two live children have the same.
+        child: u32,
+        /// Its role.
+        role: ChildRole,
+        /// The driver it is to load.
+        family: DriverFamily,
+    },
+    /// Kill a child, if it still runs, and whatever it started.
+    Kill {
+        /// As given at its start.
+        child: u32,
+    },
+    /// Remove this socket file when the device process is gone, if it is still the same.
+    RemoveAtEnd {
+        /// An absolute path.
+        path: PathBuf,
+    },
+}
+
+/// Launcher to device process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FromLauncher {
+    /// First message: what of the sandbox cannot be had here, in words; nothing if it is complete.
+    Ready {
+        /// One entry for each part.
+        lacks: Vec<String>,
+    },
+    /// A child is gone.
+    Ended {
+        /// As given at its start.
+        child: u32,
+        /// Its status as `wait` tells it, or why it was not started.
+        status: Result<i32, String>,
+    },
+}

@@ -1,0 +1,268 @@
+//! How the launcher starts one child: what happens between fork and exec.
+
+use super::isolation::{Isolation, PARTS};
+use super::options::{Options, SandboxMode, SeccompMode};
+use super::policy::{Policy, View};
+use super::{limits, seccomp, sys};
+use crate::ipc::{ChildRole, DriverFamily};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
+use rustix::thread::UnshareFlags;
+use std::ffi::{CString, OsString};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// The program of all children, what each is told, and how each is isolated.
+#[derive(Debug)]
+pub struct Program {
+    file: OwnedFd,
+    options: Options,
+    log_level: String,
+    isolation: Isolation,
+    lacks: Vec<String>,
+    families: Vec<(DriverFamily, Surroundings)>,
+}
+
+/// What children of one family of drivers have around them.
+#[derive(Debug)]
+struct Surroundings {
+    view: View,
+    environment: Vec<CString>,
+}
+
+const FAMILIES: &[DriverFamily] =
+    &[DriverFamily::Any, DriverFamily::Software, DriverFamily::Mesa, DriverFamily::Nvidia];
+
+impl Program {
+    /// This program, or the one at `path`. Tries out what of the isolation works here.
+    pub fn new(path: Option<PathBuf>, options: Options, log_level: String) -> io::Result<Self> {
+        let path = path.as_deref().unwrap_or(Path::new("/proc/self/exe"));
+        let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let confined = options.sandbox != SandboxMode::None;
+        let families = FAMILIES.iter().map(|&family| Ok((family, Surroundings::new(family, confined)?)));
+        let families = families.collect::<io::Result<Vec<_>>>()?;
+        if rustix::process::geteuid().is_root() && confined {
+            families[0].1.view.private().for_each(|path| {
+                log::warn!(
+                    "{} is not for every user to read: workers, being nobody, do without",
+                    path.display()
+                );
+            });
+        }
+        let mut lacks = Vec::new();
+        let isolation = if confined {
+            rustix::thread::set_no_new_privs(true)?;
+            find_isolation(&families[0].1.view, &mut lacks)
+        } else {
+            Isolation::none()
+        };
+        if confined
+            && options.seccomp != SeccompMode::Off
+            && let Err(error) = try_out(Isolation::none(), &View::default(), true)
+        {
+            lacks.push(format!("filter of system calls ({error})"));
+        }
+        Ok(Self { file, options, log_level, isolation, lacks, families })
+    }
+
+    /// What of the sandbox cannot be had here, one entry for each part.
+    pub fn lacks(&self) -> Vec<String> {
+        self.lacks.clone()
+    }
+
+    fn surroundings(&self, family: DriverFamily) -> &Surroundings {
+        let found = self.families.iter().find(|(known, _)| *known == family);
+        found.map_or(&self.families[0].1, |(_, surroundings)| surroundings)
+    }
+
+    fn arguments(
+        &self,
+        role: ChildRole,
+        family: DriverFamily,
+        channel: &OwnedFd,
+    ) -> io::Result<Vec<CString>> {
+        let role = match role {
+            ChildRole::Worker => "worker",
+            ChildRole::Probe => "probe",
+        };
+        let family = match family {
+            DriverFamily::Any => "any",
+            DriverFamily::Software => "software",
+            DriverFamily::Mesa => "mesa",
+            DriverFamily::Nvidia => "nvidia",
+        };
+        let channel = channel.as_raw_fd().to_string();
+        let level = &self.log_level;
+        let fixed =
+            ["vhost-user-vulkan", role, "--channel-fd", &channel, "--log-level", level, "--family", family];
+        let all = fixed.into_iter().map(str::to_owned).chain(self.options.arguments());
+        Ok(all.map(CString::new).collect::<Result<_, _>>()?)
+    }
+}
+
+impl Surroundings {
+    fn new(family: DriverFamily, confined: bool) -> io::Result<Self> {
+        let policy = Policy::of(family).map_err(io::Error::other)?;
+        let kept = if confined { policy.environment() } else { std::env::vars_os().collect() };
+        let pair = |(mut name, value): (OsString, OsString)| {
+            name.push("=");
+            name.push(value);
+            CString::new(name.into_vec())
+        };
+        let environment = kept.into_iter().map(pair).collect::<Result<_, _>>()?;
+        Ok(Self { view: if confined { policy.view() } else { View::default() }, environment })
+    }
+}
+
+/// The whole isolation, or as much of it as this system allows; what lacks is named with the reason.
+fn find_isolation(view: &View, lacks: &mut Vec<String>) -> Isolation {
+    let none = Isolation::none();
+    let all = PARTS.iter().fold(none, |isolation, (_, part)| isolation.with(*part));
+    if try_out(all, view, false).is_ok() {
+        return all;
+    }
+    PARTS.iter().fold(none, |isolation, (name, part)| match try_out(isolation.with(*part), view, false) {
+        Ok(()) => isolation.with(*part),
+        Err(error) => {
+            lacks.push(format!("{name} ({error})"));
+            isolation
+        }
+    })
+}
+
+/// Sends a copy of this process there and back.
+fn try_out(isolation: Isolation, view: &View, filter: bool) -> io::Result<()> {
+    let (mut reader, writer) = io::pipe()?;
+    let pid = match sys::fork(isolation.at_birth())? {
+        sys::Fork::Parent(pid) => pid,
+        sys::Fork::Child => {
+            let confine = || match filter {
+                true => seccomp::confine(
+                    &Policy::of_init().map_err(io::Error::other)?.syscalls,
+                    SeccompMode::Kill,
+                ),
+                false => isolation.enter(view),
+            };
+            if let Err(error) = confine() {
+                report(writer, FAILED, error.to_string().as_bytes());
+            }
+            sys::end_at_once(0)
+        }
+    };
+    drop(writer);
+    let mut said = Vec::new();
+    reader.read_to_end(&mut said)?;
+    let status = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED)?;
+    match (reported(&said), status.and_then(|status| status.exit_status())) {
+        (Some(Err(reason)), _) => Err(io::Error::other(reason)),
+        (_, Some(0)) => Ok(()),
+        _ => Err(io::Error::other("a process died of it")),
+    }
+}
+
+/// Starts a child in a process group of its own; it is killed when the launcher ends. The reader tells, at its end, how it went
+/// ([`reported`]).
+pub fn start(
+    program: &Program,
+    role: ChildRole,
+    family: DriverFamily,
+    channel: &OwnedFd,
+) -> io::Result<(Pid, PipeReader)> {
+    let arguments = program.arguments(role, family, channel)?;
+    let (reader, writer) = io::pipe()?;
+    match sys::fork(program.isolation.at_birth())? {
+        sys::Fork::Parent(pid) => Ok((pid, reader)),
+        sys::Fork::Child => {
+            let error = become_child(program, program.surroundings(family), &arguments, channel, &writer);
+            report(writer, FAILED, error.to_string().as_bytes());
+            sys::end_at_once(1)
+        }
+    }
+}
+
+/// Goes through all steps; returns only if one fails.
+fn become_child(
+    program: &Program,
+    surroundings: &Surroundings,
+    arguments: &[CString],
+    channel: &OwnedFd,
+    writer: &PipeWriter,
+) -> io::Error {
+    let Program { file, isolation, options, .. } = program;
+    let prepare = || {
+        if options.sandbox != SandboxMode::None {
+            isolation.enter(&surroundings.view)?;
+        }
+        // After the user has changed, for then it would be forgotten.
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if isolation.namespaces.contains(UnshareFlags::NEWPID)
+            && let sys::Fork::Parent(pid) = sys::fork(UnshareFlags::empty())?
+        {
+            represent(pid, writer, options);
+        }
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        rustix::process::setpgid(None, None)?;
+        if options.sandbox != SandboxMode::None {
+            limits::set(isolation.namespaces.contains(UnshareFlags::NEWUSER))?;
+        }
+        Ok(())
+    };
+    match prepare() {
+        Ok(()) => sys::exec(file.as_fd(), arguments, &surroundings.environment, channel.as_raw_fd()),
+        Err(error) => error,
+    }
+}
+
+/// The life of the first process of a namespace: signals do not end such a process as they end others, so the program runs in a second
+/// one. When this one ends the kernel kills all that is left in the namespace.
+fn represent(program: Pid, writer: &PipeWriter, options: &Options) -> ! {
+    sys::close_all_but(writer.as_fd());
+    if options.seccomp == SeccompMode::Kill
+        && let Ok(Policy { syscalls, .. }) = Policy::of_init()
+    {
+        // One that lacks is named when the launcher begins.
+        let _ = seccomp::confine(&syscalls, SeccompMode::Kill);
+    }
+    loop {
+        match waitid(WaitId::Pid(program), WaitIdOptions::EXITED) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(Some(status)) => {
+                let _ = rustix::io::write(
+                    writer,
+                    &[[ENDED].as_slice(), &wait_status(&status).to_le_bytes()].concat(),
+                );
+                sys::end_at_once(0)
+            }
+            _ => sys::end_at_once(1),
+        }
+    }
+}
+
+/// In the form of `wait`.
+pub fn wait_status(status: &rustix::process::WaitIdStatus) -> i32 {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => (code & 0xff) << 8,
+        (None, Some(signal)) => signal & 0x7f,
+        (None, None) => 0xff << 8,
+    }
+}
+
+/// First byte of a report: the program was not started, and why; it has ended, and how.
+const FAILED: u8 = b'f';
+const ENDED: u8 = b'e';
+
+fn report(mut writer: PipeWriter, kind: u8, what: &[u8]) {
+    // If nobody hears it, nobody waits for it.
+    let _ = writer.write_all(&[&[kind], what].concat());
+}
+
+/// What a child reported: how the program ended, or why it was not started. Nothing if the child became the program.
+pub fn reported(report: &[u8]) -> Option<Result<i32, String>> {
+    match report.split_first()? {
+        (&FAILED, reason) => Some(Err(String::from_utf8_lossy(reason).into_owned())),
+        (&ENDED, status) => Some(Ok(i32::from_le_bytes(status.try_into().ok()?))),
+        _ => None,
+    }
+}

@@ -1,0 +1,161 @@
+//! The device process's side of its launcher. Knows no contexts: children have numbers.
+
+use super::{Options, sys};
+use crate::ipc::{Channel, ChildRole, DriverFamily, FromLauncher, ReceiveError, SendError, ToLauncher};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// A process that starts workers and probes for the device process, which may start none itself.
+#[derive(Debug)]
+pub struct Launcher {
+    channel: Channel,
+    /// What of the sandbox cannot be had here.
+    lacks: Vec<String>,
+    process: Mutex<Child>,
+}
+
+/// How a child came to its end.
+#[derive(Debug)]
+pub struct Ended {
+    /// As given at its start.
+    pub child: u32,
+    /// Its status, or why it was not started.
+    pub status: Result<ExitStatus, String>,
+}
+
+/// Time the launcher has to try out the sandbox, and to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Launcher {
+    /// Starts it, with this program (or the one in `exe`) for its children. To be called by the main thread.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started or does not answer.
+    pub fn start(options: &Options, exe: Option<&Path>, log_level: &str) -> io::Result<Self> {
+        let (channel, theirs) = Channel::pair()?;
+        let theirs = theirs.into_socket();
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("vhost-user-vulkan").arg("launcher");
+        command.arg("--channel-fd").arg(theirs.as_raw_fd().to_string()).args(["--log-level", log_level]);
+        command.args(options.arguments());
+        if let Some(exe) = exe {
+            command.arg("--exe").arg(exe);
+        }
+        command.stdin(Stdio::null()).process_group(0);
+        sys::keep_only(&mut command, &theirs);
+        let process = Mutex::new(command.spawn()?);
+        drop(theirs);
+        let mut launcher = Self { channel, lacks: Vec::new(), process };
+        match launcher.receive_within(PATIENCE)? {
+            FromLauncher::Ready { lacks } => launcher.lacks = lacks,
+            FromLauncher::Ended { .. } => {
+                return Err(io::Error::other("the launcher does not know how to begin"));
+            }
+        }
+        Ok(launcher)
+    }
+
+    /// What of the sandbox cannot be had on this system, a line for each part.
+    pub fn lacks(&self) -> &[String] {
+        &self.lacks
+    }
+
+    /// Starts a child that has `channel` as its only descriptor beyond standard input (empty), output and error. What becomes of
+    /// it is heard later.
+    pub fn launch(
+        &self,
+        child: u32,
+        role: ChildRole,
+        family: DriverFamily,
+        channel: &OwnedFd,
+    ) -> io::Result<()> {
+        self.send(&ToLauncher::Start { child, role, family }, Some(channel.as_fd()))
+    }
+
+    /// Kills a child, if it still runs.
+    pub fn kill(&self, child: u32) {
+        if let Err(error) = self.send(&ToLauncher::Kill { child }, None) {
+            // It takes its children along.
+            log::debug!(error:%; "the launcher is gone");
+        }
+    }
+
+    /// Has a socket file removed when this process is gone.
+    pub fn remove_at_end(&self, path: PathBuf) -> io::Result<()> {
+        self.send(&ToLauncher::RemoveAtEnd { path }, None)
+    }
+
+    /// A child that has ended, if one has.
+    ///
+    /// # Errors
+    ///
+    /// The launcher is gone, and every child with it.
+    pub fn ended(&self) -> io::Result<Option<Ended>> {
+        match self.channel.try_receive() {
+            Ok(Some((message, _))) => Self::ended_of(message).map(Some),
+            Ok(None) => Ok(None),
+            Err(error) => Err(gone(&error)),
+        }
+    }
+
+    /// As [`Self::ended`], waiting for it.
+    pub fn ended_within(&self, limit: Duration) -> io::Result<Ended> {
+        Self::ended_of(self.receive_within(limit)?)
+    }
+
+    /// Ends it and waits for that: it kills what still runs and removes what it was told to.
+    pub fn finish(self) {
+        let Self { channel, process, .. } = self;
+        drop(channel);
+        let Ok(mut process) = process.into_inner() else { return };
+        let patience = Instant::now() + PATIENCE;
+        while let Ok(None) = process.try_wait() {
+            if Instant::now() > patience {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn ended_of(message: FromLauncher) -> io::Result<Ended> {
+        match message {
+            FromLauncher::Ended { child, status } => {
+                Ok(Ended { child, status: status.map(ExitStatus::from_raw) })
+            }
+            FromLauncher::Ready { .. } => Err(io::Error::other("the launcher begins twice")),
+        }
+    }
+
+    fn send(&self, message: &ToLauncher, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        self.channel.send(message, fd).map_err(|error| match error {
+            SendError::Io(error) => error.into(),
+            error => io::Error::other(error),
+        })
+    }
+
+    fn receive_within(&self, limit: Duration) -> io::Result<FromLauncher> {
+        let mut ready = [PollFd::new(&self.channel, PollFlags::IN)];
+        let timeout = Timespec::try_from(limit).map_err(io::Error::other)?;
+        if poll(&mut ready, Some(&timeout))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.channel.receive().map(|(message, _)| message).map_err(|error| gone(&error))
+    }
+}
+
+fn gone(error: &ReceiveError) -> io::Error {
+    io::Error::other(format!("the launcher of workers is gone: {error}"))
+}
+
+impl AsFd for Launcher {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}

@@ -1,0 +1,195 @@
+//! The launcher: a small process that starts workers and probes for the device process.
+//!
+//! It exists so that the device process, which reads a hostile guest's requests, can be forbidden to open files and to execute
+//! programs. It reads no guest byte and loads no driver, and it has one thread, so that it may copy itself. It ends, with all its
+//! children, when the device process is gone.
+
+use super::child::{self, Program};
+use crate::ipc::{Channel, ChildRole, DriverFamily, FromLauncher, ReceiveError, SendError, ToLauncher};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Lives until the device process is gone.
+pub fn run(channel: Channel, program: &Program) -> ExitCode {
+    let mut launcher = Launcher { channel, children: Vec::new(), unsent: VecDeque::new(), at_end: None };
+    launcher.tell(FromLauncher::Ready { lacks: program.lacks() });
+    let result = launcher.serve(program);
+    launcher.end();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log::error!("the launcher of workers ends: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Launcher {
+    channel: Channel,
+    children: Vec<Started>,
+    /// What the device process has not read yet.
+    unsent: VecDeque<FromLauncher>,
+    at_end: Option<SocketFile>,
+}
+
+struct Started {
+    number: u32,
+    pidfd: OwnedFd,
+    /// Where the child says how it went; at its end once nobody holds it any more.
+    report: io::PipeReader,
+}
+
+/// A file to remove, unless another has taken its place.
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Launcher {
+    fn serve(&mut self, program: &Program) -> io::Result<()> {
+        loop {
+            let (hears, ended) = self.wait()?;
+            // Highest first, so that numbers stay right.
+            for at in ended.into_iter().rev() {
+                let Started { number, pidfd, report } = self.children.swap_remove(at);
+                let status = status(&pidfd, report);
+                self.tell(FromLauncher::Ended { child: number, status });
+            }
+            self.flush()?;
+            if hears && !self.obey_all(program)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Does what the device process has said; whether it is still there.
+    fn obey_all(&mut self, program: &Program) -> io::Result<bool> {
+        loop {
+            match self.channel.try_receive() {
+                Ok(Some((message, fd))) => self.obey(program, message, fd),
+                Ok(None) => return Ok(true),
+                Err(ReceiveError::Closed) => return Ok(false),
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+    }
+
+    /// Waits for something to do: whether the device process says something, and which children have ended.
+    fn wait(&self) -> io::Result<(bool, Vec<usize>)> {
+        let wanted = if self.unsent.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+        let mut ready = vec![PollFd::new(&self.channel, wanted)];
+        ready.extend(self.children.iter().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)));
+        loop {
+            match poll(&mut ready, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(_) => break,
+            }
+        }
+        let happened = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let ended = ready[1..].iter().enumerate().filter(|(_, fd)| happened(fd)).map(|(at, _)| at).collect();
+        Ok((ready[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR), ended))
+    }
+
+    fn obey(&mut self, program: &Program, message: ToLauncher, fd: Option<OwnedFd>) {
+        match message {
+            ToLauncher::Start { child, role, family } => {
+                if let Err(error) = self.start(program, child, role, family, fd) {
+                    self.tell(FromLauncher::Ended { child, status: Err(error.to_string()) });
+                }
+            }
+            ToLauncher::Kill { child } => {
+                for started in self.children.iter().filter(|started| started.number == child) {
+                    // One that has ended already cannot be killed again.
+                    let _ = pidfd_send_signal(&started.pidfd, Signal::KILL);
+                }
+            }
+            // Once, and said before the device process hears of a guest.
+            ToLauncher::RemoveAtEnd { path } if self.at_end.is_none() => {
+                if let Ok(metadata) = path.symlink_metadata() {
+                    self.at_end = Some(SocketFile { path, identity: (metadata.dev(), metadata.ino()) });
+                }
+            }
+            ToLauncher::RemoveAtEnd { .. } => {}
+        }
+    }
+
+    fn start(
+        &mut self,
+        program: &Program,
+        number: u32,
+        role: ChildRole,
+        family: DriverFamily,
+        channel: Option<OwnedFd>,
+    ) -> io::Result<()> {
+        let channel = channel.ok_or(io::ErrorKind::InvalidInput)?;
+        let (pid, report) = child::start(program, role, family, &channel)?;
+        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(error) => {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+                let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+                return Err(error.into());
+            }
+        };
+        log::debug!(pid:% = Pid::as_raw_nonzero(pid); "{role:?} started");
+        self.children.push(Started { number, pidfd, report });
+        Ok(())
+    }
+
+    fn tell(&mut self, message: FromLauncher) {
+        self.unsent.push_back(message);
+        // Whether the device process is gone is seen by the loop.
+        let _ = self.flush();
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while let Some(message) = self.unsent.front() {
+            match self.channel.try_send(message, None) {
+                Ok(()) => _ = self.unsent.pop_front(),
+                Err(SendError::Full) => break,
+                // Gone, which the next look at the channel tells as well.
+                Err(SendError::Io(_)) => self.unsent.clear(),
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn end(self) {
+        for child in &self.children {
+            let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
+        }
+        if let Some(SocketFile { path, identity }) = self.at_end
+            && path.symlink_metadata().is_ok_and(|now| (now.dev(), now.ino()) == identity)
+        {
+            let _ = std::fs::remove_file(path);
+        }
+        for child in self.children {
+            let _ = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);
+        }
+    }
+}
+
+/// How a child ended: as it reported, if it was not the program itself, or as the system tells.
+fn status(pidfd: &OwnedFd, mut report: io::PipeReader) -> Result<i32, String> {
+    let waited = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+    let mut said = Vec::new();
+    // It is at its end, for the child held the only other end.
+    let _ = report.read_to_end(&mut said);
+    if let Some(reported) = child::reported(&said) {
+        return reported;
+    }
+    match waited {
+        Ok(Some(status)) => Ok(child::wait_status(&status)),
+        _ => Err("its end was missed".to_owned()),
+    }
+}

@@ -1,0 +1,29 @@
+//! Limits on what one child may take of the system (`getrlimit`). Device memory and pinned memory are counted elsewhere.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io;
+
+/// Open descriptors of a child: two for each of the 65 536 resources that a context may see.
+pub const DESCRIPTORS: u64 = 131_072;
+/// Processes and threads of a child: rings, their helpers and the driver's. Counted in its own user namespace only.
+pub const THREADS: u64 = 2048;
+
+/// Limits this process and what it becomes. `counts_own` says that it is in a user namespace of its own.
+pub fn set(counts_own: bool) -> io::Result<()> {
+    let at_most = |resource, limit: u64| {
+        let Rlimit { current, maximum } = getrlimit(resource);
+        let lower = |present: Option<u64>| Some(present.map_or(limit, |present| present.min(limit)));
+        setrlimit(resource, Rlimit { current: lower(current), maximum: lower(maximum) })
+    };
+    // A core file has the guest's memory, and of a driver that a guest can crash there would be many.
+    at_most(Resource::Core, 0)?;
+    at_most(Resource::Nofile, DESCRIPTORS)?;
+    at_most(Resource::Memlock, 0)?;
+    at_most(Resource::Msgqueue, 0)?;
+    at_most(Resource::Nice, 0)?;
+    at_most(Resource::Rtprio, 0)?;
+    if counts_own {
+        at_most(Resource::Nproc, THREADS)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! What an operator can choose about confinement.
+
+/// `--sandbox`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SandboxMode {
+    /// Everything, or the daemon does not start.
+    #[default]
+    Strict,
+    /// What the system offers; what lacks is said once, loudly.
+    Degraded,
+    /// Nothing.
+    None,
+}
+
+/// `--seccomp`: what becomes of a process that makes a system call outside of its list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SeccompMode {
+    /// It is killed.
+    #[default]
+    Kill,
+    /// The call is named in the log and goes on: to learn what a new driver needs. No protection.
+    Log,
+    /// There is no list.
+    Off,
+}
+
+/// All of it, passed down from process to process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Namespaces, root, rights.
+    pub sandbox: SandboxMode,
+    /// System calls.
+    pub seccomp: SeccompMode,
+}
+
+impl Options {
+    /// As the command line that this was parsed from.
+    pub fn arguments(&self) -> Vec<String> {
+        let sandbox = match self.sandbox {
+            SandboxMode::Strict => "strict",
+            SandboxMode::Degraded => "degraded",
+            SandboxMode::None => "none",
+        };
+        let seccomp = match self.seccomp {
+            SeccompMode::Kill => "kill",
+            SeccompMode::Log => "log",
+            SeccompMode::Off => "off",
+        };
+        vec![format!("--sandbox={sandbox}"), format!("--seccomp={seccomp}")]
+    }
+}

@@ -1,0 +1,119 @@
+//! What a process does to itself before it reads a hostile byte: it gives up the right to gain privileges, to be looked into, to reach
+//! files and sockets beyond its view (Landlock), and to make system calls beyond its list.
+
+use super::options::{Options, SandboxMode, SeccompMode};
+use super::policy::{Policy, Use, View};
+use super::seccomp;
+use crate::ipc::DriverFamily;
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use std::io;
+
+/// Confines a worker or a probe, which has one thread yet, for a driver of this family. What it needs to start with, such as its
+/// channel, is open.
+///
+/// # Errors
+///
+/// The system refuses what it offers.
+pub fn seal_child(options: &Options, family: DriverFamily) -> io::Result<()> {
+    if options.sandbox == SandboxMode::None {
+        return Ok(());
+    }
+    let policy = Policy::of(family).map_err(io::Error::other)?;
+    rustix::thread::set_no_new_privs(true)?;
+    // Nobody with the same user may trace it or open its memory. Programs that are executed begin without.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    restrict(&policy.view())?;
+    lay_filter(policy, options)
+}
+
+/// Confines the device process, which has one thread yet, has opened what it listens to, and has its launcher.
+///
+/// # Errors
+///
+/// The system refuses what it offers.
+pub fn seal_device_process(options: &Options) -> io::Result<()> {
+    if options.sandbox == SandboxMode::None {
+        return Ok(());
+    }
+    let policy = Policy::of_device_process().map_err(io::Error::other)?;
+    drop_capabilities()?;
+    rustix::thread::set_no_new_privs(true)?;
+    restrict(&View::default())?;
+    lay_filter(policy, options)
+}
+
+/// Gives up every capability for good, whatever is executed.
+///
+/// # Errors
+///
+/// The system refuses.
+pub fn drop_capabilities() -> io::Result<()> {
+    use rustix::thread::{CapabilitySet, CapabilitySets};
+    for capability in CapabilitySet::all().iter() {
+        // Without the right to do so there is nothing that could be gained.
+        let _ = rustix::thread::remove_capability_from_bounding_set(capability);
+    }
+    let none = CapabilitySet::empty();
+    let _ = rustix::thread::clear_ambient_capability_set();
+    Ok(rustix::thread::set_capabilities(
+        None,
+        CapabilitySets { effective: none, permitted: none, inheritable: none },
+    )?)
+}
+
+fn lay_filter(Policy { mut syscalls, .. }: Policy, options: &Options) -> io::Result<()> {
+    // abort() signals its own thread; no other process may be signalled so.
+    let own = u64::from(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs());
+    syscalls.when.push(super::policy::When {
+        call: "tgkill".into(),
+        argument: 0,
+        mask: u64::MAX,
+        is: vec![own],
+    });
+    match seccomp::confine(&syscalls, options.seccomp) {
+        Err(error) if options.sandbox == SandboxMode::Degraded && options.seccomp == SeccompMode::Kill => {
+            log::warn!(error:%; "DEGRADED SANDBOX: system calls are not filtered");
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// Nothing but the view can be opened, and nothing of it written or executed, wherever the root is; no connection to or from a network
+/// or another process's abstract socket, no signal to another. As far as the kernel knows how.
+fn restrict(view: &View) -> io::Result<()> {
+    let abi = ABI::V6;
+    let best = CompatLevel::BestEffort;
+    let read = AccessFs::from_read(abi) & !AccessFs::Execute;
+    let talk = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+    let mut ruleset = landlock::Ruleset::default()
+        .set_compatibility(best)
+        .handle_access(AccessFs::from_all(abi))
+        .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(abi)))
+        .and_then(|ruleset| ruleset.scope(Scope::from_all(abi)))
+        .and_then(|ruleset| ruleset.create())
+        .map_err(io::Error::other)?;
+    if view.procfs
+        && let Ok(path) = PathFd::new("/.process")
+    {
+        ruleset = ruleset.add_rule(PathBeneath::new(path, read)).map_err(io::Error::other)?;
+    }
+    for part in &view.shown {
+        let Ok(path) = PathFd::new(&part.path) else { continue };
+        let allowed = match part.used {
+            Use::Device => talk,
+            _ if part.path.is_dir() => read,
+            _ => AccessFs::ReadFile.into(),
+        };
+        ruleset = ruleset.add_rule(PathBeneath::new(path, allowed)).map_err(io::Error::other)?;
+    }
+    let restricted = ruleset.restrict_self().map_err(io::Error::other)?;
+    if restricted.ruleset == RulesetStatus::NotEnforced {
+        log::debug!("the kernel has no Landlock");
+    }
+    Ok(())
+}
