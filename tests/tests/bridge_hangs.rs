@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use protocol::cursor::Writer;
 use protocol::ids::RingIdx;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
@@ -15,7 +16,7 @@ use tests::clients::Setup;
 use tests::daemon::{Daemon, Holdings, eventually, is_alive, waiting_time};
 use tests::guest::PATIENCE;
 use tests::guest::device::Device as Guest;
-use tests::guest::ring::{ASYNC, REPLY};
+use tests::guest::ring::{ASYNC, REPLY, encode};
 use tests::packages::{ClientRoot, Device, Suite};
 use tests::program::{Background, succeed};
 
@@ -209,22 +210,66 @@ fn a_submission_that_waits_for_what_comes_late_is_left_alone() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn a_device_destroyed_below_a_submission_that_waits_for_ever_ends_with_its_context() -> Result<()> {
-    let daemon = Daemon::start_with(&[])?;
-    let mut guest = timelines(&daemon)?;
-    wait_before_signal(&mut guest)?;
-    let (device, context) = (guest.device, guest.context);
-    guest.ring.command(|w| venus::DestroyDevice { device }.encode(ASYNC, w))?;
+/// A ring whose thread waits in the driver for what never comes: its monitor says that it lives, others are served, and it ends when
+/// it is destroyed.
+fn ring_blocks_and_ends(
+    daemon: &Daemon,
+    guest: &mut Guest,
+    wait: impl FnOnce(&mut Writer<'_>),
+) -> Result<()> {
+    let seqno = guest.ring.command(wait)?;
     let other = guest.gpu().create_context("other")?;
     guest.gpu().submit_fenced(other, RingIdx(0), &[]).wait(PATIENCE)?;
     thread::sleep(Duration::from_millis(500));
     guest.ring.clear_alive();
     let alive = || guest.ring.status().contains(venus::RingStatusFlagsMESA::ALIVE);
-    ensure!(eventually(PATIENCE, alive), "the monitor is blocked, too");
-    let start = Instant::now();
-    guest.gpu().destroy_context(context)?;
-    daemon.wait_for_workers(1)?;
-    println!("ended within {:?}", start.elapsed());
-    Ok(())
+    ensure!(eventually(PATIENCE, alive), "the monitor is blocked, too\n{}", daemon.log());
+    ensure!(guest.ring.head() != seqno, "it does not wait at all\n{}", daemon.log());
+    let destroy = encode(|w| venus::DestroyRingMESA { ring: guest.ring.id() }.encode(ASYNC, w));
+    let destroyed = guest.gpu().submit_fenced(guest.context, RingIdx(0), &destroy);
+    ensure!(destroyed.arrives_within(PATIENCE), "the wait cannot be ended\n{}", daemon.log());
+    ensure!(!daemon.log().contains("is lost"), "{}", daemon.log());
+    guest.gpu().destroy_context(guest.context)?;
+    daemon.wait_for_workers(1).map(drop)
+}
+
+#[test]
+fn a_device_destroyed_below_a_submission_that_waits_for_ever_blocks_nobody_else() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let mut guest = timelines(&daemon)?;
+    wait_before_signal(&mut guest)?;
+    let device = guest.device;
+    ring_blocks_and_ends(&daemon, &mut guest, |w| venus::DestroyDevice { device }.encode(ASYNC, w))
+}
+
+#[test]
+fn a_wait_for_a_query_that_nobody_ends_blocks_nobody_else() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let mut guest = timelines(&daemon)?;
+    let (device, query_pool) = (guest.device, venus::QueryPool(guest.new_id()));
+    let info = venus::QueryPoolCreateInfo {
+        query_type: venus::QueryType::TIMESTAMP,
+        query_count: 1,
+        ..Default::default()
+    };
+    guest.call(|w| {
+        venus::CreateQueryPool { device, p_create_info: Some(&info), p_query_pool: Some(&query_pool) }
+            .encode(REPLY, w);
+    })?;
+    ring_blocks_and_ends(&daemon, &mut guest, |w| {
+        let (flags, data) = (venus::QueryResultFlags::WAIT, [0; 8]);
+        let (first_query, query_count, data_size, stride) = (0, 1, 8, 8);
+        let p_data = Some(&data[..]);
+        venus::GetQueryPoolResults {
+            device,
+            query_pool,
+            first_query,
+            query_count,
+            data_size,
+            p_data,
+            stride,
+            flags,
+        }
+        .encode(ASYNC, w);
+    })
 }

@@ -91,6 +91,7 @@ impl Queue {
                 device.markers.give(&device.ash, vec![marker]);
                 return Ok(result);
             }
+            submission.taken();
         }
         Ok(vk::Result::SUCCESS.as_raw())
     }

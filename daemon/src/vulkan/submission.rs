@@ -23,6 +23,8 @@ pub struct Submission {
     pub marker: u64,
     /// What it waits for before it runs.
     waits: Vec<Wait>,
+    /// The driver has taken it. Before, nobody else may name its marker (Vulkan 3.6, of vkQueueSubmit's fence).
+    taken: AtomicBool,
     complete: Completion,
 }
 
@@ -92,7 +94,12 @@ impl Look {
 impl Submission {
     /// One that is about to be submitted.
     pub fn new(marker: u64, waits: Vec<Wait>) -> Arc<Self> {
-        Arc::new(Self { marker, waits, complete: Completion::default() })
+        Arc::new(Self { marker, waits, taken: AtomicBool::new(false), complete: Completion::default() })
+    }
+
+    /// The driver has taken it, and will signal its marker.
+    pub fn taken(&self) {
+        self.taken.store(true, Ordering::Release);
     }
 
     /// To be asked later whether it is complete.
@@ -136,7 +143,10 @@ impl Submissions {
     /// Takes out what is complete; hands out the markers, which are free now.
     pub fn collect(&mut self, driver: &impl Driver, now: Instant) -> Vec<u64> {
         let mut free = Vec::new();
-        while let Some(first) = self.pending.front().filter(|first| driver.is_signalled(first.marker)) {
+        let is_complete = |first: &&Arc<Submission>| {
+            first.taken.load(Ordering::Acquire) && driver.is_signalled(first.marker)
+        };
+        while let Some(first) = self.pending.front().filter(is_complete) {
             first.complete.0.store(true, Ordering::Release);
             free.push(first.marker);
             self.pending.pop_front();

@@ -21,6 +21,13 @@ impl Driver for Fake {
 
 const STEP: Duration = Duration::from_millis(50);
 
+/// Submits to a driver that takes it.
+fn submit(queue: &mut Submissions, marker: u64, waits: Vec<Wait>, now: Instant) {
+    let submission = Submission::new(marker, waits);
+    queue.begin(Arc::clone(&submission), now);
+    submission.taken();
+}
+
 /// Looks at the queues every 50 ms for a while; answers what the last look found.
 fn watch(queues: &mut [&mut Submissions], driver: &Fake, now: &mut Instant, time: Duration) -> Look {
     let end = *now + time;
@@ -52,9 +59,9 @@ fn time_counts_from_the_submission_or_from_the_end_of_the_one_before() {
     let (mut now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
     now += 9 * SECOND;
-    queue.begin(Submission::new(1, vec![]), now);
+    submit(&mut queue, 1, vec![], now);
     assert_eq!(watch(&mut [&mut queue], &driver, &mut now, SECOND), ran(SECOND));
-    queue.begin(Submission::new(2, vec![]), now);
+    submit(&mut queue, 2, vec![], now);
     assert_eq!(watch(&mut [&mut queue], &driver, &mut now, SECOND), ran(2 * SECOND));
     driver.signalled.insert(1);
     assert_eq!(watch(&mut [&mut queue], &driver, &mut now, STEP), ran(Duration::ZERO));
@@ -67,7 +74,7 @@ fn time_counts_from_the_submission_or_from_the_end_of_the_one_before() {
 fn many_short_submissions_are_not_one_long() {
     let (mut now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
-    (0..100).for_each(|marker| queue.begin(Submission::new(marker, vec![]), now));
+    (0..100).for_each(|marker| submit(&mut queue, marker, vec![], now));
     for marker in 0..100 {
         assert!(watch(&mut [&mut queue], &driver, &mut now, SECOND) <= ran(SECOND));
         driver.signalled.insert(marker);
@@ -85,7 +92,7 @@ impl PartialOrd for Look {
 fn waiting_for_a_value_is_not_running_and_time_counts_once_it_is_reached() {
     let (mut now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
-    queue.begin(Submission::new(1, vec![timeline(5)]), now);
+    submit(&mut queue, 1, vec![timeline(5)], now);
     assert_eq!(watch(&mut [&mut queue], &driver, &mut now, 3600 * SECOND), BLOCKED);
     driver.values.insert(7, 4);
     assert_eq!(watch(&mut [&mut queue], &driver, &mut now, SECOND), BLOCKED);
@@ -99,7 +106,8 @@ fn what_waits_for_another_queue_leaves_the_blame_there() {
     let (mut first, mut second) = (Submissions::new(now), Submissions::new(now));
     let blocker = Submission::new(1, vec![timeline(1)]);
     first.begin(Arc::clone(&blocker), now);
-    second.begin(Submission::new(2, vec![Wait::Signalled(blocker.completion())]), now);
+    blocker.taken();
+    submit(&mut second, 2, vec![Wait::Signalled(blocker.completion())], now);
     assert_eq!(watch(&mut [&mut first, &mut second], &driver, &mut now, 60 * SECOND), BLOCKED);
     driver.values.insert(7, 1);
     watch(&mut [&mut first, &mut second], &driver, &mut now, SECOND);
@@ -117,7 +125,7 @@ fn a_signal_that_the_driver_refused_blocks_nobody() {
     let (mut first, mut second) = (Submissions::new(now), Submissions::new(now));
     let refused = Submission::new(1, vec![]);
     first.begin(Arc::clone(&refused), now);
-    second.begin(Submission::new(2, vec![Wait::Signalled(refused.completion())]), now);
+    submit(&mut second, 2, vec![Wait::Signalled(refused.completion())], now);
     first.withdraw(&refused);
     assert_eq!(watch(&mut [&mut first, &mut second], &driver, &mut now, SECOND), ran(SECOND));
 }
@@ -126,9 +134,21 @@ fn a_signal_that_the_driver_refused_blocks_nobody() {
 fn time_in_which_nobody_looked_does_not_count() {
     let (mut now, driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
-    queue.begin(Submission::new(1, vec![]), now);
+    submit(&mut queue, 1, vec![], now);
     now += 3600 * SECOND;
     assert_eq!(queue.look(&driver, now), ran(GAP_MAX));
     queue.restart();
     assert_eq!(queue.look(&driver, now), ran(Duration::ZERO));
+}
+
+#[test]
+fn a_marker_is_not_asked_for_while_the_driver_submits_it_and_that_time_counts() {
+    let (mut now, mut driver) = (Instant::now(), Fake::default());
+    let mut queue = Submissions::new(now);
+    let submission = Submission::new(1, vec![]);
+    queue.begin(Arc::clone(&submission), now);
+    driver.signalled.insert(1);
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, SECOND), ran(SECOND));
+    submission.taken();
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, STEP), Look::default());
 }
