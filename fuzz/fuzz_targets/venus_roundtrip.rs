@@ -1,4 +1,4 @@
 //! Venus commands, decoded, encoded and decoded again.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| protocol::venus::fuzzing::fuzz_roundtrip(bytes));
+fuzz::target!(protocol::venus::fuzzing::fuzz_roundtrip);

@@ -3,14 +3,16 @@
 use protocol::{spirv, venus, virtio_gpu};
 use std::{fs, path::Path};
 
-fn replay(target: &str, check: fn(&[u8])) {
+fn replay(target: &str, check: fn(&[u8]) -> usize) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
     let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(!files.is_empty(), "{target} has no seeds");
+    let mut found = 0;
     for file in files {
         println!("{}", file.display());
-        check(&fs::read(file).unwrap());
+        found += check(&fs::read(file).unwrap());
     }
+    assert_ne!(found, 0, "nothing in the seeds of {target} decodes");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Entry points for fuzzing the Venus codec and the arithmetic of rings: hostile bytes in, and a panic only where there is a bug.
 //!
-//! `fuzz/` feeds them new bytes, `tests/fuzz_corpus.rs` the committed ones. Nothing here is part of the daemon.
+//! `fuzz/` feeds them new bytes, `tests/fuzz_corpus.rs` the committed ones. Nothing here is part of the daemon. Each answers how many
+//! commands it found in its bytes.
 
 use super::generated::{Command, CommandFlagsEXT, Reply, RingCreateInfoMESA};
 use super::ring::{RingLayout, has_reached};
@@ -15,16 +16,16 @@ use std::ops::Range;
 const ARENA_BYTES: usize = 16 << 20;
 
 /// Decodes command after command the way an executor does: each with fresh limits and an arena that is used again.
-pub fn fuzz_stream(bytes: &[u8]) {
+pub fn fuzz_stream(bytes: &[u8]) -> usize {
     in_turn(bytes, |bytes, arena| {
         let mut reader = Reader::new(bytes, arena);
         stream::next(&mut reader).ok()??;
         Some(reader.offset())
-    });
+    })
 }
 
 /// What decodes is the same after encoding and decoding it again.
-pub fn fuzz_roundtrip(bytes: &[u8]) {
+pub fn fuzz_roundtrip(bytes: &[u8]) -> usize {
     in_turn(bytes, |bytes, arena| {
         let mut reader = Reader::new(bytes, arena);
         let (header, command) = stream::next(&mut reader).ok()??;
@@ -38,11 +39,11 @@ pub fn fuzz_roundtrip(bytes: &[u8]) {
         assert_same(&command, &same);
         assert_eq!(command_bytes(&same, header.flags), written);
         Some(written.len())
-    });
+    })
 }
 
 /// The same for replies, which a driver would read.
-pub fn fuzz_reply(bytes: &[u8]) {
+pub fn fuzz_reply(bytes: &[u8]) -> usize {
     in_turn(bytes, |bytes, arena| {
         let number = i32::from_le_bytes(*bytes.first_chunk()?);
         let (reply, length) = decode_reply(number, bytes, arena).ok()?;
@@ -53,14 +54,14 @@ pub fn fuzz_reply(bytes: &[u8]) {
         assert_same(&reply, &same);
         assert_eq!(reply_bytes(&same), written);
         Some(length)
-    });
+    })
 }
 
 /// Whatever a guest writes into a create info and into the counters, every range lies in the resource. The bytes are the
 /// members of `VkRingCreateInfoMESA`, the resource's length, the device's position, the bytes pending, and an extra offset.
-pub fn fuzz_ring_layout(bytes: &[u8]) {
+pub fn fuzz_ring_layout(bytes: &[u8]) -> usize {
     let arena = Arena::new(4096);
-    let _ = ring_layout(&mut Reader::new(bytes, &arena));
+    usize::from(ring_layout(&mut Reader::new(bytes, &arena)).is_ok())
 }
 
 fn ring_layout(r: &mut Reader<'_>) -> Result<(), DecodeError> {
@@ -93,15 +94,18 @@ fn ring_layout(r: &mut Reader<'_>) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Calls `step` until it finds nothing valid; it answers how many bytes it used.
-fn in_turn(mut bytes: &[u8], step: impl Fn(&[u8], &Arena) -> Option<usize>) {
+/// Calls `step` until it finds nothing valid, and counts; it answers how many bytes it used.
+fn in_turn(mut bytes: &[u8], step: impl Fn(&[u8], &Arena) -> Option<usize>) -> usize {
     let mut arena = Arena::new(ARENA_BYTES);
+    let mut found = 0;
     while let Some(length) = step(bytes, &arena) {
         assert!(length > 0, "no progress");
         assert!(arena.allocated_bytes() <= ARENA_BYTES);
         bytes = &bytes[length..];
         arena.reset();
+        found += 1;
     }
+    found
 }
 
 fn decode_reply<'a>(

@@ -5,10 +5,10 @@ use super::{Command, CommandLimits, Header};
 /// Small enough that a fuzzer reaches them.
 const LIMITS: CommandLimits = CommandLimits { backing_entries: 16, submit_bytes: 256 };
 
-/// A request keeps to the limits and is the same after encoding and decoding it again.
-pub fn fuzz_command(bytes: &[u8]) {
-    let Some(header) = Header::decode(bytes) else { return };
-    let Ok(command) = Command::decode(&header, bytes, &LIMITS) else { return };
+/// A request keeps to the limits and is the same after encoding and decoding it again. Answers whether it was one: 0 or 1.
+pub fn fuzz_command(bytes: &[u8]) -> usize {
+    let Some(header) = Header::decode(bytes) else { return 0 };
+    let Ok(command) = Command::decode(&header, bytes, &LIMITS) else { return 0 };
     match command {
         Command::Submit3d { data } => assert!(data.len() <= LIMITS.submit_bytes as usize),
         Command::ResourceAttachBacking { entries, .. } | Command::ResourceCreateBlob { entries, .. } => {
@@ -22,4 +22,5 @@ pub fn fuzz_command(bytes: &[u8]) {
     assert_eq!((same_header.context(), same_header.fence()), (header.context(), header.fence()));
     let same = Command::decode(&same_header, &written, &LIMITS).expect("encoded commands decode");
     assert_eq!(same, command);
+    1
 }
