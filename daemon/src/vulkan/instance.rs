@@ -36,11 +36,8 @@ impl std::fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// Loads the host's Vulkan loader and makes an instance.
-    pub fn new() -> Result<Self, Fault> {
-        // SAFETY: the loader is the system's own; loading it runs its constructors and nothing of the guest's.
-        let entry = unsafe { ash::Entry::load() }
-            .map_err(|e| Fault::lost(format!("cannot load the Vulkan loader: {e}")))?;
+    /// Makes an instance.
+    pub fn new(entry: ash::Entry) -> Result<Self, Fault> {
         let application = vk::ApplicationInfo::default()
             .application_name(c"vhost-user-vulkan")
             .api_version(loader_version(&entry).min(API_VERSION));
@@ -73,6 +70,12 @@ impl Drop for Instance {
         // SAFETY: every child holds an `Arc` of this instance, so none is left.
         unsafe { self.ash.destroy_instance(None) }
     }
+}
+
+/// Loads the host's Vulkan loader.
+pub fn load_entry() -> Result<ash::Entry, Fault> {
+    // SAFETY: the loader is the system's own; loading it runs its constructors and nothing of the guest's.
+    unsafe { ash::Entry::load() }.map_err(|e| Fault::lost(format!("cannot load the Vulkan loader: {e}")))
 }
 
 fn loader_version(entry: &ash::Entry) -> u32 {
@@ -122,7 +125,7 @@ pub fn create_instance<'a>(
     c: &venus::CreateInstance<'a>,
 ) -> Result<venus::CreateInstanceReply<'a>, Fault> {
     let Some(id) = c.p_instance else { return Err(Fault::lost("vkCreateInstance without an id")) };
-    let instance = Arc::new(Instance::new()?);
+    let instance = Arc::new(Instance::new(call.renderer.entry.clone())?);
     let object = Object {
         kind: venus::Instance::KIND,
         raw: instance.raw(),

@@ -26,6 +26,8 @@ mod descriptor_pool;
 mod device;
 mod error;
 mod extensions;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 // Generated code cannot carry comments; its `unsafe` blocks are calls under the invariants above. Its format is the generator's.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "argued once, at the head of this module")]
 #[allow(clippy::too_many_lines, clippy::missing_transmute_annotations, reason = "one line per member or function")]

@@ -173,6 +173,19 @@ impl Objects {
         self.0.write().entries.clear();
     }
 
+    /// The live objects of a kind, oldest ids first.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn ids(&self, kind: ObjectType) -> Vec<u64> {
+        let table = self.read();
+        let of_kind = |(id, entry): (&u64, &Entry)| match entry {
+            Entry::Live(object) if object.kind == kind => Some(*id),
+            _ => None,
+        };
+        let mut ids: Vec<u64> = table.entries.iter().filter_map(of_kind).collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// The encoding of the command that created an object, if it lives.
     pub fn created_by(&self, id: u64) -> Option<Box<[u8]>> {
         match self.read().entries.get(&id) {

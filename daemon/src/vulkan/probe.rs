@@ -1,6 +1,6 @@
 //! What GPUs there are and whether guests can use them. Runs in a process of its own, because it loads every driver.
 
-use super::instance::Instance;
+use super::instance::{Instance, load_entry};
 use super::memory::try_out;
 use super::physical_device::{device_uuid, host_extensions};
 use crate::config::GpuInfo;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 ///
 /// No Vulkan loader or no driver at all, in words.
 pub fn probe() -> Result<Vec<GpuInfo>, String> {
-    let instance = Arc::new(Instance::new().map_err(|fault| match fault {
+    let instance = Arc::new(load_entry().and_then(Instance::new).map_err(|fault| match fault {
         super::error::Fault::Lost(lost) => lost.reason,
         super::error::Fault::Failed(result) => {
             format!("no Vulkan driver answers: {:?}", vk::Result::from_raw(result))

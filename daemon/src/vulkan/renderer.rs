@@ -5,7 +5,7 @@ use super::cancel::Cancel;
 use super::device::Device;
 use super::error::{ContextLost, Fault};
 use super::generated;
-use super::instance::{API_VERSION, Instance};
+use super::instance::{API_VERSION, Instance, load_entry};
 use super::memory::{self, Exported, ResourceTable};
 use super::objects::{Objects, State};
 use super::pulse::Pulse;
@@ -21,6 +21,8 @@ use std::time::Instant;
 
 /// Executes commands for one context.
 pub struct Renderer {
+    /// Where instances come from.
+    pub(super) entry: ash::Entry,
     /// The GPU.
     pub(super) gpu: GpuChoice,
     /// What pipeline caches are authenticated with.
@@ -51,12 +53,25 @@ impl Renderer {
         cache_key: CacheKey,
         resources: Arc<dyn ResourceTable>,
     ) -> Result<Self, ContextLost> {
-        let instance = Instance::new().map_err(|fault| match fault {
-            Fault::Lost(lost) => lost,
-            Fault::Failed(result) => ContextLost::new(format!("the driver refuses an instance ({result})")),
-        })?;
+        Self::on(load_entry().map_err(no_driver)?, gpu, limits, cache_key, resources)
+    }
+
+    /// Serves on the driver behind `entry`.
+    ///
+    /// # Errors
+    ///
+    /// It makes no instance.
+    pub fn on(
+        entry: ash::Entry,
+        gpu: GpuChoice,
+        limits: ContextLimits,
+        cache_key: CacheKey,
+        resources: Arc<dyn ResourceTable>,
+    ) -> Result<Self, ContextLost> {
+        let instance = Instance::new(entry.clone()).map_err(no_driver)?;
         let api_version = instance.loader_version().min(API_VERSION);
         Ok(Self {
+            entry,
             gpu,
             cache_key,
             api_version,
@@ -164,6 +179,13 @@ impl Renderer {
             self.destroy_device(&device);
         }
         self.objects.clear();
+    }
+}
+
+fn no_driver(fault: Fault) -> ContextLost {
+    match fault {
+        Fault::Lost(lost) => lost,
+        Fault::Failed(result) => ContextLost::new(format!("the driver refuses an instance ({result})")),
     }
 }
 

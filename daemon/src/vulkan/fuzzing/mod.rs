@@ -1,0 +1,158 @@
+//! Entry point for fuzzing the execution of commands: hostile streams against a driver that does nothing but looks closely.
+//!
+//! Everything from the decoder's values to the reply runs as in a worker: lowering, the object table with its tombstones, spoilt
+//! recordings, pools, memory, raising. The driver ([`null_driver`]) panics when it is given a handle that it has not made, or not any more,
+//! and when something is left in the end.
+
+#[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
+mod null_driver;
+mod null_state;
+mod stream;
+
+use super::error::ContextLost;
+use super::memory::{ResourceMemory, ResourceTable};
+use super::{Cancel, Renderer};
+use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryTrial, Queues};
+pub use null_state::Exclusive;
+use protocol::cursor::{Arena, Limits, Reader, Writer};
+use protocol::venus::generated::Command;
+use protocol::venus::stream::Header;
+use std::sync::Arc;
+use stream::Composer;
+
+/// Small enough that a fuzzer reaches them.
+pub const LIMITS: ContextLimits =
+    ContextLimits { objects: 512, rings: 4, command_bytes: 1 << 20, arena_bytes: 16 << 20 };
+
+/// The key of pipeline caches.
+pub const CACHE_KEY: CacheKey = CacheKey([0; 32]);
+
+/// Bytes of the reply window.
+const REPLY_BYTES: usize = 64 << 10;
+
+/// Commands of one input: a fuzzer gains nothing from more.
+const COMMANDS_MAX: usize = 4096;
+
+/// Executes what the bytes stand for and answers how many commands were executed without an error. The first byte says what follows: a
+/// stream as it is, where an error ends the context as it does in a worker; or a recipe, of which commands are composed that can be
+/// executed mostly (see [`stream`]).
+pub fn fuzz_execute(bytes: &[u8]) -> usize {
+    let Some((&mode, bytes)) = bytes.split_first() else { return 0 };
+    let (&seed, bytes) = bytes.split_first_chunk::<8>().unwrap_or((&[0; 8], bytes));
+    let _exclusive = null_state::begin(u64::from_le_bytes(seed));
+    let world = World::new(if mode & 2 == 0 { Queues::All } else { Queues::Compute });
+    let executed = if mode & 1 == 0 { world.run_stream(bytes) } else { world.run_recipe(bytes) };
+    world.renderer.destroy_objects();
+    drop(world);
+    assert!(!null_state::is_tight() || null_state::live() == 0, "{} objects are left", null_state::live());
+    executed
+}
+
+/// Takes the null driver, which there is once in a process, for a whole run; creations fail as `seed` says. A context may be lost at any
+/// moment, so objects may stay behind.
+pub fn begin(seed: u64) -> Exclusive {
+    let exclusive = null_state::begin(seed);
+    null_state::leak();
+    exclusive
+}
+
+/// A GPU of the null driver.
+pub fn gpu() -> GpuChoice {
+    GpuChoice {
+        uuid: null_driver::UUID,
+        memory: MemoryBackEnd::Memfd,
+        trial: MemoryTrial { mappable_types: 2, shareable: true },
+        queues: Queues::All,
+    }
+}
+
+/// A renderer on the null driver, which was taken with [`begin`].
+pub fn renderer(resources: Arc<dyn ResourceTable>) -> Renderer {
+    Renderer::on(null_driver::entry(), gpu(), LIMITS, CACHE_KEY, resources)
+        .expect("the driver makes an instance")
+}
+
+/// A context.
+struct World {
+    renderer: Renderer,
+    cancel: Cancel,
+}
+
+impl World {
+    fn new(queues: Queues) -> Self {
+        let mut renderer = renderer(Arc::new(NoResources));
+        renderer.gpu.queues = queues;
+        let cancel = Cancel::default();
+        // Waits answer at once.
+        cancel.cancel();
+        Self { renderer, cancel }
+    }
+
+    fn run_stream(&self, mut bytes: &[u8]) -> usize {
+        let mut arena = Arena::new(LIMITS.arena_bytes);
+        let mut executed = 0;
+        while !bytes.is_empty() && executed < COMMANDS_MAX {
+            let Ok(length) = self.execute(bytes, &arena) else { break };
+            assert!((1..=bytes.len()).contains(&length), "a command of {length} bytes");
+            assert!(arena.allocated_bytes() <= LIMITS.arena_bytes);
+            bytes = &bytes[length..];
+            arena.reset();
+            executed += 1;
+        }
+        executed
+    }
+
+    fn run_recipe(&self, bytes: &[u8]) -> usize {
+        let mut composer = Composer::new(bytes);
+        let mut executed = 0;
+        while let Some(()) = composer.next()
+            && executed < COMMANDS_MAX
+        {
+            executed += usize::from(composer.execute(self));
+        }
+        executed
+    }
+
+    /// Decodes and executes the first command and answers its length.
+    fn execute(&self, bytes: &[u8], arena: &Arena) -> Result<usize, ContextLost> {
+        let limits = Limits { out_budget: REPLY_BYTES as u64, ..Limits::default() };
+        let mut reader = Reader::with_limits(bytes, arena, limits);
+        let header = Header::decode(&mut reader)?;
+        let command = Command::decode(header.number, &mut reader)?;
+        let length = reader.offset();
+        let before = null_state::live();
+        let mut reply = vec![0; if header.wants_reply() { REPLY_BYTES } else { 0 }];
+        let mut writer = Writer::window(&mut reply);
+        let window = header.wants_reply().then_some(&mut writer);
+        let outcome = self.renderer.execute(&command, &bytes[..length], arena, &self.cancel, window);
+        if outcome.is_err() && null_state::live() > before {
+            // An error in the middle of a command ends the context, and with the process all that nobody knows of any more.
+            null_state::leak();
+        }
+        outcome?;
+        writer.finish().map_err(|error| ContextLost::new(error.to_string()))?;
+        Ok(length)
+    }
+}
+
+/// No other context shares anything.
+struct NoResources;
+
+impl ResourceTable for NoResources {
+    fn device_memory(&self, _: u32, _: &Cancel) -> Option<Arc<ResourceMemory>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    #[test]
+    fn committed_streams_are_executed() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/venus_execute");
+        let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let executed: usize = files.iter().map(|file| super::fuzz_execute(&fs::read(file).unwrap())).sum();
+        assert!(executed > 500, "only {executed} commands of the seeds are executed");
+    }
+}

@@ -1,0 +1,178 @@
+//! What the null driver knows: which handles live, whose they are, and when to fail next.
+
+use parking_lot::{Mutex, MutexGuard};
+use rustc_hash::FxHashMap;
+use std::sync::LazyLock;
+
+/// Kinds of objects, as a handle's low byte.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names of Vulkan's objects")]
+pub enum Kind {
+    Instance = 1,
+    PhysicalDevice,
+    Device,
+    Queue,
+    CommandPool,
+    CommandBuffer,
+    DescriptorPool,
+    DescriptorSet,
+    DescriptorSetLayout,
+    DescriptorUpdateTemplate,
+    Buffer,
+    BufferView,
+    Event,
+    Fence,
+    Framebuffer,
+    Image,
+    ImageView,
+    Memory,
+    Pipeline,
+    PipelineCache,
+    PipelineLayout,
+    PrivateDataSlot,
+    QueryPool,
+    RenderPass,
+    Sampler,
+    SamplerYcbcrConversion,
+    Semaphore,
+    ShaderModule,
+}
+
+#[derive(Default)]
+struct State {
+    /// Handles and their parents.
+    live: FxHashMap<u64, u64>,
+    /// Handles that are asked for rather than created: by parent, kind and index.
+    found: FxHashMap<(u64, u8, u64), u64>,
+    last: u64,
+    random: u64,
+    /// Objects were lost sight of with their context, so parents may go before them.
+    leaky: bool,
+}
+
+static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+
+/// Marks handles, so that no number of a guest's is one by chance.
+const MARK: u64 = 0x4e55 << 48;
+
+static TAKEN: Mutex<()> = Mutex::new(());
+
+/// The driver is taken by one run.
+#[expect(dead_code, reason = "it is held, not read")]
+pub struct Exclusive(MutexGuard<'static, ()>);
+
+/// Waits for the driver and forgets everything; failures come as `seed` says.
+pub fn begin(seed: u64) -> Exclusive {
+    let exclusive = Exclusive(TAKEN.lock());
+    *STATE.lock() = State { random: seed | 1, ..State::default() };
+    exclusive
+}
+
+/// From now on objects may stay behind.
+pub fn leak() {
+    STATE.lock().leaky = true;
+}
+
+/// Objects alive.
+pub fn live() -> usize {
+    STATE.lock().live.len()
+}
+
+/// Whether nothing may be left in the end.
+pub fn is_tight() -> bool {
+    !STATE.lock().leaky
+}
+
+/// A new handle.
+pub fn add(kind: u8, parent: u64) -> u64 {
+    let mut state = STATE.lock();
+    state.last += 1;
+    let handle = MARK | state.last << 8 | u64::from(kind);
+    state.live.insert(handle, parent);
+    handle
+}
+
+/// The handle of something that is only asked for.
+pub fn child(parent: u64, kind: u8, index: u64) -> u64 {
+    let found = STATE.lock().found.get(&(parent, kind, index)).copied();
+    found.unwrap_or_else(|| {
+        let handle = add(kind, parent);
+        STATE.lock().found.insert((parent, kind, index), handle);
+        handle
+    })
+}
+
+/// Panics unless the handle lives and is of the kind, if one is given. A null handle is the guest's own loss.
+#[track_caller]
+pub fn assert_live(handle: u64, kind: Option<u8>) {
+    if handle == 0 {
+        return;
+    }
+    assert!(STATE.lock().live.contains_key(&handle), "{handle:#x} does not live");
+    assert!(kind.is_none_or(|kind| handle as u8 == kind), "{handle:#x} is of another kind than {kind:?}");
+}
+
+/// The handle ends. Panics unless it lives and is of the kind.
+#[track_caller]
+pub fn remove(handle: u64, kind: u8) {
+    assert_live(handle, Some(kind));
+    STATE.lock().live.remove(&handle);
+}
+
+/// What was allocated from a pool ends; null is skipped.
+#[track_caller]
+pub fn remove_child(handle: u64) {
+    if handle != 0 {
+        assert!(STATE.lock().live.remove(&handle).is_some(), "{handle:#x} does not live");
+    }
+}
+
+/// All that was allocated from a pool ends.
+pub fn remove_children(pool: u64) {
+    STATE.lock().live.retain(|_, parent| *parent != pool);
+}
+
+/// An instance or a device ends, and with it what was only asked for. Panics if something else of it is left.
+#[track_caller]
+pub fn remove_parent(handle: u64, kind: u8) {
+    assert_live(handle, Some(kind));
+    let mut state = STATE.lock();
+    let State { live, found, leaky, .. } = &mut *state;
+    found.retain(|(parent, ..), child| {
+        let gone = *parent == handle;
+        if gone && *child as u8 != Kind::PhysicalDevice as u8 {
+            live.remove(child);
+        }
+        !gone
+    });
+    if kind == Kind::Instance as u8 {
+        // Devices belong to the physical device.
+        let physical: Vec<_> =
+            live.iter().filter(|(_, parent)| **parent == handle).map(|(at, _)| *at).collect();
+        for physical in physical {
+            assert!(
+                *leaky || live.values().all(|parent| *parent != physical),
+                "a device outlives its instance"
+            );
+            live.remove(&physical);
+        }
+    }
+    let left: Vec<_> = live.iter().filter(|(_, parent)| **parent == handle).collect();
+    assert!(*leaky || left.is_empty(), "{handle:#x} ends before {left:x?}");
+    live.remove(&handle);
+}
+
+/// One creation in sixteen fails, of two kinds.
+pub fn failure() -> Option<i32> {
+    let mut state = STATE.lock();
+    // xorshift64
+    state.random ^= state.random << 13;
+    state.random ^= state.random >> 7;
+    state.random ^= state.random << 17;
+    match state.random >> 32 & 31 {
+        0 => Some(-1),
+        1 => Some(-2),
+        _ => None,
+    }
+}

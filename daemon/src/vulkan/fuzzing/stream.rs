@@ -1,0 +1,230 @@
+//! Commands made from a recipe: any bytes become commands that decode and mostly name objects that are there.
+//!
+//! A command begins in its plainest form: zeros, put right where the decoder complains. The recipe then overwrites some of it, and it is put
+//! right again. What names an object is found out from the executor's complaint, and replaced by the id of a live object of the right
+//! kind, or by a fresh id where an object is to be made.
+
+use super::World;
+use protocol::cursor::{Arena, Reader};
+use protocol::error::DecodeErrorKind as Kind;
+use protocol::venus::generated::{
+    AllocateCommandBuffers, Command, CreateCommandPool, CreateDevice, CreateInstance,
+    EnumeratePhysicalDevices, GetDeviceQueue2, ObjectType,
+};
+use rustc_hash::FxHashMap;
+use std::sync::LazyLock;
+
+/// Room for one command.
+const ROOM: usize = 4096;
+
+/// What makes the next command from what is left of a recipe.
+pub struct Composer<'r> {
+    recipe: &'r [u8],
+    /// The command at hand: number, flags, parameters, zeros.
+    bytes: Vec<u8>,
+    last_id: u64,
+    arena: Arena,
+    prologue: std::slice::Iter<'static, Vec<u32>>,
+}
+
+/// What every program begins with, and without which hardly anything can be done, in words behind number and flags.
+static PROLOGUE: LazyLock<[Vec<u32>; 6]> = LazyLock::new(|| {
+    let one_f32 = 1f32.to_bits();
+    let queue = [2, 0, 0, 0, 0, 1, 1, 0, one_f32];
+    let timeline = [TIMELINE_INFO, 0, 0, 1];
+    [
+        // Description (nothing in it), allocator, instance 1.
+        vec![CreateInstance::NUMBER as u32, 0, 0, 0, 0, 0, 1, 0, 1, 0],
+        // Instance 1, one physical device: 2.
+        vec![EnumeratePhysicalDevices::NUMBER as u32, 0, 1, 0, 1, 0, 1, 1, 0, 2, 0],
+        // Physical device 2, a queue, no layers, extensions and features, allocator, device 3.
+        [
+            &[CreateDevice::NUMBER as u32, 0, 2, 0, 1, 0, 3, 0, 0, 0, 1, 1, 0][..],
+            &queue,
+            &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 0],
+        ]
+        .concat(),
+        // Device 3, its queue on timeline 1: 4.
+        [
+            &[GetDeviceQueue2::NUMBER as u32, 0, 3, 0, 1, 0, QUEUE_INFO, 1, 0][..],
+            &timeline,
+            &[0, 0, 0, 1, 0, 4, 0],
+        ]
+        .concat(),
+        // Device 3, pool 5.
+        vec![CreateCommandPool::NUMBER as u32, 0, 3, 0, 1, 0, 39, 0, 0, 3, 0, 0, 0, 1, 0, 5, 0],
+        // Device 3, pool 5, command buffer 6.
+        vec![AllocateCommandBuffers::NUMBER as u32, 0, 3, 0, 1, 0, 40, 0, 0, 5, 0, 0, 1, 1, 0, 6, 0],
+    ]
+});
+
+/// `VK_STRUCTURE_TYPE_DEVICE_QUEUE_INFO_2` and `..._DEVICE_QUEUE_TIMELINE_INFO_MESA`.
+const QUEUE_INFO: u32 = 1_000_145_003;
+const TIMELINE_INFO: u32 = 1_000_384_005;
+
+/// Every command in its plainest form, and with as many pointers as it takes.
+static FORMS: LazyLock<FxHashMap<i32, [Vec<u8>; 2]>> = LazyLock::new(|| {
+    let mut all = FxHashMap::default();
+    for number in Command::NUMBERS {
+        let mut arena = Arena::new(1 << 20);
+        let mut bytes = vec![0; ROOM];
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+        if let Some(length) = put_right(&mut bytes, &mut arena) {
+            let rich = enrich(bytes.clone(), length, &mut arena);
+            bytes.truncate(length);
+            all.insert(*number, [bytes, rich]);
+        }
+    }
+    all
+});
+
+/// Sets each pointer that makes the command longer.
+fn enrich(mut bytes: Vec<u8>, mut length: usize, arena: &mut Arena) -> Vec<u8> {
+    let mut at = 8;
+    while at + 8 <= length.min(512) {
+        let mut changed = bytes.clone();
+        if changed[at..at + 8] == [0; 8] {
+            changed[at] = 1;
+            if let Some(longer) = put_right(&mut changed, arena)
+                && longer > length
+                && changed[at] == 1
+            {
+                (bytes, length) = (changed, longer);
+            }
+        }
+        at += 4;
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+impl<'r> Composer<'r> {
+    /// Makes commands from this recipe.
+    pub fn new(recipe: &'r [u8]) -> Self {
+        let prologue = PROLOGUE.iter();
+        Self { recipe, bytes: vec![0; ROOM], last_id: 1000, arena: Arena::new(16 << 20), prologue }
+    }
+
+    /// Composes the next command, if the recipe has one.
+    pub fn next(&mut self) -> Option<()> {
+        self.bytes.fill(0);
+        if let Some(words) = self.prologue.next() {
+            for (place, word) in self.bytes.chunks_exact_mut(4).zip(words) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+            return Some(());
+        }
+        let choice = u16::from_le_bytes(self.take::<2>()?);
+        let number = Command::NUMBERS[usize::from(choice) % Command::NUMBERS.len()];
+        let [how] = self.take::<1>()?;
+        let form = FORMS.get(&number).map_or(&[][..], |forms| &forms[usize::from(how >> 6 & 1)]);
+        self.bytes[..form.len()].copy_from_slice(form);
+        self.bytes[4] = u8::from(how & 0x80 == 0);
+        self.patch(usize::from(how & 7), form.len());
+        Some(())
+    }
+
+    /// Overwrites some words behind number and flags; mostly by small numbers.
+    fn patch(&mut self, patches: usize, length: usize) {
+        for _ in 0..patches {
+            let Some([at, how, value]) = self.take::<3>() else { return };
+            let words = (length.saturating_sub(8) / 4 + 16).max(1);
+            let at = 8 + usize::from(at) % words * 4;
+            let value = match how & 7 {
+                0..=4 => u32::from(value),
+                5 => 1 << (value & 31),
+                6 => u32::MAX - u32::from(value),
+                _ => self.take::<4>().map_or(0, u32::from_le_bytes),
+            };
+            self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    /// Executes the command, put right as often as it helps. Whether it was executed in the end.
+    pub fn execute(&mut self, world: &World) -> bool {
+        let Some(mut length) = put_right(&mut self.bytes, &mut self.arena) else { return false };
+        for _ in 0..16 {
+            self.arena.reset();
+            let Err(lost) = world.execute(&self.bytes[..length], &self.arena) else { return true };
+            if !self.put_ids_right(world, &lost.reason, length) {
+                return false;
+            }
+            // An id may have been a count as well.
+            match put_right(&mut self.bytes, &mut self.arena) {
+                Some(new) => length = new,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// Replaces what the executor complains of; false if there is nothing to replace.
+    fn put_ids_right(&mut self, world: &World, reason: &str, length: usize) -> bool {
+        if reason.contains("without an id") || reason.contains("without a queue") {
+            return self.fresh_id(0, length);
+        }
+        let number_after = |word: &str| {
+            let digits = reason.split(word).nth(1)?.trim_start();
+            digits.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+        };
+        let Some(id) = number_after("object id ").or_else(|| number_after("object ")) else { return false };
+        if reason.contains("in use") {
+            return self.fresh_id(id, length);
+        }
+        let Some(kind) = number_after("wanted kind ").or_else(|| number_after("wanted ")) else {
+            return false;
+        };
+        let live = world.renderer.objects.ids(ObjectType(kind as i32));
+        let [choice] = self.take::<1>().unwrap_or_default();
+        let Some(replacement) = live.get(usize::from(choice) % live.len().max(1)) else { return false };
+        self.replace(id, *replacement, length, false)
+    }
+
+    /// Puts a fresh id where `id` stands last.
+    fn fresh_id(&mut self, id: u64, length: usize) -> bool {
+        self.last_id += 1;
+        self.replace(id, self.last_id, length, true)
+    }
+
+    /// Replaces the first number `id` behind number and flags, or the last.
+    fn replace(&mut self, id: u64, by: u64, length: usize, last: bool) -> bool {
+        let starts = 2..(length / 4).saturating_sub(1);
+        let is_id = |word: &usize| self.bytes[4 * word..4 * word + 8] == id.to_le_bytes();
+        let found = if last { starts.rev().find(is_id) } else { starts.clone().find(is_id) };
+        let Some(word) = found else { return false };
+        self.bytes[4 * word..4 * word + 8].copy_from_slice(&by.to_le_bytes());
+        true
+    }
+
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.recipe.split_first_chunk::<N>()?;
+        self.recipe = rest;
+        Some(*taken)
+    }
+}
+
+/// Corrects a command until it decodes; its length then.
+fn put_right(bytes: &mut [u8], arena: &mut Arena) -> Option<usize> {
+    for _ in 0..64 {
+        arena.reset();
+        let number = i32::from_le_bytes(*bytes.first_chunk()?);
+        let mut reader = Reader::new(&bytes[8..], arena);
+        let Err(error) = Command::decode(number, &mut reader) else { return Some(8 + reader.offset()) };
+        let (back, size, value) = match error.kind {
+            Kind::Null => (8, 8, 1),
+            Kind::NotNull => (8, 8, 0),
+            Kind::Presence(_) => (8, 8, 1),
+            Kind::Count { expected, .. } => (8, 8, expected),
+            Kind::String { .. } => (8, 8, 1),
+            Kind::StructureType { expected, .. } => (4, 4, expected as u64),
+            Kind::Command(_) => (4, 4, number as u64),
+            Kind::UnionTag(_) => (4, 4, 0),
+            // No chain, rather than a wrong one.
+            Kind::ChainStructure(_) => (12, 8, 0),
+            _ => return None,
+        };
+        let at = (8 + error.offset).checked_sub(back).filter(|at| *at >= 8)?;
+        bytes.get_mut(at..at + size)?.copy_from_slice(&value.to_le_bytes()[..size]);
+    }
+    None
+}
