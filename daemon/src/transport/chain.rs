@@ -5,13 +5,21 @@ use protocol::virtio_gpu::{HEADER_BYTES, Header, RESPONSE_BYTES_MAX, Response, R
 use std::ops::Deref;
 use std::sync::Arc;
 use virtio_queue::DescriptorChain;
-use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Bytes, GuestAddress, GuestMemory};
 
 /// A writable piece of guest memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
     addr: GuestAddress,
     len: u32,
+}
+
+#[cfg(any(test, feature = "fuzzing"))]
+impl Segment {
+    /// Whether the byte at this address is one of it.
+    pub(super) fn contains(&self, addr: u64) -> bool {
+        addr.checked_sub(self.addr.0).is_some_and(|offset| offset < u64::from(self.len))
+    }
 }
 
 /// A request whose answer is due. Dropped without one, it answers `VIRTIO_GPU_RESP_ERR_UNSPEC` and is counted as a bug, unless
@@ -39,6 +47,12 @@ impl PendingResponse {
     }
 
     fn finish(&mut self, response: &Response) {
+        let (segments, answer) = self.encode(response);
+        self.vring.complete(self.generation, self.head, segments, answer);
+    }
+
+    /// Where the answer goes, and its bytes.
+    fn encode(&mut self, response: &Response) -> (Vec<Segment>, Vec<u8>) {
         self.answered = true;
         let mut answer = Vec::new();
         if let Some(header) = &self.header
@@ -46,7 +60,20 @@ impl PendingResponse {
         {
             response.encode(header, &mut answer);
         }
-        self.vring.complete(self.generation, self.head, std::mem::take(&mut self.segments), answer);
+        (std::mem::take(&mut self.segments), answer)
+    }
+
+    /// A request that came from nowhere.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn of(vring: &Arc<Vring>, header: Header) -> Self {
+        let vring = Arc::clone(vring);
+        Self { vring, generation: 0, head: 0, header: Some(header), segments: Vec::new(), answered: false }
+    }
+
+    /// The answer for a queue that only a fuzzer knows.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn into_answer(mut self, response: &Response) -> (Vec<Segment>, Vec<u8>) {
+        self.encode(response)
     }
 }
 
@@ -63,14 +90,14 @@ impl Drop for PendingResponse {
 /// request there; it then is too short for its command.
 pub(super) fn read<M>(
     vring: &Arc<Vring>,
-    memory: &GuestMemoryMmap,
+    memory: &M::Target,
     chain: DescriptorChain<M>,
     generation: u32,
     limit: usize,
     request: &mut Vec<u8>,
 ) -> PendingResponse
 where
-    M: Deref<Target = GuestMemoryMmap>,
+    M: Deref<Target: GuestMemory>,
 {
     request.clear();
     let head = chain.head_index();
@@ -94,7 +121,12 @@ where
 }
 
 /// Appends a segment's bytes; false if the limit is reached or the memory is not there.
-fn append(memory: &GuestMemoryMmap, segment: &Segment, limit: usize, request: &mut Vec<u8>) -> bool {
+fn append(
+    memory: &(impl GuestMemory + ?Sized),
+    segment: &Segment,
+    limit: usize,
+    request: &mut Vec<u8>,
+) -> bool {
     let start = request.len();
     let len = (segment.len as usize).min(limit - start);
     request.resize(start + len, 0);
@@ -106,7 +138,7 @@ fn append(memory: &GuestMemoryMmap, segment: &Segment, limit: usize, request: &m
 }
 
 /// Writes an answer into the segments, as much of it as fits, and returns the bytes written.
-pub(super) fn write(memory: &GuestMemoryMmap, segments: &[Segment], answer: &[u8]) -> u32 {
+pub(super) fn write(memory: &impl GuestMemory, segments: &[Segment], answer: &[u8]) -> u32 {
     let mut rest = answer;
     let mut written = 0;
     for segment in segments {

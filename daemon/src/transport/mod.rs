@@ -11,6 +11,8 @@
 //! acknowledged protocol features, which tell a reset from a pause.
 
 mod chain;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod handler;
 mod memory;
 mod session;

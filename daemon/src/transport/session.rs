@@ -74,6 +74,26 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Two queues that were never started, and no memory. Events go to `epoll` under `tokens`.
+    pub fn new(config: DeviceConfig, epoll: Arc<OwnedFd>, tokens: Tokens) -> std::io::Result<Arc<Self>> {
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let data = epoll::EventData::new_u64(tokens.doorbell);
+        epoll::add(&epoll, &doorbell, data, epoll::EventFlags::IN)?;
+        let memory: Memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
+        Ok(Arc::new(Self {
+            vrings: std::array::from_fn(|_| Arc::new(Vring::new(memory.clone()))),
+            memory,
+            epoll,
+            tokens,
+            config,
+            backend: Mutex::new(None),
+            announces_maps: AtomicBool::new(false),
+            doorbell,
+            used: AtomicBool::new(false),
+            ended: Mutex::new(None),
+        }))
+    }
+
     /// Wakes the device thread.
     pub fn ring_doorbell(&self) {
         // The counter never gets full: it is reset with every event.
@@ -96,23 +116,7 @@ impl Session {
         epoll: Arc<OwnedFd>,
         tokens: Tokens,
     ) -> Result<Self, SessionError> {
-        let doorbell =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
-        let data = epoll::EventData::new_u64(tokens.doorbell);
-        epoll::add(&epoll, &doorbell, data, epoll::EventFlags::IN).map_err(std::io::Error::from)?;
-        let memory: Memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
-        let shared = Arc::new(Shared {
-            vrings: std::array::from_fn(|_| Arc::new(Vring::new(memory.clone()))),
-            memory,
-            epoll,
-            tokens,
-            config,
-            backend: Mutex::new(None),
-            announces_maps: AtomicBool::new(false),
-            doorbell,
-            used: AtomicBool::new(false),
-            ended: Mutex::new(None),
-        });
+        let shared = Shared::new(config, epoll, tokens)?;
         let handler = Handler::new(Arc::clone(&shared));
         let requests =
             BackendReqHandler::from_stream(connection.try_clone()?, Arc::new(std::sync::Mutex::new(handler)));

@@ -102,7 +102,7 @@ impl Vring {
                 },
             }
         };
-        Popped::Request(chain::read(self, &memory, chain, generation, limit, request))
+        Popped::Request(chain::read(self, &*memory, chain, generation, limit, request))
     }
 
     /// Asks the driver to kick again from now on; true if requests came in the meantime.
@@ -172,7 +172,7 @@ impl Vring {
 
     fn put(&self, state: &mut State, answer: &Held) {
         let memory = self.memory.memory();
-        let written = chain::write(&memory, &answer.segments, &answer.answer);
+        let written = chain::write(&*memory, &answer.segments, &answer.answer);
         // The ring's addresses were checked when the queue was started; a head out of range is the driver's own loss.
         if state.queue.add_used::<GuestMemoryMmap>(&memory, answer.head, written).is_ok() {
             state.used = true;

@@ -1,0 +1,34 @@
+//! Entry points for fuzzing what a driver and a frontend can do to the transport: a panic, a hang or memory without bound is a bug.
+//!
+//! [`fuzz_chains`] is the driver's side, [`fuzz_frontend`] the frontend's. Each answers how many requests or messages it was about.
+
+mod chains;
+mod frontend;
+mod watched;
+
+pub use chains::fuzz_chains;
+pub(crate) use chains::{pending, unused_vring};
+pub use frontend::fuzz_frontend;
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    fn replay(target: &str, fuzz: fn(&[u8]) -> usize) -> usize {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        files.map(|file| fuzz(&fs::read(file).unwrap())).sum()
+    }
+
+    #[test]
+    fn committed_chains_hold() {
+        let taken = replay("control_queue", super::fuzz_chains);
+        assert!(taken > 30, "only {taken} requests");
+    }
+
+    #[test]
+    fn committed_conversations_hold() {
+        let taken = replay("vhost_user_messages", super::fuzz_frontend);
+        assert!(taken > 100, "only {taken} messages");
+    }
+}

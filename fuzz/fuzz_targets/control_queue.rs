@@ -1,0 +1,4 @@
+//! Descriptor chains of a hostile driver.
+#![no_main]
+
+fuzz::target!(daemon::transport::fuzzing::fuzz_chains);
