@@ -10,6 +10,8 @@
 mod backend;
 mod context;
 mod fences;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod inbox;
 mod monitor;
 mod reply;

@@ -139,8 +139,8 @@ fn shared(attached: Option<&Attached>, id: u32) -> Result<Arc<Mapping>, ContextL
     }
 }
 
-/// A message about a resource that takes longer than this to arrive does not exist.
-const ARRIVAL_MAX: Duration = Duration::from_secs(5);
+/// A message about a resource that takes longer than this to arrive does not exist. A fuzzer has no patience.
+const ARRIVAL_MAX: Duration = Duration::from_millis(if cfg!(feature = "fuzzing") { 1 } else { 5000 });
 
 /// Nobody waits longer than this for another context to export its memory.
 const EXPORT_MAX: Duration = Duration::from_secs(60);

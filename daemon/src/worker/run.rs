@@ -60,15 +60,15 @@ fn start_end_watchdog() {
 }
 
 /// What ends the process.
-struct End {
+pub(super) struct End {
     /// Called once when the channel is closed.
-    begins: fn(),
+    pub begins: fn(),
     /// Ends it at once.
-    kill: fn(),
+    pub kill: fn(),
 }
 
 /// Serves a context with any backend.
-fn serve<B: Backend>(
+pub(super) fn serve<B: Backend>(
     setup: &WorkerSetup,
     page: StatusPage,
     channel: Arc<Channel>,

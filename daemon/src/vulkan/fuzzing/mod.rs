@@ -22,7 +22,7 @@ use stream::Composer;
 
 /// Small enough that a fuzzer reaches them.
 pub const LIMITS: ContextLimits =
-    ContextLimits { objects: 512, rings: 4, command_bytes: 1 << 20, arena_bytes: 16 << 20 };
+    ContextLimits { objects: 512, rings: 4, command_bytes: 1 << 20, arena_bytes: 16 << 20, submissions: 64 };
 
 /// The key of pipeline caches.
 pub const CACHE_KEY: CacheKey = CacheKey([0; 32]);
