@@ -6,6 +6,8 @@
 
 mod blobs;
 mod effects;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod gpu;
 mod hangs;
 mod limiter;

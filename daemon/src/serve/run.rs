@@ -84,14 +84,14 @@ pub fn serve(mut options: Options) -> io::Result<()> {
     result
 }
 
-struct Server {
+pub(super) struct Server {
     epoll: Arc<OwnedFd>,
     listen: Listen,
     config: DeviceConfig,
     command_limits: CommandLimits,
     exit_on_disconnect: bool,
-    device: Device<PendingResponse>,
-    world: World,
+    pub(super) device: Device<PendingResponse>,
+    pub(super) world: World,
     /// Generations of the queues, as last heard.
     generations: [u32; QUEUES],
     /// Bytes of the request at hand.
@@ -100,7 +100,7 @@ struct Server {
 }
 
 impl Server {
-    fn new(options: Options, signals: &UnixStream) -> io::Result<Self> {
+    pub(super) fn new(options: Options, signals: &UnixStream) -> io::Result<Self> {
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         watch(&epoll, signals, TOKEN_SIGNAL)?;
         let limits = options.limits;
@@ -357,7 +357,7 @@ impl Server {
         }
     }
 
-    fn worker_says(&mut self, ctx_id: ContextId, message: ToDevice, fd: Option<OwnedFd>) {
+    pub(super) fn worker_says(&mut self, ctx_id: ContextId, message: ToDevice, fd: Option<OwnedFd>) {
         match message {
             ToDevice::Ready => log::debug!(ctx_id = ctx_id.0; "worker is ready"),
             ToDevice::FenceSignalled(ipc::Fence { ring_idx, fence_id }) => {
@@ -420,7 +420,7 @@ impl Server {
     }
 
     /// Ends everything and waits for it.
-    fn end(mut self) {
+    pub(super) fn end(mut self) {
         self.end_session();
         let Self { listen, world, .. } = self;
         drop(listen);
@@ -428,7 +428,7 @@ impl Server {
     }
 
     /// A context cannot go on.
-    fn lose(&mut self, ctx_id: ContextId, reason: &str) {
+    pub(super) fn lose(&mut self, ctx_id: ContextId, reason: &str) {
         if self.world.workers.is_running(ctx_id) {
             self.world.warn("context lost", format_args!("context {ctx_id} is lost: {reason:?}"));
             self.world.workers.end(ctx_id);

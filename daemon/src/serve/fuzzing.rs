@@ -1,0 +1,167 @@
+//! Entry point for fuzzing the device process behind its queues: guests, and workers that were taken over and say anything, with any
+//! descriptor beside it.
+//!
+//! Everything is real but the frontend, which is gone, and the workers, of which only the other ends of their channels are there: what they
+//! say comes from the fuzzer.
+
+use super::run::{Options, Server};
+use super::socket::Listen;
+use crate::config::{CacheKey, ContextLimits, GpuChoice, HangLimits, MemoryBackEnd, MemoryTrial, Queues};
+use crate::device::fuzzing::{self as guest, Event, LIMITS, WINDOW};
+use crate::ipc::{Channel, DriverFamily, Fence, MapInfo, ToDevice, ToLauncher};
+use crate::sandbox::Launcher;
+use crate::shm;
+use crate::transport::Vring;
+use crate::transport::fuzzing::pending;
+use arbitrary::{Result, Unstructured};
+use protocol::ids::{ContextId, FenceId, ResourceId, RingIdx};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, memfd_create, openat};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+const EVENTS_MAX: usize = 256;
+
+/// Nothing a worker says leaves a command without its answer or a descriptor behind, let alone ends the process. Answers how many
+/// messages and commands there were.
+pub fn fuzz_workers(bytes: &[u8]) -> usize {
+    let mut bytes = Unstructured::new(bytes);
+    let before = descriptors();
+    let happened = run(&mut bytes);
+    assert_eq!(descriptors(), before, "descriptors are left behind");
+    happened
+}
+
+fn run(bytes: &mut Unstructured<'_>) -> usize {
+    let (_ours, signals) = UnixStream::pair().expect("sockets");
+    let (launcher, starter) = Channel::pair().expect("sockets");
+    let launcher = Launcher::played(launcher).expect("a process");
+    let mut server = Server::new(options(launcher), &signals).expect("an epoll instance");
+    let vring = crate::transport::fuzzing::unused_vring();
+    let (mut happened, mut workers) = (0, Vec::new());
+    while happened < EVENTS_MAX && !bytes.is_empty() {
+        if happen(&mut server, &vring, bytes).is_err() {
+            break;
+        }
+        happened += 1;
+        // Workers that do not read.
+        while let Ok(Some((message, channel))) = starter.try_receive::<ToLauncher>() {
+            log::trace!("{message:?}");
+            workers.push(channel);
+        }
+    }
+    for ctx_id in (0..=4).map(ContextId) {
+        server.lose(ctx_id, "the input ends");
+    }
+    assert_eq!(vring.unanswered(), 0, "commands were dropped without an answer");
+    assert_eq!(Arc::strong_count(&vring), 1, "commands without an answer");
+    drop(starter);
+    server.end();
+    happened
+}
+
+fn happen(server: &mut Server, vring: &Arc<Vring>, bytes: &mut Unstructured<'_>) -> Result<()> {
+    if bytes.ratio(1, 2)? {
+        if let Event::Request { context, fence, request } = bytes.arbitrary()? {
+            let header = guest::header(context, fence.as_ref());
+            let ticket = pending(vring, header);
+            server.device.handle(&header, &request.command(), ticket, &mut server.world);
+        }
+        return Ok(());
+    }
+    let ctx_id = ContextId(bytes.int_in_range(1..=3)?);
+    let (message, fd) = (message(bytes)?, descriptor(bytes)?);
+    if server.world.workers.is_running(ctx_id) {
+        server.worker_says(ctx_id, message, fd);
+    }
+    Ok(())
+}
+
+fn options(launcher: Launcher) -> Options {
+    Options {
+        listen: Listen::Connected(None),
+        window_size: WINDOW,
+        num_scanouts: 1,
+        exit_on_disconnect: true,
+        gpu: GpuChoice {
+            uuid: [0; 16],
+            memory: MemoryBackEnd::Memfd,
+            trial: MemoryTrial { mappable_types: 1, shareable: true },
+            queues: Queues::Compute,
+        },
+        capset: vec![7; 160],
+        signals: None,
+        launcher,
+        family: DriverFamily::Software,
+        limits: LIMITS,
+        hangs: HangLimits::default(),
+        context_limits: ContextLimits { rings: 4, ..ContextLimits::default() },
+        cache_key: CacheKey([0; 32]),
+    }
+}
+
+fn message(u: &mut Unstructured<'_>) -> Result<ToDevice> {
+    let resource_id = ResourceId(u.int_in_range(0..=5)?);
+    let number =
+        |u: &mut Unstructured<'_>| if u.ratio(1, 8)? { u.arbitrary() } else { u.int_in_range(0..=4) };
+    Ok(match u.int_in_range(0..=31u8)? {
+        0 => ToDevice::Lost { reason: u.arbitrary()? },
+        1 if u.arbitrary()? => ToDevice::Hung,
+        1 => ToDevice::Ready,
+        2..=4 => ToDevice::BlobRefused { resource_id, reason: u.arbitrary()? },
+        5..=14 => {
+            let map_info = if u.arbitrary()? { MapInfo::Cached } else { MapInfo::WriteCombined };
+            ToDevice::BlobExported { resource_id, map_info }
+        }
+        15..=20 => ToDevice::RingBegins { ring: number(u)?, resource_id, status: number(u)?.wrapping_mul(4) },
+        21..=23 => ToDevice::RingEnds { ring: number(u)? },
+        _ => ToDevice::FenceSignalled(Fence {
+            ring_idx: RingIdx(number(u)? as u8),
+            fence_id: FenceId(number(u)?),
+        }),
+    })
+}
+
+/// A descriptor of any kind; mostly what was agreed.
+fn descriptor(u: &mut Unstructured<'_>) -> Result<Option<OwnedFd>> {
+    let open = |path: &str| openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+    let memory = |size: u64| {
+        let file = memfd_create("fuzz", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).ok()?;
+        ftruncate(&file, size).ok()?;
+        Some(file)
+    };
+    Ok(match u.int_in_range(0..=15u8)? {
+        0 => None,
+        1 => memory(0x4000),
+        2 => shm::create("fuzz", 100).ok(),
+        3 => open("/"),
+        4 => open("/dev/null"),
+        5 => open("/proc/self/maps"),
+        6 => rustix::pipe::pipe().ok().map(|(read, _)| read),
+        7 => UnixStream::pair().ok().map(|(one, _)| one.into()),
+        8 => eventfd(0, EventfdFlags::CLOEXEC).ok(),
+        9 => epoll::create(epoll::CreateFlags::CLOEXEC).ok(),
+        _ => shm::create("fuzz", 0x4000).ok(),
+    })
+}
+
+/// Descriptors open in this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("there is /proc").count()
+}
+
+#[cfg(test)]
+mod tests {
+    use arbitrary::Unstructured;
+    use std::{fs, path::Path};
+
+    #[test]
+    fn committed_messages_of_workers_hold() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/device_process");
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let events: usize =
+            files.map(|file| super::run(&mut Unstructured::new(&fs::read(file).unwrap()))).sum();
+        assert!(events > 1000, "only {events} events");
+    }
+}
