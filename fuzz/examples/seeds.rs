@@ -18,7 +18,20 @@ fn main() -> io::Result<()> {
     write("venus_reply", self::streams(|number, r| Reply::decode(number, r).map(drop), false))?;
     write("ring_layout", vec![ring(4096, 131_072, 20), ring(0, 16, 17)])?;
     write("ipc_message", packets())?;
-    write("device_commands", (1..=8).map(random_bytes).collect())
+    // What makes its events or commands from the bytes begins with any.
+    for target in [
+        "device_commands",
+        "device_process",
+        "control_queue",
+        "vhost_user_messages",
+        "worker_ring",
+        "worker_messages",
+    ] {
+        write(target, (1..=8).map(random_bytes).collect())?;
+    }
+    // An odd first byte says that a recipe follows.
+    let recipe = |seed| [vec![seed as u8 | 1], random_bytes(seed)].concat();
+    write("venus_execute", (1..=8).map(recipe).collect())
 }
 
 fn write(target: &str, seeds: Vec<Vec<u8>>) -> io::Result<()> {
