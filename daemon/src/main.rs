@@ -180,7 +180,8 @@ fn start_logging(level: LevelFilter) {
     // These log what a guest can cause, without limit.
     let noisy = ["virtio_queue", "vhost", "vm_memory"];
     noisy.into_iter().for_each(|library| _ = logger.filter_module(library, LevelFilter::Off));
-    logger.filter_level(level).init();
+    // Begins like one of them.
+    logger.filter_module("vhost_user_vulkan", level).filter_level(level).init();
 }
 
 /// Every blob takes a descriptor or two, and the usual limit is 1024.

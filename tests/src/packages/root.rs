@@ -107,6 +107,19 @@ impl PackageRoot {
             .to_owned())
     }
 
+    /// A copy of its libraries in a folder that other users may enter; of the same files where that is possible.
+    ///
+    /// # Errors
+    /// The folder cannot be written to.
+    pub fn copy_to(&self, folder: &Path) -> Result<Self> {
+        let copy = Self { suite: self.suite, dir: folder.to_owned() };
+        let libraries = copy.libraries();
+        fs::create_dir_all(libraries.parent().context("libraries lie in a folder")?)?;
+        let cp = |how: &str| Command::new("cp").arg(how).args([&self.libraries(), &libraries]).status();
+        ensure!(cp("-al")?.success() || cp("-a")?.success(), "{} cannot be filled", folder.display());
+        Ok(copy)
+    }
+
     /// Where the root's shared libraries lie.
     #[must_use]
     pub fn libraries(&self) -> PathBuf {

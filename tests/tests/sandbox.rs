@@ -1,0 +1,417 @@
+//! What a worker that a guest has taken over can reach: nothing. The `escape` program plays it and tries the ways out, one per context;
+//! without the sandbox each is open, which shows that the attempts are real.
+
+use anyhow::{Context, Result, bail, ensure};
+use protocol::ids::RingIdx;
+use rustix::process::Pid;
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use tests::daemon::{self, Daemon, eventually};
+use tests::daemon_process::{build_example, daemon_executable, launcher, workers};
+use tests::frontend::{Options, Session};
+use tests::guest::{Gpu, PATIENCE};
+use tests::packages::HostVulkan;
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    Open,
+    Refused(String),
+    /// The process ended with the attempt.
+    Killed,
+}
+
+/// The `escape` program, which runs on the same libraries as the daemon.
+fn escape_program() -> Result<PathBuf> {
+    let command = HostVulkan::lavapipe()?.command(&build_example("escape")?)?;
+    Ok(PathBuf::from(command.get_program()))
+}
+
+fn start(options: &[&str]) -> Result<Daemon> {
+    let program = escape_program()?.to_string_lossy().into_owned();
+    Daemon::start_with(&[&["--exe", &program], options].concat())
+}
+
+fn attempt(daemon: &Daemon, guest: &Gpu, way: &str, to: &str) -> Result<Outcome> {
+    let (before, others) = (daemon.log().len(), daemon.workers());
+    let context = guest.create_context(format!("{way} {to}").trim())?;
+    let mut outcome = None;
+    let said = eventually(PATIENCE, || {
+        let ended = daemon.workers() == others;
+        let log = daemon.log();
+        let of_way = |line: &str| line.strip_prefix(&format!("escape {way}: ")).map(str::to_owned);
+        let complete = log[before..].rsplit_once('\n').unwrap_or_default().0;
+        let lines: Vec<String> = complete.lines().filter_map(of_way).collect();
+        outcome = match lines.last().map(String::as_str) {
+            Some("open") => Some(Outcome::Open),
+            Some("trying") if ended => Some(Outcome::Killed),
+            Some("trying") | None => None,
+            Some(refused) => Some(Outcome::Refused(refused.to_owned())),
+        };
+        outcome.is_some()
+    });
+    ensure!(said, "{way} said nothing\n{}", daemon.log());
+    guest.destroy_context(context)?;
+    ensure!(eventually(PATIENCE, || daemon.workers() == others), "the worker that tried {way} stays");
+    outcome.context("an outcome")
+}
+
+/// A context whose worker dies of its attempt, and what the device process says of that.
+fn fatal_attempt(daemon: &Daemon, guest: &Gpu, way: &str) -> Result<String> {
+    let context = guest.create_context(way)?;
+    let said = || daemon.log().lines().find(|line| line.contains("is lost: ")).map(str::to_owned);
+    eventually(PATIENCE, || said().is_some());
+    guest.destroy_context(context)?;
+    said().with_context(|| daemon.log())
+}
+
+/// Every way out, tried from a daemon with these options, beside a victim: another context of the same VM.
+fn try_all(options: &[&str]) -> Result<BTreeMap<String, Outcome>> {
+    let daemon = start(options)?;
+    let guest = daemon.guest()?;
+    guest.create_context("nothing")?;
+    let victim = daemon.wait_for_workers(1)?[0].as_raw_nonzero().to_string();
+    let device = daemon.id().to_string();
+    let folder = tempfile::tempdir()?;
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let _unix = UnixListener::bind(path("s"))?;
+    let name = format!("escape-{device}");
+    let _abstract = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+    let tcp = TcpListener::bind("127.0.0.1:0")?;
+    let port = tcp.local_addr()?.port().to_string();
+    fs::write(path("secret"), "secret")?;
+    fs::create_dir(path("m"))?;
+    let (secret, unix, node, mount) = (path("secret"), path("s"), path("n"), path("m"));
+    let listener = format!("{name}-2");
+    let ways: &[(&str, &str)] = &[
+        ("read", "/etc/passwd"),
+        ("read", &secret),
+        ("read", "/proc/self/exe"),
+        ("list", "/root"),
+        ("write", &name),
+        ("unix", &unix),
+        ("abstract", &name),
+        ("tcp", &port),
+        ("listen", ""),
+        ("listen_unix", &listener),
+        ("packet", ""),
+        ("trace", &victim),
+        ("trace", &device),
+        ("memory", &victim),
+        ("memory", &device),
+        ("descriptors", &device),
+        ("peek", &victim),
+        ("steal", &device),
+        ("signal", &victim),
+        ("signal", &device),
+        ("signal_thread", &victim),
+        ("shell", ""),
+        ("itself", ""),
+        ("memory_file", ""),
+        ("fork", ""),
+        ("fork_namespace", ""),
+        ("mount", &mount),
+        ("open_tree", ""),
+        ("unshare", ""),
+        ("join", &device),
+        ("root", ""),
+        ("node", &node),
+        ("keys", ""),
+        ("bpf", ""),
+        ("ring", ""),
+        ("faults", ""),
+        ("limits", ""),
+        ("dump", ""),
+        ("user", ""),
+        ("host_name", ""),
+        ("log", ""),
+        ("personality", ""),
+    ];
+    let mut outcomes = BTreeMap::new();
+    for (way, to) in ways {
+        let target = if *to == device {
+            "device process"
+        } else if *to == victim {
+            "neighbour"
+        } else {
+            to
+        };
+        outcomes.insert(format!("{way} {target}"), attempt(&daemon, &guest, way, to)?);
+    }
+    ensure!(daemon.is_running(), "the device process is gone");
+    ensure!(daemon.workers().len() == 1, "the neighbour is gone");
+    Ok(outcomes)
+}
+
+#[test]
+fn every_way_out_of_a_worker_is_closed() -> Result<()> {
+    let outcomes = try_all(&[])?;
+    outcomes.iter().for_each(|(way, outcome)| println!("{way}: {outcome:?}"));
+    let open: Vec<_> = outcomes.iter().filter(|(_, outcome)| **outcome == Outcome::Open).collect();
+    assert!(open.is_empty(), "{open:?}");
+    Ok(())
+}
+
+#[test]
+fn without_system_call_filters_namespaces_and_root_still_hold() -> Result<()> {
+    let outcomes = try_all(&["--seccomp=off"])?;
+    outcomes.iter().for_each(|(way, outcome)| println!("{way}: {outcome:?}"));
+    // What only the filter refuses reaches nothing outside: a process of its own may be copied and may look at itself.
+    let harmless = [
+        "fork",
+        "faults",
+        "ring",
+        "dump",
+        "personality",
+        "signal_thread",
+        "keys",
+        "memory_file",
+        "unshare",
+        "listen_unix",
+        "packet",
+        "read /proc/self/exe",
+    ];
+    let open: Vec<_> = outcomes
+        .iter()
+        .filter(|(_, outcome)| **outcome == Outcome::Open)
+        .map(|(way, _)| way.trim())
+        .collect();
+    let harmful: Vec<_> =
+        open.iter().filter(|way| !harmless.iter().any(|harmless| way.starts_with(harmless))).collect();
+    assert!(harmful.is_empty(), "{harmful:?}");
+    Ok(())
+}
+
+#[test]
+fn without_a_sandbox_every_way_is_open() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root has every way");
+        return Ok(());
+    }
+    let outcomes = try_all(&["--sandbox=none"])?;
+    let closed: Vec<_> = outcomes.iter().filter(|(_, outcome)| **outcome != Outcome::Open).collect();
+    assert!(closed.is_empty(), "{closed:?}");
+    Ok(())
+}
+
+#[test]
+fn an_ordinary_user_has_the_same_sandbox() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: the other tests show it");
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777))?;
+    let executable = folder.path().join("vhost-user-vulkan");
+    fs::copy(daemon_executable()?, &executable)?;
+    let HostVulkan::Lavapipe(root) = HostVulkan::lavapipe()? else { bail!("no software driver") };
+    let vulkan = HostVulkan::Lavapipe(root.copy_to(&folder.path().join("packages"))?);
+    let (socket, log) = (folder.path().join("socket"), folder.path().join("log"));
+    let mut daemon = vulkan.command(&executable)?;
+    daemon.arg("--socket-path").arg(&socket).uid(ORDINARY).gid(ORDINARY).stderr(fs::File::create(&log)?);
+    let mut daemon = daemon.spawn()?;
+    let started = eventually(PATIENCE, || socket.exists() || matches!(daemon.try_wait(), Ok(Some(_))));
+    let guest = Session::connect(&socket, Options::default()).map(Gpu::new);
+    let guest = guest.with_context(|| fs::read_to_string(&log).unwrap_or_default())?;
+    let context = guest.create_context("ordinary")?;
+    // Its driver has been loaded when it passes a fence.
+    guest.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE)?;
+    let workers = workers(daemon.id())?;
+    let checked = (|| {
+        ensure!(started && workers.len() == 1, "{workers:?}");
+        let worker = Pid::from_raw(workers[0] as i32).context("a number")?;
+        ensure!(status(worker, "Uid")?.starts_with(&ORDINARY.to_string()), "another user");
+        ensure!(!Path::new(&format!("/proc/{}/root/home", workers[0])).exists(), "sees the host");
+        has_no_rights(worker)
+    })();
+    drop(guest);
+    daemon.kill()?;
+    daemon.wait()?;
+    checked.with_context(|| fs::read_to_string(&log).unwrap_or_default())
+}
+
+/// A user that owns nothing.
+const ORDINARY: u32 = 64_999;
+
+/// A field of `/proc/<pid>/status`.
+fn status(process: Pid, field: &str) -> Result<String> {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    Ok(line.with_context(|| format!("no {field}"))?.trim().to_owned())
+}
+
+fn has_no_rights(process: Pid) -> Result<()> {
+    for field in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        ensure!(status(process, field)? == "0000000000000000", "{field} {}", status(process, field)?);
+    }
+    ensure!(status(process, "NoNewPrivs")? == "1", "may gain privileges");
+    ensure!(status(process, "Seccomp")? == "2", "no filter");
+    Ok(())
+}
+
+#[test]
+fn a_worker_is_alone_and_without_rights() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    guest.create_context("one")?;
+    guest.create_context("two")?;
+    let workers = daemon.wait_for_workers(2)?;
+    // Sealed before the driver is loaded, and so before it can answer.
+    let sealed = |worker: &Pid| status(*worker, "Seccomp").is_ok_and(|mode| mode == "2");
+    assert!(eventually(PATIENCE, || workers.iter().all(sealed)));
+    for worker in &workers {
+        has_no_rights(*worker)?;
+        let number = worker.as_raw_nonzero();
+        // Its processes: the first of the namespace and itself.
+        assert_eq!(status(*worker, "NSpid")?, format!("{number}\t2"));
+        let user = status(*worker, "Uid")?;
+        assert!(!user.starts_with("0\t"), "runs as root");
+        let limits = fs::read_to_string(format!("/proc/{number}/limits"))?;
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).context("a limit")?;
+        assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"]);
+        for kind in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
+            let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/{kind}"));
+            let own = namespace(&number.to_string())?;
+            assert_ne!(own, namespace("self")?, "{kind}");
+            let shared = workers
+                .iter()
+                .filter(|other| namespace(&other.as_raw_nonzero().to_string()).is_ok_and(|ns| ns == own));
+            assert_eq!(shared.count(), 1, "{kind} is shared");
+        }
+        let root = PathBuf::from(format!("/proc/{number}/root"));
+        let mut folders: Vec<_> =
+            fs::read_dir(&root)?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
+        folders.sort();
+        for absent in ["home", "var", "run", "boot", "bin", "sbin", "tmp", "mnt"] {
+            assert!(!folders.iter().any(|folder| folder == absent), "{absent} of {folders:?}");
+        }
+        let mounts = fs::read_to_string(format!("/proc/{number}/mountinfo"))?;
+        let writable: Vec<_> = mounts
+            .lines()
+            .filter(|line| !line.split(' ').nth(5).is_some_and(|options| options.starts_with("ro")))
+            .collect();
+        assert!(writable.is_empty(), "{writable:#?}");
+        let variables = fs::read(format!("/proc/{number}/environ"))?;
+        assert!(
+            !variables
+                .split(|byte| *byte == 0)
+                .any(|variable| variable.starts_with(b"HOME=") || variable.starts_with(b"PATH="))
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_worker_begins_with_its_channel_and_standard_descriptors_only() -> Result<()> {
+    let daemon = start(&[])?;
+    let guest = daemon.guest()?;
+    guest.create_context("nothing")?;
+    let worker = daemon.wait_for_workers(1)?[0];
+    assert!(eventually(PATIENCE, || daemon.log().contains("escape nothing: open")));
+    let links = fs::read_dir(format!("/proc/{}/fd", worker.as_raw_nonzero()))?;
+    let mut links: Vec<_> = links.map(|link| Ok(fs::read_link(link?.path())?)).collect::<Result<_>>()?;
+    links.sort();
+    assert_eq!(links.len(), 4, "{links:?}");
+    assert_eq!(links[0], Path::new("/dev/null"));
+    assert!(links[3].to_string_lossy().starts_with("socket:"), "{links:?}");
+    Ok(())
+}
+
+#[test]
+fn the_device_process_opens_and_executes_nothing() -> Result<()> {
+    let daemon = Daemon::start()?;
+    has_no_rights(daemon.pid())?;
+    let listed = daemon::command()?.arg("--print-seccomp").output()?;
+    let listed = String::from_utf8(listed.stdout)?;
+    let calls =
+        listed.lines().skip_while(|line| !line.starts_with("device process")).nth(1).context("a list")?;
+    for forbidden in [
+        "open", "openat", "openat2", "execve", "execveat", "socket", "connect", "bind", "kill", "ptrace",
+        "fork", "vfork", "clone3",
+    ] {
+        assert!(!calls.split_whitespace().any(|call| call.trim_end_matches('*') == forbidden), "{forbidden}");
+    }
+    // It serves nevertheless, and again after its frontend has gone.
+    for _ in 0..2 {
+        let guest = daemon.guest()?;
+        let context = guest.create_context("served")?;
+        guest.create_shmem(context, 4096)?;
+        daemon.wait_for_workers(1)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_number_of_system_calls_is_documented() -> Result<()> {
+    let listed = String::from_utf8(daemon::command()?.arg("--print-seccomp").output()?.stdout)?;
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/sandbox.md"))?;
+    for line in listed.lines().filter(|line| !line.starts_with(' ')) {
+        ensure!(
+            document.lines().any(|documented| documented.trim() == line),
+            "docs/sandbox.md lacks: {line}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_system_call_off_the_list_kills_and_is_named_for_who_wants_to_learn() -> Result<()> {
+    let killed = start(&[])?;
+    let guest = killed.guest()?;
+    let told = fatal_attempt(&killed, &guest, "personality")?;
+    ensure!(told.contains("(SIGSYS)") && told.contains("--seccomp=log"), "{told}");
+    let learning = start(&["--seccomp=log"])?;
+    let guest = learning.guest()?;
+    assert_eq!(attempt(&learning, &guest, "personality", "")?, Outcome::Open);
+    assert!(
+        learning.log().contains("not on the list of system calls: personality (135)"),
+        "{}",
+        learning.log()
+    );
+    Ok(())
+}
+
+#[test]
+fn a_crash_is_told_with_its_signal() -> Result<()> {
+    let daemon = start(&[])?;
+    let guest = daemon.guest()?;
+    let told = fatal_attempt(&daemon, &guest, "crash")?;
+    ensure!(told.contains("its worker ended (signal: 11 (SIGSEGV)"), "{told}");
+    Ok(())
+}
+
+#[test]
+fn loose_sandboxes_are_loud_and_a_strict_one_is_silent() -> Result<()> {
+    for (option, loud) in
+        [("--sandbox=none", "NO SANDBOX"), ("--seccomp=off", "NO FILTER"), ("--sandbox=strict", "")]
+    {
+        let log = Daemon::start_with(&[option])?.log();
+        let warnings = log.lines().filter(|line| line.contains("SANDBOX") || line.contains("NO FILTER"));
+        assert_eq!(
+            warnings.filter(|line| line.contains("WARN") && line.contains(loud)).count(),
+            usize::from(!loud.is_empty()),
+            "{log}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_is_left_when_the_device_process_is_killed() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    guest.create_context("orphan")?;
+    let mut left = daemon.wait_for_workers(1)?;
+    left.extend(Pid::from_raw(launcher(daemon.id())? as i32));
+    let socket = daemon.socket();
+    rustix::process::kill_process(daemon.pid(), rustix::process::Signal::KILL)?;
+    assert!(eventually(PATIENCE, || !left.iter().any(|process| daemon::is_alive(*process))));
+    assert!(eventually(PATIENCE, || !Path::new(&socket).exists()), "the socket file is left");
+    Ok(())
+}
