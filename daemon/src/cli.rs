@@ -1,7 +1,7 @@
 //! The command line. What is wrong with it is said in one line.
 
 use clap::{Parser, Subcommand, ValueEnum};
-use daemon::config::{MemoryBackEnd, Queues};
+use daemon::config::{ContextLimits, DeviceLimits, MemoryBackEnd, Queues};
 use daemon::ipc::DriverFamily;
 use daemon::sandbox::{self, SandboxMode, SeccompMode};
 use std::os::fd::RawFd;
@@ -51,6 +51,8 @@ pub struct Serve {
     /// For how long, the first time; doubles with each
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub strike_hold: Duration,
+    #[command(flatten)]
+    pub quotas: Quotas,
     /// Scanouts, always disconnected; guest kernels before 6.4 need one
     #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
     pub scanouts: u32,
@@ -77,6 +79,78 @@ pub struct Serve {
     /// The program to start workers from
     #[arg(long, value_name = "PATH", hide = true)]
     pub exe: Option<PathBuf>,
+}
+
+/// What the guest may take; each program of it gets at most seven eighths, so that another finds something left.
+#[derive(Clone, Copy, Debug, clap::Args)]
+#[command(next_help_heading = "Quotas")]
+pub struct Quotas {
+    /// GPU memory of the VM, with KiB, MiB or GiB; guests see a GPU of this size [default: all there is]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub device_memory: Option<u64>,
+    /// GPU memory of one context of the VM, which is one of its programs [default: no further limit]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub context_device_memory: Option<u64>,
+    /// The host's memory that the VM's programs share with the GPU [default: three quarters of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub host_memory: Option<u64>,
+    /// The host's memory that one context shares with the GPU [default: no further limit]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub context_host_memory: Option<u64>,
+    /// The host's memory for command rings and replies of the VM [default: 8GiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub ring_memory: Option<u64>,
+    /// The host's memory for shaders that one context holds [default: 512MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub shader_memory: Option<u64>,
+    /// Contexts of the VM; each is a process [default: 256]
+    #[arg(long, value_name = "COUNT")]
+    pub max_contexts: Option<usize>,
+    /// Command rings of one context; each is a thread [default: 256]
+    #[arg(long, value_name = "COUNT")]
+    pub max_rings: Option<usize>,
+    /// Vulkan objects of one context [default: 1048576]
+    #[arg(long, value_name = "COUNT")]
+    pub max_objects: Option<usize>,
+    /// Resources of the VM, such as shared buffers [default: 65536]
+    #[arg(long, value_name = "COUNT")]
+    pub max_resources: Option<usize>,
+    /// Mappings of the VM; QEMU cannot hold more than about 500 [default: 400]
+    #[arg(long, value_name = "COUNT")]
+    pub max_maps: Option<usize>,
+}
+
+impl Quotas {
+    /// The limits of the VM and of each context.
+    pub fn limits(&self) -> (DeviceLimits, ContextLimits) {
+        let (vm, context) = (DeviceLimits::default(), ContextLimits::default());
+        let device = DeviceLimits {
+            contexts: self.max_contexts.unwrap_or(vm.contexts),
+            resources: self.max_resources.unwrap_or(vm.resources),
+            live_maps: self.max_maps.unwrap_or(vm.live_maps),
+            device_memory: self.device_memory.unwrap_or(vm.device_memory),
+            host_memory: self.host_memory.unwrap_or_else(three_quarters_of_memory),
+            shmem_total_bytes: self.ring_memory.unwrap_or(vm.shmem_total_bytes),
+            ..vm
+        };
+        let context = ContextLimits {
+            device_memory: self.context_device_memory.unwrap_or(context.device_memory),
+            host_memory: self.context_host_memory.unwrap_or(context.host_memory),
+            objects: self.max_objects.unwrap_or(context.objects),
+            shader_bytes: self.shader_memory.unwrap_or(context.shader_bytes),
+            rings: self.max_rings.unwrap_or(context.rings),
+            ..context
+        };
+        (device, context)
+    }
+}
+
+fn three_quarters_of_memory() -> u64 {
+    let machine = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = machine
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB")?.trim().parse().ok());
+    total.map_or(u64::MAX, |kib: u64| kib.saturating_mul(1024) / 4 * 3)
 }
 
 /// What this process is, if not the device process; for its own use.
@@ -245,6 +319,14 @@ impl From<LogLevel> for log::LevelFilter {
 const WINDOW_SIZES: std::ops::RangeInclusive<u64> = 1 << 20..=256 << 30;
 
 fn window_size(text: &str) -> Result<u64, String> {
+    let size = size(text)?;
+    if !WINDOW_SIZES.contains(&size) || !size.is_power_of_two() {
+        return Err("not a power of two from 1MiB to 256GiB".into());
+    }
+    Ok(size)
+}
+
+fn size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit.to_ascii_lowercase().as_str() {
@@ -255,11 +337,7 @@ fn window_size(text: &str) -> Result<u64, String> {
         _ => return Err(format!("unknown unit \"{unit}\" (use KiB, MiB or GiB)")),
     };
     let number: u64 = number.parse().map_err(|_| "not a size".to_owned())?;
-    let size = number.checked_mul(1 << shift).ok_or("too large")?;
-    if !WINDOW_SIZES.contains(&size) || !size.is_power_of_two() {
-        return Err("not a power of two from 1MiB to 256GiB".into());
-    }
-    Ok(size)
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
 /// Shortest and longest time: below, what counts is how late threads run; above, nobody waits.
@@ -301,6 +379,8 @@ mod tests {
 
     #[test]
     fn sizes_have_units_and_bounds() {
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("3GiB"), Ok(3 << 30));
         assert_eq!(window_size("8GiB"), Ok(8 << 30));
         assert_eq!(window_size("512m"), Ok(512 << 20));
         assert_eq!(window_size("1048576"), Ok(1 << 20));

@@ -1,29 +1,55 @@
 //! Options of one daemon, and every bound on what a guest can make it allocate or hold.
 
+mod memory;
+
+pub use memory::{Heap, MemoryId, PerHeap, Wanted};
+
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Bounds on the device process, per VM. What exceeds one is answered with a virtio-gpu error and logged with its name.
+/// What is shared by the contexts of a VM is taken by none of them alone: each may hold at most this many times what it leaves free.
+/// However many contexts take as much as they get, something is left for the next.
+pub const SHARE: u64 = 7;
+
+/// The most of `total` that one context can hold while no other holds any.
+#[must_use]
+pub const fn most(total: u64) -> u64 {
+    // Of few things there is no share to leave; see `device::quota`.
+    let most = (total as u128 + 1) * SHARE as u128 / (SHARE as u128 + 1);
+    if most < total as u128 { most as u64 } else { total }
+}
+
+/// Bounds on the device process, per VM. What exceeds one is answered with a virtio-gpu error and logged with its name. Those called
+/// *shared* leave each context its share ([`SHARE`]).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceLimits {
-    /// Contexts alive at once; each costs a process. Default 256.
+    /// Contexts alive at once; each costs a process. Shared, by the names of the guest's programs. Default 256.
     pub contexts: usize,
-    /// Resources alive at once. Default 65 536.
+    /// Resources alive at once. Shared. Default 65 536.
     pub resources: usize,
-    /// Blobs mapped at once. QEMU aborts near 510 (each is a slot of its vhost memory table). Default 400.
+    /// Blobs mapped at once. QEMU aborts near 510 (each is a slot of its vhost memory table). Shared. Default 400.
     pub live_maps: usize,
+    /// Bytes of device memory that drivers allocate for guests. Shared. Default: no limit but the GPU's.
+    pub device_memory: u64,
+    /// Bytes of the host's memory that guests can map or that drivers allocate there; all of it may be pinned. Shared. Default: no
+    /// limit; the command line's default is three quarters of the machine's memory.
+    pub host_memory: u64,
+    /// Pieces that [`Self::host_memory`] is handed out in. Shared. Default 65 536.
+    pub memory_pieces: usize,
     /// Entries of one scatter list (`nr_entries`). Default 16 384.
     pub backing_entries: u32,
     /// Bytes of one SUBMIT_3D payload. Default 16 MiB.
     pub submit_bytes: u32,
     /// Bytes of one shared-memory blob (`blob_id` 0). Default 1 GiB.
     pub shmem_blob_bytes: u64,
-    /// Bytes of all shared-memory blobs of the VM. Default 8 GiB.
+    /// Bytes of all shared-memory blobs of the VM: rings, streams, replies. Shared. Default 8 GiB.
     pub shmem_total_bytes: u64,
     /// Messages queued for one worker that does not read; more and the worker is ended. Default 65 536.
     pub worker_backlog: usize,
     /// Bytes of the streams among them. Default 64 MiB.
     pub worker_backlog_bytes: usize,
+    /// Descriptors among them. Default 4096.
+    pub worker_backlog_files: usize,
 }
 
 impl Default for DeviceLimits {
@@ -32,21 +58,32 @@ impl Default for DeviceLimits {
             contexts: 256,
             resources: 65_536,
             live_maps: 400,
+            device_memory: u64::MAX,
+            host_memory: u64::MAX,
+            memory_pieces: 65_536,
             backing_entries: 16_384,
             submit_bytes: 16 << 20,
             shmem_blob_bytes: 1 << 30,
             shmem_total_bytes: 8 << 30,
             worker_backlog: 65_536,
             worker_backlog_bytes: 64 << 20,
+            worker_backlog_files: 4096,
         }
     }
 }
 
-/// Bounds on one worker.
+/// Bounds on one context. An object beyond one of the first four is not made, which the guest learns from the next call that can
+/// tell; what exceeds another ends the context. Each is logged with its name.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContextLimits {
+    /// As [`DeviceLimits::device_memory`]. Default: no limit of its own.
+    pub device_memory: u64,
+    /// As [`DeviceLimits::host_memory`]. Default: no limit of its own.
+    pub host_memory: u64,
     /// Vulkan objects alive at once. Default 1 048 576.
     pub objects: usize,
+    /// Bytes of shaders held, and of whatever else the objects alive were described with. Default 512 MiB.
+    pub shader_bytes: u64,
     /// Rings alive at once; each costs a thread. Default 256.
     pub rings: usize,
     /// Bytes of one command, streams included. Default 256 MiB.
@@ -60,11 +97,26 @@ pub struct ContextLimits {
 impl Default for ContextLimits {
     fn default() -> Self {
         Self {
+            device_memory: u64::MAX,
+            host_memory: u64::MAX,
             objects: 1 << 20,
+            shader_bytes: 512 << 20,
             rings: 256,
             command_bytes: 256 << 20,
             arena_bytes: 256 << 20,
             submissions: 65_536,
+        }
+    }
+}
+
+impl ContextLimits {
+    /// What one context can reach of what the VM's limits leave it.
+    #[must_use]
+    pub fn within(self, vm: &DeviceLimits) -> Self {
+        Self {
+            device_memory: self.device_memory.min(most(vm.device_memory)),
+            host_memory: self.host_memory.min(most(vm.host_memory)),
+            ..self
         }
     }
 }

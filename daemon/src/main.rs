@@ -5,7 +5,7 @@ mod cli;
 use anyhow::{Context, bail};
 use clap::Parser;
 use cli::{Child, Cli, Role, Serve};
-use daemon::config::{ContextLimits, DeviceLimits, GpuChoice, HangLimits};
+use daemon::config::{GpuChoice, HangLimits};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport};
 use daemon::sandbox::{self, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited};
 use daemon::serve::{self, List, Listen};
@@ -53,6 +53,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     }));
     let level = LevelFilter::from(options.log_level).as_str().to_ascii_lowercase();
     raise_descriptor_limit()?;
+    let (limits, context_limits) = options.quotas.limits();
     let confinement = options.confinement.into();
     let launcher = Launcher::start(&confinement, options.exe.as_deref(), &level)
         .context("cannot start the launcher of workers")?;
@@ -89,7 +90,8 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         signals,
         launcher,
         family: serve::family(&gpu),
-        limits: DeviceLimits::default(),
+        limits,
+        context_limits,
         hangs: HangLimits {
             max_submit_time: options.max_submit_time,
             max_submit_time_contended: options.max_submit_time_contended.min(options.max_submit_time),
@@ -97,7 +99,6 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
             strike_hold: options.strike_hold,
             ..HangLimits::default()
         },
-        context_limits: ContextLimits::default(),
         cache_key,
     })
     .context("the device process cannot go on")

@@ -4,8 +4,10 @@
 //! it is attached to are told to expect it, because what they submit next may name it.
 
 use super::command::Outcome;
+use super::quota::Owner;
 use super::resource::{Kind, Resource};
 use super::{Device, Effects, GuestError, Shown};
+use crate::config::MemoryId;
 use protocol::ids::{BlobId, ContextId, ResourceId};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Header, MapCache, Response};
 
@@ -16,6 +18,8 @@ pub struct HostBlob<T> {
     mappable: bool,
     /// Offset in the host-visible region, if mapped.
     mapped: Option<u64>,
+    /// The counted memory it shows.
+    memory: Option<MemoryId>,
 }
 
 #[derive(Debug)]
@@ -39,8 +43,13 @@ impl<T> HostBlob<T> {
         match self.state {
             State::Pending { .. } => Shown::Expected,
             State::Shmem => Shown::SharedMemory,
-            State::Exported(_) => Shown::DeviceMemory { mappable: self.mappable },
+            State::Exported(_) => Shown::DeviceMemory { mappable: self.mappable, memory: self.memory },
         }
+    }
+
+    /// The counted memory it shows.
+    pub fn memory(&self) -> Option<MemoryId> {
+        self.memory
     }
 
     /// It counts as shared memory of the VM.
@@ -70,8 +79,9 @@ impl<T> Device<T> {
         match (request.blob_mem, request.blob_id) {
             (BlobMem::Host3dGuest, _) => Err(GuestError::Invalid("blob_mem")),
             (BlobMem::Guest, _) => {
-                let resource = Resource::new(request.size, Kind::Guest);
-                self.resources.insert(request.resource_id, resource);
+                let owner = self.owner(header.context());
+                let resource = Resource::new(request.size, Kind::Guest, owner);
+                self.add_resource(request.resource_id, resource)?;
                 Ok(Outcome::Answer(Response::OkNodata))
             }
             (BlobMem::Host3d, BlobId(0)) => self.create_shmem(header, request, effects),
@@ -90,12 +100,19 @@ impl<T> Device<T> {
         if size > self.options.limits.shmem_blob_bytes {
             return Err(GuestError::Limit("shmem_blob_bytes"));
         }
-        if size > self.options.limits.shmem_total_bytes - self.shmem_bytes {
-            return Err(GuestError::Limit("shmem_total_bytes"));
+        let owner = self.owner(Some(ctx_id));
+        self.quotas.shmem_bytes.take(owner, size).map_err(GuestError::Limit)?;
+        let added = self.add_blob(request, State::Shmem, owner);
+        let created = added.and_then(|()| {
+            effects.create_shmem(resource_id, size).map_err(|e| {
+                self.remove_resource(resource_id);
+                e.into()
+            })
+        });
+        if let Err(error) = created {
+            self.quotas.shmem_bytes.give_back(owner, size);
+            return Err(error);
         }
-        effects.create_shmem(resource_id, size)?;
-        self.shmem_bytes += size;
-        self.insert_blob(request, State::Shmem);
         // The creating context sees it at once: its worker may need it before CTX_ATTACH_RESOURCE.
         if let Some(context) = self.contexts.get_mut(&ctx_id) {
             context.attach(resource_id);
@@ -112,18 +129,23 @@ impl<T> Device<T> {
     ) -> Result<Outcome, GuestError> {
         let creator = self.venus_context(header)?;
         let BlobRequest { resource_id, blob_id, size, blob_flags, .. } = request;
-        effects.export_blob(creator, resource_id, blob_id, size, blob_flags.contains(BlobFlags::MAPPABLE))?;
-        self.insert_blob(request, State::Pending { creator, create: None, waiting: Vec::new() });
+        let owner = self.owner(Some(creator));
+        self.add_blob(request, State::Pending { creator, create: None, waiting: Vec::new() }, owner)?;
+        let mappable = blob_flags.contains(BlobFlags::MAPPABLE);
+        if let Err(failed) = effects.export_blob(creator, resource_id, blob_id, size, mappable) {
+            self.remove_resource(resource_id);
+            return Err(failed.into());
+        }
         if let Some(context) = self.contexts.get_mut(&creator) {
             context.export_begins(resource_id);
         }
         Ok(Outcome::AwaitExport { resource_id })
     }
 
-    fn insert_blob(&mut self, request: BlobRequest, state: State<T>) {
+    fn add_blob(&mut self, request: BlobRequest, state: State<T>, owner: Owner) -> Result<(), GuestError> {
         let mappable = request.blob_flags.contains(BlobFlags::MAPPABLE);
-        let blob = HostBlob { state, mappable, mapped: None };
-        self.resources.insert(request.resource_id, Resource::new(request.size, Kind::HostBlob(blob)));
+        let blob = HostBlob { state, mappable, mapped: None, memory: None };
+        self.add_resource(request.resource_id, Resource::new(request.size, Kind::HostBlob(blob), owner))
     }
 
     /// Keeps the ticket of the RESOURCE_CREATE_BLOB whose export is pending.
@@ -179,11 +201,13 @@ impl<T> Device<T> {
         }
     }
 
-    /// A worker exported the blob of a [`Self::pending_export`]; its memory is kept under `resource_id`.
+    /// A worker exported the blob of a [`Self::pending_export`]; its memory is kept under `resource_id`, and is the piece `memory`
+    /// that the worker holds.
     pub fn blob_exported<E: Effects<Ticket = T>>(
         &mut self,
         resource_id: ResourceId,
         cache: MapCache,
+        memory: Option<MemoryId>,
         effects: &mut E,
     ) {
         let Some(blob) = self.blob_mut(resource_id) else { return };
@@ -192,6 +216,10 @@ impl<T> Device<T> {
         else {
             return;
         };
+        blob.memory = memory;
+        if let Some(memory) = memory {
+            self.show_piece(memory);
+        }
         self.show_to_attached(resource_id, effects);
         if let Some(context) = self.contexts.get_mut(&creator) {
             context.export_ends(resource_id);
@@ -210,7 +238,7 @@ impl<T> Device<T> {
         if self.blob_mut(resource_id).is_none_or(|blob| blob.is_ready()) {
             return;
         }
-        let Some(Resource { kind: Kind::HostBlob(blob), .. }) = self.resources.remove(&resource_id) else {
+        let Some(Resource { kind: Kind::HostBlob(blob), .. }) = self.remove_resource(resource_id) else {
             return;
         };
         self.scanouts.forget(resource_id);
@@ -233,10 +261,9 @@ impl<T> Device<T> {
         offset: u64,
         effects: &mut E,
     ) -> Result<Response, GuestError> {
-        let live_maps = self.options.limits.live_maps;
         let resource =
             self.resources.get_mut(&resource_id).ok_or(GuestError::UnknownResource(resource_id))?;
-        let size = resource.size;
+        let (size, owner) = (resource.size, resource.owner);
         let Kind::HostBlob(blob) = &mut resource.kind else {
             return Err(GuestError::Invalid("mapping of a resource without host memory"));
         };
@@ -251,8 +278,12 @@ impl<T> Device<T> {
         if blob.mapped.is_some() {
             return Err(GuestError::Invalid("second mapping of a blob"));
         }
-        self.window.check(offset, size, live_maps)?;
-        effects.map_blob(resource_id, offset, size)?;
+        self.window.check(offset, size)?;
+        self.quotas.take_map(owner, size)?;
+        if let Err(failed) = effects.map_blob(resource_id, offset, size) {
+            self.quotas.give_back_map(owner, size);
+            return Err(failed.into());
+        }
         blob.mapped = Some(offset);
         self.window.insert(offset, size, resource_id);
         Ok(Response::OkMapInfo(cache))
@@ -277,10 +308,11 @@ impl<T> Device<T> {
         effects: &mut E,
     ) -> Result<bool, GuestError> {
         let Some(resource) = self.resources.get_mut(&resource_id) else { return Ok(false) };
-        let size = resource.size;
+        let (size, owner) = (resource.size, resource.owner);
         let Kind::HostBlob(blob) = &mut resource.kind else { return Ok(false) };
         let Some(offset) = blob.mapped.take() else { return Ok(false) };
         self.window.remove(offset);
+        self.quotas.give_back_map(owner, size);
         effects.unmap_blob(resource_id, offset, size)?;
         Ok(true)
     }

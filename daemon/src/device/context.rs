@@ -4,11 +4,13 @@
 //! A fence is always answered: when the worker says so, or at once when the context is lost or destroyed.
 
 use super::command::Outcome;
+use super::quota::Owner;
 use super::{Device, Effects, GuestError};
 use protocol::ids::{CapsetId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Fence, FenceTimeline, Header, Response};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxBuildHasher, FxHashSet};
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::BuildHasher;
 
 /// What a context can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,10 @@ enum State {
 #[derive(Debug)]
 pub struct Context<T> {
     state: State,
+    /// Whom its resources count for.
+    owner: Owner,
+    /// Whom it counts for itself: all contexts of the guest's programs of one name.
+    program: Owner,
     /// Resources the context sees.
     attached: FxHashSet<ResourceId>,
     /// Fences not passed yet, per timeline in submission order.
@@ -34,6 +40,11 @@ pub struct Context<T> {
 }
 
 impl<T> Context<T> {
+    /// Whom its resources count for.
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
     /// A worker has to be ended with this context.
     pub fn has_worker(&self) -> bool {
         self.state == State::Alive
@@ -89,19 +100,25 @@ impl<T> Device<T> {
         if self.contexts.contains_key(&ctx_id) {
             return Err(GuestError::ContextExists(ctx_id));
         }
-        if self.contexts.len() >= self.options.limits.contexts {
-            return Err(GuestError::Limit("contexts"));
-        }
         let state = match capset_id {
             CapsetId(0) => State::Shell,
-            CapsetId::VENUS => {
-                effects.start_worker(ctx_id, debug_name)?;
-                State::Alive
-            }
+            CapsetId::VENUS => State::Alive,
             _ => return Err(GuestError::Invalid("capability set")),
         };
+        let program = Owner(FxBuildHasher.hash_one(debug_name));
+        self.quotas.contexts.take(program, 1).map_err(GuestError::Limit)?;
+        let owner = Owner(self.next_owner);
+        self.next_owner += 1;
+        if state == State::Alive
+            && let Err(failed) = effects.start_worker(ctx_id, debug_name, owner.0)
+        {
+            self.quotas.contexts.give_back(program, 1);
+            return Err(failed.into());
+        }
         let context = Context {
             state,
+            owner,
+            program,
             attached: FxHashSet::default(),
             timelines: BTreeMap::new(),
             exporting: FxHashSet::default(),
@@ -117,6 +134,7 @@ impl<T> Device<T> {
     ) -> Result<Response, GuestError> {
         let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;
         let mut context = self.contexts.remove(&ctx_id).ok_or(GuestError::UnknownContext)?;
+        self.quotas.contexts.give_back(context.program, 1);
         if context.has_worker() {
             effects.end_worker(ctx_id);
         }
@@ -143,6 +161,9 @@ impl<T> Device<T> {
             && let Some(shown) = resource.shown()
         {
             effects.attach(ctx_id, resource_id, resource.size, shown);
+            if let Some(memory) = shown.memory() {
+                self.give_piece(ctx_id, memory);
+            }
         }
         Ok(Response::OkNodata)
     }
@@ -163,13 +184,22 @@ impl<T> Device<T> {
     }
 
     /// The contexts that a resource is attached to are shown it as it is now.
-    pub(super) fn show_to_attached<E: Effects<Ticket = T>>(&self, resource_id: ResourceId, effects: &mut E) {
+    pub(super) fn show_to_attached<E: Effects<Ticket = T>>(
+        &mut self,
+        resource_id: ResourceId,
+        effects: &mut E,
+    ) {
         let Some(resource) = self.resources.get(&resource_id) else { return };
         let Some(shown) = resource.shown() else { return };
+        let mut given = Vec::new();
         for (ctx_id, context) in &self.contexts {
             if context.attached.contains(&resource_id) && context.has_worker() {
                 effects.attach(*ctx_id, resource_id, resource.size, shown);
+                given.push(*ctx_id);
             }
+        }
+        if let Some(memory) = shown.memory() {
+            given.into_iter().for_each(|ctx_id| self.give_piece(ctx_id, memory));
         }
     }
 

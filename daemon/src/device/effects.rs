@@ -1,6 +1,7 @@
 //! What the device asks of the world.
 
 use super::GuestError;
+use crate::config::MemoryId;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
 
@@ -17,9 +18,21 @@ pub enum Shown {
     DeviceMemory {
         /// The guest can map it.
         mappable: bool,
+        /// The counted memory it is, if it can be passed on.
+        memory: Option<MemoryId>,
     },
     /// Device memory whose export is pending: shown again, or hidden, when it is answered.
     Expected,
+}
+
+impl Shown {
+    /// The counted memory that is passed on with it.
+    pub fn memory(self) -> Option<MemoryId> {
+        match self {
+            Self::DeviceMemory { memory, .. } => memory,
+            Self::SharedMemory | Self::Expected => None,
+        }
+    }
 }
 
 /// Performs what the device decides. Calls take effect in their order; none may wait for a worker.
@@ -33,8 +46,10 @@ pub trait Effects {
     /// A command is about to be answered with an error: note it for the operator.
     fn refused(&mut self, header: &Header, error: &GuestError);
 
-    /// Starts the worker of a new context. `debug_name` is the guest's and can be anything.
-    fn start_worker(&mut self, ctx_id: ContextId, debug_name: &[u8]) -> Result<(), EffectFailed>;
+    /// Starts the worker of a new context. `debug_name` is the guest's and can be anything; `worker` is for
+    /// [`super::Device::worker_ended`], once the process has ended.
+    fn start_worker(&mut self, ctx_id: ContextId, debug_name: &[u8], worker: u64)
+    -> Result<(), EffectFailed>;
 
     /// Ends a context's worker; nothing more comes from it.
     fn end_worker(&mut self, ctx_id: ContextId);
@@ -46,6 +61,24 @@ pub trait Effects {
         data: &[u8],
         fence: Option<(RingIdx, FenceId)>,
     ) -> Result<(), EffectFailed>;
+
+    /// Makes a zeroed memory file and gives it to a worker that asked for it with this request.
+    fn make_memory(
+        &mut self,
+        ctx_id: ContextId,
+        request: u32,
+        memory: MemoryId,
+        size: u64,
+    ) -> Result<(), EffectFailed>;
+
+    /// Tells a worker that its driver may allocate so many bytes, as a piece of this name if it asked for one.
+    fn grant_memory(&mut self, ctx_id: ContextId, request: u32, memory: Option<MemoryId>, bytes: u64);
+
+    /// Tells a worker that it may not, because of this limit.
+    fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: &'static str);
+
+    /// Nobody holds this piece any more.
+    fn forget_memory(&mut self, memory: MemoryId);
 
     /// Makes zeroed shared memory and keeps it under `resource_id`.
     fn create_shmem(&mut self, resource_id: ResourceId, size: u64) -> Result<(), EffectFailed>;

@@ -11,6 +11,8 @@ mod effects;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod memory;
+mod quota;
 mod resource;
 mod scanout;
 #[cfg(test)]
@@ -20,9 +22,11 @@ mod window;
 pub use effects::{EffectFailed, Effects, Shown};
 pub use error::GuestError;
 
-use crate::config::DeviceLimits;
+use crate::config::{ContextLimits, DeviceLimits, PerHeap};
 use context::Context;
+use memory::Pieces;
 use protocol::ids::{ContextId, ResourceId};
+use quota::{Owner, Quota};
 use resource::Resource;
 use rustc_hash::FxHashMap;
 use scanout::Scanouts;
@@ -39,6 +43,8 @@ pub struct DeviceOptions {
     pub capset: Vec<u8>,
     /// Bounds on what the guest may hold.
     pub limits: DeviceLimits,
+    /// Bounds on what one context may hold.
+    pub context_limits: ContextLimits,
 }
 
 /// What happens to live mappings when the driver resets the device.
@@ -58,8 +64,57 @@ pub struct Device<T> {
     resources: FxHashMap<ResourceId, Resource<T>>,
     window: Window,
     scanouts: Scanouts,
-    /// Bytes of all shared-memory blobs.
-    shmem_bytes: u64,
+    quotas: Quotas,
+    pieces: Pieces,
+    next_owner: u64,
+}
+
+/// What contexts share. Resources and what they hold count for the context that made them, even when it is gone.
+#[derive(Debug)]
+struct Quotas {
+    /// By the name of the guest's program.
+    contexts: Quota,
+    resources: Quota,
+    shmem_bytes: Quota,
+    live_maps: Quota,
+    /// Bytes of the host-visible region.
+    window: Quota,
+    /// Bytes of memory that drivers allocate.
+    memory: PerHeap<Quota>,
+    memory_pieces: Quota,
+}
+
+impl Quotas {
+    fn new(options: &DeviceOptions) -> Self {
+        let limits = &options.limits;
+        Self {
+            contexts: Quota::new("contexts", limits.contexts as u64),
+            resources: Quota::new("resources", limits.resources as u64),
+            shmem_bytes: Quota::new("shmem_total_bytes", limits.shmem_total_bytes),
+            live_maps: Quota::new("live_maps", limits.live_maps as u64),
+            window: Quota::new("window_size", options.window_size),
+            memory: PerHeap {
+                device: Quota::new("device_memory", limits.device_memory)
+                    .with_each("context_device_memory", options.context_limits.device_memory),
+                host: Quota::new("host_memory", limits.host_memory)
+                    .with_each("context_host_memory", options.context_limits.host_memory),
+            },
+            memory_pieces: Quota::new("memory_pieces", limits.memory_pieces as u64),
+        }
+    }
+
+    fn take_map(&mut self, owner: Owner, size: u64) -> Result<(), GuestError> {
+        self.live_maps.take(owner, 1).map_err(GuestError::Limit)?;
+        self.window.take(owner, size).map_err(|name| {
+            self.live_maps.give_back(owner, 1);
+            GuestError::Limit(name)
+        })
+    }
+
+    fn give_back_map(&mut self, owner: Owner, size: u64) {
+        self.live_maps.give_back(owner, 1);
+        self.window.give_back(owner, size);
+    }
 }
 
 impl<T> Device<T> {
@@ -70,7 +125,9 @@ impl<T> Device<T> {
             resources: FxHashMap::default(),
             window: Window::new(options.window_size),
             scanouts: Scanouts::new(options.num_scanouts),
-            shmem_bytes: 0,
+            quotas: Quotas::new(&options),
+            pieces: Pieces::default(),
+            next_owner: 1,
             options,
         }
     }
@@ -93,7 +150,9 @@ impl<T> Device<T> {
             }
         }
         self.scanouts = Scanouts::new(self.options.num_scanouts);
-        self.shmem_bytes = 0;
+        self.quotas = Quotas::new(&self.options);
+        // What workers that are about to end still hold is not counted: the VM begins anew.
+        self.pieces.clear().into_iter().for_each(|memory| effects.forget_memory(memory));
     }
 
     /// Contexts alive, lost ones included.

@@ -3,8 +3,10 @@
 //! Resources with guest memory, 2D or blob, are bookkeeping: no scanout is ever connected, so nobody looks at their contents.
 
 use super::blob::HostBlob;
+use super::context::Context;
+use super::quota::Owner;
 use super::{Device, Effects, GuestError, Shown};
-use protocol::ids::ResourceId;
+use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::Response;
 
 /// A resource.
@@ -13,6 +15,8 @@ pub struct Resource<T> {
     /// Bytes, for a blob; 0 for a 2D resource.
     pub size: u64,
     pub kind: Kind<T>,
+    /// Whom it counts for.
+    pub owner: Owner,
     /// Assigned by RESOURCE_ASSIGN_UUID.
     uuid: Option<[u8; 16]>,
 }
@@ -28,8 +32,8 @@ pub enum Kind<T> {
 
 impl<T> Resource<T> {
     /// A new resource.
-    pub fn new(size: u64, kind: Kind<T>) -> Self {
-        Self { size, kind, uuid: None }
+    pub fn new(size: u64, kind: Kind<T>, owner: Owner) -> Self {
+        Self { size, kind, owner, uuid: None }
     }
 
     /// The host keeps memory for it.
@@ -52,10 +56,30 @@ impl<T> Device<T> {
         if self.resources.contains_key(&resource_id) {
             return Err(GuestError::ResourceExists(resource_id));
         }
-        if self.resources.len() >= self.options.limits.resources {
-            return Err(GuestError::Limit("resources"));
-        }
         Ok(())
+    }
+
+    /// Adds a resource that [`Self::check_new_resource`] allowed.
+    pub(super) fn add_resource(
+        &mut self,
+        resource_id: ResourceId,
+        resource: Resource<T>,
+    ) -> Result<(), GuestError> {
+        self.quotas.resources.take(resource.owner, 1).map_err(GuestError::Limit)?;
+        self.resources.insert(resource_id, resource);
+        Ok(())
+    }
+
+    /// Takes a resource out of the table.
+    pub(super) fn remove_resource(&mut self, resource_id: ResourceId) -> Option<Resource<T>> {
+        let resource = self.resources.remove(&resource_id)?;
+        self.quotas.resources.give_back(resource.owner, 1);
+        Some(resource)
+    }
+
+    /// Whom counts what a context asks for; what names none, or none that exists, counts for the guest's kernel.
+    pub(super) fn owner(&self, ctx_id: Option<ContextId>) -> Owner {
+        ctx_id.and_then(|ctx_id| self.contexts.get(&ctx_id)).map_or(Owner::default(), Context::owner)
     }
 
     pub(super) fn check_resource(&self, resource_id: ResourceId) -> Result<Response, GuestError> {
@@ -67,7 +91,7 @@ impl<T> Device<T> {
 
     pub(super) fn resource_create_2d(&mut self, resource_id: ResourceId) -> Result<Response, GuestError> {
         self.check_new_resource(resource_id)?;
-        self.resources.insert(resource_id, Resource::new(0, Kind::Guest));
+        self.add_resource(resource_id, Resource::new(0, Kind::Guest, Owner::default()))?;
         Ok(Response::OkNodata)
     }
 
@@ -89,11 +113,16 @@ impl<T> Device<T> {
         resource_id: ResourceId,
         effects: &mut E,
     ) {
-        let Some(resource) = self.resources.remove(&resource_id) else { return };
+        let Some(resource) = self.remove_resource(resource_id) else { return };
         self.scanouts.forget(resource_id);
         if resource.holds_blob() {
             self.detach_everywhere(resource_id, effects);
             effects.drop_blob(resource_id);
+            if let Kind::HostBlob(blob) = &resource.kind
+                && let Some(memory) = blob.memory()
+            {
+                self.hide_piece(memory, effects);
+            }
         } else {
             for context in self.contexts.values_mut() {
                 context.detach(resource_id);
@@ -102,7 +131,7 @@ impl<T> Device<T> {
         if let Kind::HostBlob(blob) = &resource.kind
             && blob.is_shmem()
         {
-            self.shmem_bytes -= resource.size;
+            self.quotas.shmem_bytes.give_back(resource.owner, resource.size);
         }
     }
 

@@ -1,11 +1,14 @@
 //! The device with a fake world: every effect is noted, tickets are numbers, workers answer when the test says so.
 
 use super::*;
-use crate::config::DeviceLimits;
+use crate::config::{ContextLimits, DeviceLimits, MemoryId};
 use protocol::ids::{BlobId, CapsetId, FenceId, RingIdx, ScanoutId};
 use protocol::virtio_gpu::{
     BlobFlags, BlobMem, Command, CommandType, Header, HeaderFlags, MapCache, Rect, Response, ResponseType,
 };
+
+#[path = "memory_tests.rs"]
+mod memory;
 
 /// What the fake world was asked for, except answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +23,10 @@ enum Asked {
     Detach(u32, u32),
     Map(u32, u64, u64),
     Unmap(u32, u64, u64),
+    Make(u32, u32, u64, u64),
+    Grant(u32, u32, Option<u64>, u64),
+    RefuseMemory(u32, u32, &'static str),
+    Forget(u64),
 }
 
 #[derive(Default)]
@@ -52,7 +59,7 @@ impl Effects for World {
     fn refused(&mut self, _: &Header, error: &GuestError) {
         self.refused.push(error.name());
     }
-    fn start_worker(&mut self, ctx_id: ContextId, debug_name: &[u8]) -> Result<(), EffectFailed> {
+    fn start_worker(&mut self, ctx_id: ContextId, debug_name: &[u8], _: u64) -> Result<(), EffectFailed> {
         self.ask(Asked::Start(ctx_id.0, debug_name.to_vec()))
     }
     fn end_worker(&mut self, ctx_id: ContextId) {
@@ -65,6 +72,24 @@ impl Effects for World {
         fence: Option<(RingIdx, FenceId)>,
     ) -> Result<(), EffectFailed> {
         self.ask(Asked::Submit(ctx_id.0, data.to_vec(), fence.map(|(ring, fence)| (ring.0, fence.0))))
+    }
+    fn make_memory(
+        &mut self,
+        ctx_id: ContextId,
+        request: u32,
+        memory: MemoryId,
+        size: u64,
+    ) -> Result<(), EffectFailed> {
+        self.ask(Asked::Make(ctx_id.0, request, memory.0, size))
+    }
+    fn grant_memory(&mut self, ctx_id: ContextId, request: u32, memory: Option<MemoryId>, bytes: u64) {
+        let _ = self.ask(Asked::Grant(ctx_id.0, request, memory.map(|memory| memory.0), bytes));
+    }
+    fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: &'static str) {
+        let _ = self.ask(Asked::RefuseMemory(ctx_id.0, request, limit));
+    }
+    fn forget_memory(&mut self, memory: MemoryId) {
+        let _ = self.ask(Asked::Forget(memory.0));
     }
     fn create_shmem(&mut self, resource_id: ResourceId, size: u64) -> Result<(), EffectFailed> {
         self.ask(Asked::Shmem(resource_id.0, size))
@@ -140,7 +165,13 @@ impl Rig {
     }
 
     fn with(limits: DeviceLimits) -> Self {
-        let options = DeviceOptions { num_scanouts: 1, window_size: WINDOW, capset: vec![7; 160], limits };
+        let options = DeviceOptions {
+            num_scanouts: 1,
+            window_size: WINDOW,
+            capset: vec![7; 160],
+            limits,
+            context_limits: ContextLimits::default(),
+        };
         Self { device: Device::new(options), world: World::default(), tickets: 0 }
     }
 
@@ -294,7 +325,10 @@ fn shared_memory_is_made_attached_and_mapped() {
             Asked::Drop(5),
         ]
     );
-    assert_eq!((rig.device.resources(), rig.device.live_maps(), rig.device.shmem_bytes), (0, 0, 0));
+    assert_eq!(
+        (rig.device.resources(), rig.device.live_maps(), rig.device.quotas.shmem_bytes.used()),
+        (0, 0, 0)
+    );
 }
 
 #[test]
@@ -357,7 +391,7 @@ fn limits_are_answered_by_name() {
         contexts: 1,
         resources: 2,
         shmem_blob_bytes: 16384,
-        shmem_total_bytes: 20480,
+        shmem_total_bytes: 28672,
         ..DeviceLimits::default()
     };
     let mut rig = Rig::with(limits);
@@ -366,7 +400,7 @@ fn limits_are_answered_by_name() {
     assert_eq!(rig.call(2, venus()), full);
     assert_eq!(rig.call(1, blob(1, 0, 20480)), full);
     assert_eq!(rig.call(1, blob(1, 0, 16384)), OK);
-    assert_eq!(rig.call(1, blob(2, 0, 8192)), full);
+    assert_eq!(rig.call(1, blob(2, 0, 12288)), full);
     assert_eq!(rig.call(1, blob(2, 0, 4096)), OK);
     assert_eq!(rig.call(1, blob(3, 0, 4096)), full);
     assert_eq!(rig.world.refused, ["contexts", "shmem_blob_bytes", "shmem_total_bytes", "resources"]);
@@ -381,7 +415,7 @@ fn an_export_is_answered_when_the_worker_answers() {
     assert_eq!(rig.answer(create), None);
     assert_eq!(rig.device.pending_export(ContextId(1), ResourceId(5)), Some((8192, true)));
     assert_eq!(rig.device.pending_export(ContextId(2), ResourceId(5)), None);
-    rig.device.blob_exported(ResourceId(5), MapCache::WriteCombined, &mut rig.world);
+    rig.device.blob_exported(ResourceId(5), MapCache::WriteCombined, None, &mut rig.world);
     assert_eq!(rig.answer(create), Some(OK));
     assert_eq!(rig.device.pending_export(ContextId(1), ResourceId(5)), None);
     assert_eq!(rig.call(0, map(5, 0)), Response::OkMapInfo(MapCache::WriteCombined));
@@ -402,7 +436,7 @@ fn commands_on_a_pending_blob_wait_for_it_in_order() {
     // Other resources do not wait.
     assert_eq!(rig.call(1, blob(6, 0, 4096)), OK);
     rig.asked();
-    rig.device.blob_exported(ResourceId(5), MapCache::Cached, &mut rig.world);
+    rig.device.blob_exported(ResourceId(5), MapCache::Cached, None, &mut rig.world);
     assert_eq!(rig.answer(create), Some(OK));
     let answers: Vec<_> = waiting.iter().map(|ticket| rig.answer(*ticket).unwrap()).collect();
     let unknown = error(ResponseType::ERR_INVALID_RESOURCE_ID);
@@ -429,16 +463,19 @@ fn a_pending_blob_is_expected_by_other_contexts_before_what_they_submit_next() {
     assert_eq!(rig.call(2, submit), OK);
     let expected = Asked::Attach(2, 5, 4096, Shown::Expected);
     assert_eq!(rig.asked(), [expected.clone(), Asked::Submit(2, vec![1, 2, 3, 4], None)]);
-    rig.device.blob_exported(ResourceId(5), MapCache::Cached, &mut rig.world);
+    rig.device.blob_exported(ResourceId(5), MapCache::Cached, None, &mut rig.world);
     assert_eq!(rig.answer(create), Some(OK));
-    assert_eq!(rig.asked(), [Asked::Attach(2, 5, 4096, Shown::DeviceMemory { mappable: true })]);
+    assert_eq!(
+        rig.asked(),
+        [Asked::Attach(2, 5, 4096, Shown::DeviceMemory { mappable: true, memory: None })]
+    );
 
     // What is detached in time, or refused, is expected no longer.
     rig.start(header(1, None), blob(6, 77, 4096));
     rig.asked();
     assert_eq!(rig.call(2, attach(6)), OK);
     assert_eq!(rig.call(2, detach(6)), OK);
-    rig.device.blob_exported(ResourceId(6), MapCache::Cached, &mut rig.world);
+    rig.device.blob_exported(ResourceId(6), MapCache::Cached, None, &mut rig.world);
     assert_eq!(rig.asked(), [Asked::Attach(2, 6, 4096, Shown::Expected), Asked::Detach(2, 6)]);
     for lose in [false, true] {
         rig.start(header(1, None), blob(7, 77, 4096));
@@ -465,7 +502,7 @@ fn a_refused_export_leaves_no_resource() {
     rig.call(1, blob(6, 0, 4096));
     for id in [5, 6] {
         rig.device.blob_refused(ResourceId(id), &mut rig.world);
-        rig.device.blob_exported(ResourceId(id), MapCache::Cached, &mut rig.world);
+        rig.device.blob_exported(ResourceId(id), MapCache::Cached, None, &mut rig.world);
     }
     assert_eq!(rig.call(0, map(6, 0)), Response::OkMapInfo(MapCache::Cached));
 }
@@ -694,7 +731,7 @@ fn whatever_guest_and_workers_do_every_command_is_answered_once_and_ranges_stay_
                 1 => {
                     let id = ResourceId(numbers.below(7) as u32);
                     if numbers.below(2) == 0 {
-                        rig.device.blob_exported(id, MapCache::Cached, &mut rig.world);
+                        rig.device.blob_exported(id, MapCache::Cached, None, &mut rig.world);
                     } else {
                         rig.device.blob_refused(id, &mut rig.world);
                     }

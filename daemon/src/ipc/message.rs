@@ -1,6 +1,6 @@
 //! The messages themselves. Order matters: a worker handles [`ToWorker`] messages strictly one after another.
 
-use crate::config::{CacheKey, ContextLimits, GpuChoice, GpuInfo};
+use crate::config::{CacheKey, ContextLimits, GpuChoice, GpuInfo, Heap, MemoryId, Wanted};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +49,8 @@ pub enum ResourceKind {
     DeviceMemory {
         /// The guest can map it.
         mappable: bool,
+        /// The piece it is, if there is a descriptor: answered by [`ToDevice::MemoryReturned`] when it is not used any more.
+        memory: Option<MemoryId>,
     },
     /// Device memory that is still being exported: attached again when it is there, detached when it will not be.
     Expected,
@@ -96,6 +98,20 @@ pub enum ToWorker {
         /// The guest wants to map it.
         mappable: bool,
     },
+    /// Answer to [`ToDevice::MemoryWanted`]. Descriptor: the file, if one was wanted. Handled ahead of what came before.
+    MemoryGranted {
+        /// As asked.
+        request: u32,
+        /// The name of the piece, if one was wanted.
+        memory: Option<MemoryId>,
+        /// Bytes that may be allocated.
+        bytes: u64,
+    },
+    /// Answer to [`ToDevice::MemoryWanted`]: a limit is reached, which is logged already.
+    MemoryRefused {
+        /// As asked.
+        request: u32,
+    },
 }
 
 /// Worker to device process.
@@ -109,6 +125,8 @@ pub enum ToDevice {
         resource_id: ResourceId,
         /// How to map it.
         map_info: MapInfo,
+        /// The piece it is; none without a descriptor.
+        memory: Option<MemoryId>,
     },
     /// Answer to [`ToWorker::ExportBlob`]: there is no such memory, or it cannot be shared.
     BlobRefused {
@@ -132,6 +150,30 @@ pub enum ToDevice {
     RingEnds {
         /// The driver's id of the ring.
         ring: u64,
+    },
+    /// The driver is about to allocate memory; answered by [`ToWorker::MemoryGranted`] or [`ToWorker::MemoryRefused`].
+    MemoryWanted {
+        /// A number for the answer.
+        request: u32,
+        /// What is needed.
+        wanted: Wanted,
+    },
+    /// The worker does not hold a piece any more that it was given, once; one given twice is returned twice.
+    MemoryReturned {
+        /// Its name.
+        memory: MemoryId,
+    },
+    /// The driver has freed memory.
+    CreditReturned {
+        /// Where it was.
+        heap: Heap,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// A limit of the worker's own is reached; for the log.
+    LimitReached {
+        /// Its name in `config::ContextLimits`.
+        limit: String,
     },
     /// The context cannot go on (undecodable stream, lost device): its rings are FATAL and every fence is answered at once.
     Lost {

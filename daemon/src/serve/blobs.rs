@@ -1,6 +1,6 @@
 //! The memory behind host blobs, by resource.
 
-use crate::config::MemoryBackEnd;
+use crate::config::{MemoryBackEnd, MemoryId};
 use crate::shm::{self, FixedFile};
 use protocol::ids::ResourceId;
 use rustc_hash::FxHashMap;
@@ -19,6 +19,9 @@ pub enum BlobError {
     /// Smaller than the blob.
     #[error("too small")]
     TooSmall,
+    /// Not the memory that was given to the worker: it would not be counted.
+    #[error("not the memory that was asked for")]
+    Foreign,
 }
 
 /// The table.
@@ -26,6 +29,8 @@ pub enum BlobError {
 pub struct Blobs {
     /// What workers export.
     exported: FixedFile,
+    /// Which file is which piece: device and inode. A file that has gone makes room for another with its number at worst.
+    made: FxHashMap<MemoryId, (u64, u64)>,
     files: FxHashMap<ResourceId, OwnedFd>,
 }
 
@@ -36,7 +41,7 @@ impl Blobs {
             MemoryBackEnd::Memfd => FixedFile::Memfd,
             MemoryBackEnd::DmaBuf => FixedFile::DmaBuf,
         };
-        Self { exported, files: FxHashMap::default() }
+        Self { exported, made: FxHashMap::default(), files: FxHashMap::default() }
     }
 
     /// Makes zeroed shared memory for a resource.
@@ -45,17 +50,32 @@ impl Blobs {
         Ok(())
     }
 
-    /// Takes what a worker exported, after checking that it cannot harm whoever maps its first `size` bytes.
+    /// Makes a zeroed memory file for a worker.
+    pub fn make(&mut self, memory: MemoryId, size: u64) -> io::Result<OwnedFd> {
+        let file = shm::create("vulkan-memory", size)?;
+        self.made.insert(memory, identity(&file)?);
+        Ok(file)
+    }
+
+    /// Nobody holds this piece any more.
+    pub fn forget(&mut self, memory: MemoryId) {
+        self.made.remove(&memory);
+    }
+
+    /// Takes what a worker exported, after checking that it cannot harm whoever maps its first `size` bytes, and that it is the piece
+    /// `memory`.
     pub fn accept(
         &mut self,
         resource_id: ResourceId,
         file: Option<OwnedFd>,
+        memory: Option<MemoryId>,
         size: u64,
         mappable: bool,
     ) -> Result<(), BlobError> {
         let Some(file) = file else {
             return if mappable { Err(BlobError::Missing) } else { Ok(()) };
         };
+        let Some(memory) = memory else { return Err(BlobError::Foreign) };
         match shm::inspect(&file) {
             Ok((kind, bytes)) if kind == self.exported => {
                 if bytes < size {
@@ -63,6 +83,11 @@ impl Blobs {
                 }
             }
             _ => return Err(BlobError::WrongKind),
+        }
+        // A dma-buf is the driver's, and says nothing of where it comes from.
+        let made = || identity(&file).ok().is_some_and(|found| self.made.get(&memory) == Some(&found));
+        if self.exported == FixedFile::Memfd && !made() {
+            return Err(BlobError::Foreign);
         }
         self.files.insert(resource_id, file);
         Ok(())
@@ -79,6 +104,11 @@ impl Blobs {
     }
 }
 
+fn identity(file: &OwnedFd) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(file)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,19 +116,36 @@ mod tests {
     #[test]
     fn only_sealed_memory_files_of_sufficient_size_are_taken() {
         let mut blobs = Blobs::new(MemoryBackEnd::Memfd);
-        let id = ResourceId(1);
-        let file = || Some(shm::create("test", 8192).unwrap());
-        assert_eq!(blobs.accept(id, None, 4096, true), Err(BlobError::Missing));
-        assert_eq!(blobs.accept(id, None, 4096, false), Ok(()));
+        let (id, memory) = (ResourceId(1), Some(MemoryId(1)));
+        let made = blobs.make(MemoryId(1), 8192).unwrap();
+        let file = || Some(made.try_clone().unwrap());
+        assert_eq!(blobs.accept(id, None, None, 4096, true), Err(BlobError::Missing));
+        assert_eq!(blobs.accept(id, None, None, 4096, false), Ok(()));
         assert!(blobs.get(id).is_none());
-        assert_eq!(blobs.accept(id, file(), 12288, true), Err(BlobError::TooSmall));
+        assert_eq!(blobs.accept(id, file(), memory, 12288, true), Err(BlobError::TooSmall));
         let unsealed = OwnedFd::from(tempfile::tempfile().unwrap());
-        assert_eq!(blobs.accept(id, Some(unsealed), 4096, true), Err(BlobError::WrongKind));
-        assert_eq!(blobs.accept(id, file(), 8192, true), Ok(()));
+        assert_eq!(blobs.accept(id, Some(unsealed), memory, 4096, true), Err(BlobError::WrongKind));
+        assert_eq!(blobs.accept(id, file(), memory, 8192, true), Ok(()));
         assert!(blobs.get(id).is_some());
         blobs.remove(id);
         assert!(blobs.get(id).is_none());
         let mut blobs = Blobs::new(MemoryBackEnd::DmaBuf);
-        assert_eq!(blobs.accept(id, file(), 8192, true), Err(BlobError::WrongKind));
+        assert_eq!(blobs.accept(id, file(), memory, 8192, true), Err(BlobError::WrongKind));
+    }
+
+    #[test]
+    fn a_worker_cannot_pass_memory_of_its_own_for_what_it_was_given() {
+        let mut blobs = Blobs::new(MemoryBackEnd::Memfd);
+        let id = ResourceId(1);
+        let made = blobs.make(MemoryId(1), 8192).unwrap();
+        let own = || Some(shm::create("own", 8192).unwrap());
+        let file = || Some(made.try_clone().unwrap());
+        for memory in [None, Some(MemoryId(1)), Some(MemoryId(2))] {
+            assert_eq!(blobs.accept(id, own(), memory, 4096, true), Err(BlobError::Foreign));
+        }
+        assert_eq!(blobs.accept(id, file(), Some(MemoryId(2)), 4096, true), Err(BlobError::Foreign));
+        assert_eq!(blobs.accept(id, file(), Some(MemoryId(1)), 4096, true), Ok(()));
+        blobs.forget(MemoryId(1));
+        assert_eq!(blobs.accept(id, file(), Some(MemoryId(1)), 4096, true), Err(BlobError::Foreign));
     }
 }

@@ -6,6 +6,7 @@ use super::limiter::LogLimiter;
 use super::rings::Rings;
 use super::strikes::Strikes;
 use super::workers::Workers;
+use crate::config::MemoryId;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
 use crate::ipc::{Fence, INLINE_SUBMIT_MAX, ResourceKind, ToWorker};
 use crate::shm::{self, StatusPage};
@@ -79,7 +80,12 @@ impl Effects for World {
         self.warn(error.name(), format_args!("command {cmd:#x} of context {ctx_id} refused: {error}"));
     }
 
-    fn start_worker(&mut self, ctx_id: ContextId, debug_name: &[u8]) -> Result<(), EffectFailed> {
+    fn start_worker(
+        &mut self,
+        ctx_id: ContextId,
+        debug_name: &[u8],
+        worker: u64,
+    ) -> Result<(), EffectFailed> {
         let printable = String::from_utf8_lossy(debug_name);
         let printable = printable.chars().filter(|c| !c.is_control()).collect();
         if let Some(left) = self.strikes.held(Instant::now()) {
@@ -88,7 +94,7 @@ impl Effects for World {
             return Err(EffectFailed);
         }
         let started = StatusPage::create().and_then(|(page, file)| {
-            self.workers.start(ctx_id, printable, file.as_fd())?;
+            self.workers.start(ctx_id, printable, worker, file.as_fd())?;
             self.hangs.begins(ctx_id, page);
             Ok(())
         });
@@ -121,6 +127,32 @@ impl Effects for World {
         Ok(())
     }
 
+    fn make_memory(
+        &mut self,
+        ctx_id: ContextId,
+        request: u32,
+        memory: MemoryId,
+        size: u64,
+    ) -> Result<(), EffectFailed> {
+        let file = self.blobs.make(memory, size).map_err(|e| self.failed("cannot make memory", &e))?;
+        let granted = ToWorker::MemoryGranted { request, memory: Some(memory), bytes: size };
+        self.send(ctx_id, granted, Some(file.as_fd()));
+        Ok(())
+    }
+
+    fn grant_memory(&mut self, ctx_id: ContextId, request: u32, memory: Option<MemoryId>, bytes: u64) {
+        self.send(ctx_id, ToWorker::MemoryGranted { request, memory, bytes }, None);
+    }
+
+    fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: &'static str) {
+        self.warn(limit, format_args!("limit {limit} reached: no more memory for context {ctx_id}"));
+        self.send(ctx_id, ToWorker::MemoryRefused { request }, None);
+    }
+
+    fn forget_memory(&mut self, memory: MemoryId) {
+        self.blobs.forget(memory);
+    }
+
     fn create_shmem(&mut self, resource_id: ResourceId, size: u64) -> Result<(), EffectFailed> {
         let created = self.blobs.create(resource_id, size);
         created.map_err(|e| self.failed("cannot make shared memory", &e))
@@ -145,7 +177,7 @@ impl Effects for World {
     fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown) {
         let kind = match shown {
             Shown::SharedMemory => ResourceKind::SharedMemory,
-            Shown::DeviceMemory { mappable } => ResourceKind::DeviceMemory { mappable },
+            Shown::DeviceMemory { mappable, memory } => ResourceKind::DeviceMemory { mappable, memory },
             Shown::Expected => ResourceKind::Expected,
         };
         // Not through `send`: the file is borrowed from a neighbour of what that borrows.

@@ -6,7 +6,10 @@
 
 use super::run::{Options, Server};
 use super::socket::Listen;
-use crate::config::{CacheKey, ContextLimits, GpuChoice, HangLimits, MemoryBackEnd, MemoryTrial, Queues};
+use crate::config::{
+    CacheKey, ContextLimits, GpuChoice, HangLimits, Heap, MemoryBackEnd, MemoryId, MemoryTrial, Queues,
+    Wanted,
+};
 use crate::device::fuzzing::{self as guest, Event, LIMITS, WINDOW};
 use crate::ipc::{Channel, DriverFamily, Fence, MapInfo, ToDevice, ToLauncher};
 use crate::sandbox::Launcher;
@@ -112,9 +115,16 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToDevice> {
         2..=4 => ToDevice::BlobRefused { resource_id, reason: u.arbitrary()? },
         5..=14 => {
             let map_info = if u.arbitrary()? { MapInfo::Cached } else { MapInfo::WriteCombined };
-            ToDevice::BlobExported { resource_id, map_info }
+            ToDevice::BlobExported { resource_id, map_info, memory: Some(MemoryId(number(u)?)) }
         }
         15..=20 => ToDevice::RingBegins { ring: number(u)?, resource_id, status: number(u)?.wrapping_mul(4) },
+        24 => ToDevice::MemoryReturned { memory: MemoryId(number(u)?) },
+        25 => ToDevice::CreditReturned { heap: Heap::Device, bytes: number(u)?.wrapping_mul(4096) },
+        26 => {
+            let (least, bytes) = (number(u)?.wrapping_mul(4096), number(u)?.wrapping_mul(4096));
+            ToDevice::MemoryWanted { request: 0, wanted: Wanted::Credit { heap: Heap::Device, least, bytes } }
+        }
+        27 => ToDevice::MemoryWanted { request: 1, wanted: Wanted::Pages(number(u)?.wrapping_mul(4096)) },
         21..=23 => ToDevice::RingEnds { ring: number(u)? },
         _ => ToDevice::FenceSignalled(Fence {
             ring_idx: RingIdx(number(u)? as u8),

@@ -8,7 +8,7 @@ use super::rings::Rings;
 use super::socket::Listen;
 use super::strikes::Strikes;
 use super::workers::{CHANNEL_TOKEN, FromWorker, Unexplained, Workers};
-use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits};
+use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
 use crate::ipc::{self, DriverFamily, ReceiveError, ToDevice};
 use crate::sandbox::{Ended, Launcher};
@@ -110,7 +110,7 @@ impl Server {
             launcher,
             options.family,
             options.gpu,
-            options.context_limits,
+            options.context_limits.within(&limits),
             options.cache_key,
             limits,
             Arc::clone(&epoll),
@@ -120,6 +120,7 @@ impl Server {
             window_size: options.window_size,
             capset: options.capset,
             limits,
+            context_limits: options.context_limits,
         });
         Ok(Self {
             epoll,
@@ -363,12 +364,12 @@ impl Server {
             ToDevice::FenceSignalled(ipc::Fence { ring_idx, fence_id }) => {
                 self.device.fence_signalled(ctx_id, ring_idx, fence_id, &mut self.world);
             }
-            ToDevice::BlobExported { resource_id, map_info } => {
+            ToDevice::BlobExported { resource_id, map_info, memory } => {
                 let cache = match map_info {
                     ipc::MapInfo::Cached => MapCache::Cached,
                     ipc::MapInfo::WriteCombined => MapCache::WriteCombined,
                 };
-                self.blob_exported(ctx_id, resource_id, cache, fd);
+                self.blob_exported(ctx_id, resource_id, cache, fd.map(|fd| (fd, memory)));
             }
             ToDevice::BlobRefused { resource_id, reason } => {
                 self.refuse_blob(ctx_id, resource_id, &reason);
@@ -377,6 +378,17 @@ impl Server {
                 self.world.rings.begins(ctx_id, ring, resource_id, status);
             }
             ToDevice::RingEnds { ring } => self.world.rings.ends(ctx_id, ring),
+            ToDevice::MemoryWanted { request, wanted } => {
+                self.device.memory_wanted(ctx_id, request, wanted, &mut self.world);
+            }
+            ToDevice::MemoryReturned { memory } => {
+                self.device.memory_returned(ctx_id, memory, &mut self.world);
+            }
+            ToDevice::CreditReturned { heap, bytes } => self.device.credit_returned(ctx_id, heap, bytes),
+            ToDevice::LimitReached { limit } => {
+                let message = format_args!("limit {limit:?} reached: context {ctx_id} gets no more");
+                self.world.warn("limit of a context", message);
+            }
             ToDevice::Lost { reason } => self.lose(ctx_id, &reason),
             ToDevice::Hung => self.kill_hung(ctx_id),
         }
@@ -387,12 +399,15 @@ impl Server {
         ctx_id: ContextId,
         resource_id: ResourceId,
         cache: MapCache,
-        fd: Option<OwnedFd>,
+        file: Option<(OwnedFd, Option<MemoryId>)>,
     ) {
         // A resource may be gone before its worker has answered.
         let Some((size, mappable)) = self.device.pending_export(ctx_id, resource_id) else { return };
-        match self.world.blobs.accept(resource_id, fd, size, mappable) {
-            Ok(()) => self.device.blob_exported(resource_id, cache, &mut self.world),
+        let (file, memory) = file.map_or((None, None), |(file, memory)| (Some(file), memory));
+        // What the worker does not hold is not what it was given.
+        let held = memory.filter(|memory| self.device.held_piece(ctx_id, *memory) >= Some(size));
+        match self.world.blobs.accept(resource_id, file, held, size, mappable) {
+            Ok(()) => self.device.blob_exported(resource_id, cache, held, &mut self.world),
             Err(error) => self.refuse_blob(ctx_id, resource_id, &error.to_string()),
         }
     }
@@ -412,7 +427,9 @@ impl Server {
                 self.receive_from(ctx_id);
                 self.lose_unexplained(ctx_id);
             }
-            if let Some(Unexplained { ctx_id, how }) = self.world.workers.reap(child, status) {
+            let Some((number, unexplained)) = self.world.workers.reap(child, status) else { continue };
+            self.device.worker_ended(number, &mut self.world);
+            if let Some(Unexplained { ctx_id, how }) = unexplained {
                 self.world.warn("context lost", format_args!("context {ctx_id} is lost: {how}"));
             }
         }

@@ -46,12 +46,16 @@ pub struct Workers {
 #[derive(Debug)]
 struct Worker {
     serial: u32,
+    /// What the device knows it by.
+    number: u64,
     channel: Channel,
     process: Process,
     /// Messages the socket had no room for, in order.
     backlog: VecDeque<(ToWorker, Option<OwnedFd>)>,
     /// Bytes of the streams among them.
     backlog_bytes: usize,
+    /// Descriptors among them.
+    backlog_files: usize,
     /// It was killed, for a reason that is told.
     killed: bool,
 }
@@ -66,6 +70,7 @@ struct Process {
 #[derive(Debug)]
 struct Ending {
     serial: u32,
+    number: u64,
     process: Process,
     kill_at: Instant,
     /// Its context was lost without a word, and how it ends is the cause.
@@ -119,16 +124,30 @@ impl Workers {
     }
 
     /// Has the worker of a context started, which gets `page` to share with us. It can be sent to at once; if it does not come to life
-    /// it is heard of as gone.
-    pub fn start(&mut self, ctx_id: ContextId, debug_name: String, page: BorrowedFd<'_>) -> io::Result<()> {
+    /// it is heard of as gone. [`Self::reap`] answers its `number`.
+    pub fn start(
+        &mut self,
+        ctx_id: ContextId,
+        debug_name: String,
+        number: u64,
+        page: BorrowedFd<'_>,
+    ) -> io::Result<()> {
         let (channel, theirs) = Channel::pair()?;
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
         self.watch(channel.as_fd(), CHANNEL_TOKEN | u64::from(serial))?;
         self.launcher.launch(serial, ChildRole::Worker, self.family, &theirs.into_socket())?;
         let process = Process { launcher: Arc::clone(&self.launcher), serial };
-        let worker =
-            Worker { serial, channel, process, backlog: VecDeque::new(), backlog_bytes: 0, killed: false };
+        let worker = Worker {
+            serial,
+            number,
+            channel,
+            process,
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            backlog_files: 0,
+            killed: false,
+        };
         self.contexts.insert(serial, ctx_id);
         self.running.insert(ctx_id, worker);
         log::debug!(ctx_id = ctx_id.0; "worker started");
@@ -184,7 +203,10 @@ impl Workers {
         while let Some((message, fd)) = worker.backlog.front() {
             match worker.channel.try_send(message, fd.as_ref().map(AsFd::as_fd)) {
                 Err(SendError::Full) => return,
-                Ok(()) | Err(_) => worker.backlog_bytes -= stream_bytes(message),
+                Ok(()) | Err(_) => {
+                    worker.backlog_bytes -= stream_bytes(message);
+                    worker.backlog_files -= usize::from(fd.is_some());
+                }
             }
             worker.backlog.pop_front();
         }
@@ -232,9 +254,9 @@ impl Workers {
         let Some(worker) = self.running.remove(&ctx_id) else { return };
         self.contexts.remove(&worker.serial);
         let _ = epoll::delete(&self.epoll, &worker.channel);
-        let Worker { serial, process, killed, .. } = worker;
+        let Worker { serial, number, process, killed, .. } = worker;
         let (kill_at, unexplained) = (Instant::now() + GRACE, unexplained.filter(|_| !killed));
-        self.ending.push_back(Ending { serial, process, kill_at, unexplained, killed });
+        self.ending.push_back(Ending { serial, number, process, kill_at, unexplained, killed });
         let surplus = self.ending.len().saturating_sub(ENDING_MAX);
         self.ending.iter_mut().take(surplus).for_each(Ending::kill);
     }
@@ -248,8 +270,12 @@ impl Workers {
         self.launcher.ended()
     }
 
-    /// Forgets a worker process that was told to end and has ended so.
-    pub fn reap(&mut self, serial: u32, status: Result<ExitStatus, String>) -> Option<Unexplained> {
+    /// Forgets a worker process that was told to end and has ended so: its number, as nothing of it is left.
+    pub fn reap(
+        &mut self,
+        serial: u32,
+        status: Result<ExitStatus, String>,
+    ) -> Option<(u64, Option<Unexplained>)> {
         let at = self.ending.iter().position(|ending| ending.serial == serial)?;
         let ending = self.ending.remove(at)?;
         let how = match status {
@@ -262,7 +288,7 @@ impl Workers {
             Ok(status) => format!("its worker ended ({status})"),
             Err(reason) => format!("its worker could not be started: {reason}"),
         };
-        ending.unexplained.map(|ctx_id| Unexplained { ctx_id, how })
+        Some((ending.number, ending.unexplained.map(|ctx_id| Unexplained { ctx_id, how })))
     }
 
     /// When [`Self::kill_late`] has something to do.
@@ -318,8 +344,12 @@ impl Worker {
         if bytes > limits.worker_backlog_bytes {
             return Err("worker_backlog_bytes");
         }
+        if self.backlog_files + usize::from(fd.is_some()) > limits.worker_backlog_files {
+            return Err("worker_backlog_files");
+        }
         let fd = fd.map(|fd| fd.try_clone_to_owned()).transpose().map_err(|_| "file descriptors")?;
         self.backlog_bytes = bytes;
+        self.backlog_files += usize::from(fd.is_some());
         self.backlog.push_back((message, fd));
         Ok(())
     }

@@ -64,6 +64,14 @@ fn used(objects: &Table, semaphore: venus::Semaphore, value: u64) -> Result<Used
 }
 
 impl Group {
+    /// What is left of a submission of a lost device, if anything: its time counts at once.
+    pub fn of_lost(count: usize) -> Vec<Self> {
+        match count {
+            0 => Vec::new(),
+            _ => vec![Self { batches: 0..count, ..Self::default() }],
+        }
+    }
+
     /// What it waits for, as things stand: a binary semaphore's signal is taken.
     pub fn waits(&self) -> Vec<Wait> {
         let wait = |used: &Used| match &mut *used.signal.lock() {

@@ -7,7 +7,7 @@ use super::error::{ContextLost, Fault};
 use super::instance::Instance;
 use super::lower::Lowering;
 use super::memory::ResourceMemory;
-use super::objects::{Handle, Object, State};
+use super::objects::{Handle, Object, State, Unplaced};
 use super::physical_device::PhysicalDevice;
 use super::queue::Queue;
 use super::renderer::Renderer;
@@ -26,6 +26,8 @@ pub struct Call<'a> {
     pub bytes: &'a [u8],
     /// Ends waits.
     pub cancel: &'a Cancel,
+    /// The guest waits for the result.
+    pub heard: bool,
 }
 
 /// Turns a legal failure into the reply that tells it.
@@ -41,6 +43,21 @@ pub fn settle<T>(
 }
 
 impl<'a> Call<'a> {
+    /// Executes a command that returns a `VkResult`, unless the guest has to hear of an earlier failure.
+    pub fn tell<T>(&self, execute: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+        match self.heard.then(|| self.renderer.unheard_failure()).flatten() {
+            Some(result) => Err(Fault::Failed(result)),
+            None => execute(),
+        }
+    }
+
+    /// A command failed; unless the guest waits for its result, a later one tells.
+    pub fn note_failure(&self, result: i32) {
+        if !self.heard {
+            self.renderer.note_failure(result);
+        }
+    }
+
     /// Locks the object table for reading, to lower parameters. Never held across a driver call.
     pub fn lowering(&self) -> Lowering<'a> {
         let (objects, memory) = (self.renderer.objects.read(), self.renderer.gpu.memory);
@@ -96,7 +113,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Binds what a `vkCreate…` returned: a handle, or a tombstone.
+    /// Binds what a `vkCreate…` returned: a handle, or a tombstone. Where there is no room the object is destroyed again, which is a
+    /// failure.
     pub fn created<H: Handle>(
         &self,
         id: Option<&H>,
@@ -122,7 +140,19 @@ impl<'a> Call<'a> {
         }
         let object =
             Object { kind: H::KIND, raw, device: Some(device.clone()), state, created_by: self.bytes.into() };
-        Ok(self.renderer.objects.insert(id.id(), object)?)
+        match self.renderer.objects.insert(id.id(), object) {
+            Ok(()) => Ok(()),
+            Err(Unplaced::Lost(lost)) => Err(lost.into()),
+            Err(Unplaced::Full(limit, object)) => {
+                self.renderer.allowance.reached(limit);
+                // SAFETY: the driver has just made it, and nobody else knows it.
+                unsafe { device.destroy(object.kind, object.raw) };
+                let full = vk::Result::ERROR_OUT_OF_HOST_MEMORY.as_raw();
+                self.note_failure(full);
+                self.not_created(Some(id), full)?;
+                Err(Fault::Failed(full))
+            }
+        }
     }
 
     /// Leaves a tombstone.

@@ -5,14 +5,18 @@
 
 use super::call::Call;
 use super::error::Fault;
+use super::loss::Told;
 use super::objects::{Handle, Object, State};
+use ash::vk;
 use protocol::venus::generated as venus;
 
-/// How the recording of a command buffer stands. Descriptor sets are always sound.
+/// How the recording of a command buffer stands, or the writing of a descriptor set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recording {
     /// Everything recorded so far reached the driver.
     Sound,
+    /// As before, and it stores `VK_SUCCESS` where the guest may look for the result of a fence.
+    Telling(Told),
     /// A command named a tombstone with this `VkResult`.
     Spoilt(i32),
 }
@@ -63,14 +67,19 @@ pub fn bind_children<H: Handle>(
     ids: &[H],
     raws: &[u64],
 ) -> Result<(), Fault> {
+    let mut bound = Ok(());
     for (id, raw) in ids.iter().zip(raws) {
-        call.bind(Some(id), *raw, device, 0, State::Pooled(Recording::Sound))?;
+        match call.bind(Some(id), *raw, device, 0, State::Pooled(Recording::Sound)) {
+            Err(Fault::Failed(result)) => bound = Err(Fault::Failed(result)),
+            other => other?,
+        }
     }
     call.renderer.objects.update(pool, |object| {
         if let State::Pool(children) = &mut object.state {
             children.extend(ids.iter().map(|id| id.id()));
         }
-    })
+    })?;
+    bound
 }
 
 /// Takes ids out of a pool and the table; 0 and tombstones are skipped. Returns the host's handles.
@@ -190,6 +199,26 @@ pub fn reset_command_buffer(
     // SAFETY: the command buffer is live.
     let result = unsafe { function(raw, c.flags.0) };
     Ok(venus::ResetCommandBufferReply { result: venus::VkResult(result) })
+}
+
+/// `vkCmdFillBuffer`: noted if it may be what Mesa before 26.2 makes for each fence.
+pub fn cmd_fill_buffer(
+    call: &Call<'_>,
+    c: &venus::CmdFillBuffer,
+) -> Result<venus::CmdFillBufferReply, Fault> {
+    let (raw, device) = call.command_buffer(c.command_buffer)?;
+    let buffer = call.lowering().handle(c.dst_buffer)?;
+    let Some(function) = device.table.cmd_fill_buffer else { return Err(Fault::missing("vkCmdFillBuffer")) };
+    // SAFETY: command buffer and buffer are live.
+    unsafe { function(raw, buffer, c.dst_offset, c.size, c.data) };
+    if (c.size, c.data) == (4, vk::Result::SUCCESS.as_raw() as u32) {
+        call.renderer.objects.update(c.command_buffer, |object| {
+            if let State::Pooled(recording) = &mut object.state {
+                *recording = Recording::Telling((buffer, c.dst_offset));
+            }
+        })?;
+    }
+    Ok(venus::CmdFillBufferReply {})
 }
 
 fn heal(call: &Call<'_>, command_buffer: venus::CommandBuffer) -> Result<(), Fault> {

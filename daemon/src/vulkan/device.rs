@@ -2,10 +2,11 @@
 
 use super::call::Call;
 use super::cancel::Cancel;
-use super::error::Fault;
+use super::error::{ContextLost, Fault};
 use super::extensions::{self, Enable};
 use super::generated::{DeviceTable, sys};
 use super::host_copy::HostCopy;
+use super::loss::{Notices, destroy_notices};
 use super::markers::Markers;
 use super::memory::BackEnd;
 use super::objects::{Handle, Object, State};
@@ -34,6 +35,8 @@ pub struct Device {
     pub markers: Markers,
     /// Queues the guest asked for so far.
     pub queues: Mutex<Vec<Arc<Queue>>>,
+    /// How a guest hears that it is lost.
+    pub notices: Mutex<Notices>,
     /// Queues that were created with the device.
     created: Vec<CreatedQueues>,
 }
@@ -72,8 +75,8 @@ impl Device {
         };
         let (table, host_copy) = (DeviceTable::load(find), HostCopy::load(find));
         let memory = BackEnd::new(&physical, &ash);
-        let (markers, queues) = (Markers::default(), Mutex::default());
-        Self { ash, table, host_copy, memory, markers, queues, created, physical }
+        let (markers, queues, notices) = (Markers::default(), Mutex::default(), Mutex::default());
+        Self { ash, table, host_copy, memory, markers, queues, notices, created, physical }
     }
 
     /// The handle as a number.
@@ -129,6 +132,7 @@ impl Device {
         let _ = unsafe { self.ash.device_wait_idle() };
         queues.iter().for_each(|queue| queue.forget_submissions(self));
         self.markers.destroy(&self.ash);
+        destroy_notices(&self.ash, &self.notices);
         objects.sort_by_key(|object| destruction_rank(object.kind));
         for object in &objects {
             // SAFETY: the object was taken out of the table, its device is idle, and users go before what they use.
@@ -182,7 +186,7 @@ pub fn create_device<'a>(
         state: State::Device(device),
         created_by: call.bytes.into(),
     };
-    call.renderer.objects.insert(id.id(), object)?;
+    call.renderer.objects.insert(id.id(), object).map_err(ContextLost::from)?;
     Ok(venus::CreateDeviceReply { result: venus::VkResult::SUCCESS, p_device: c.p_device })
 }
 
@@ -315,7 +319,7 @@ pub fn get_device_queue2<'a>(
         .queue_index(info.queue_index);
     // SAFETY: the device is live and was created with this queue.
     let raw = unsafe { device.ash.get_device_queue2(&host) };
-    let queue = Queue::new(&device, raw, ring_idx as u8);
+    let queue = Queue::new(&device, raw, info.queue_family_index, ring_idx as u8);
     call.renderer.bind_timeline(ring_idx as u8, &queue)?;
     device.queues.lock().push(queue.clone());
     call.bind(Some(id), raw.as_raw(), &device, 0, State::Queue(queue))?;

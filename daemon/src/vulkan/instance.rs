@@ -1,7 +1,7 @@
 //! `VkInstance`, and which physical devices a guest sees: the one chosen at start-up.
 
 use super::call::Call;
-use super::error::Fault;
+use super::error::{ContextLost, Fault};
 use super::generated::InstanceTable;
 use super::objects::{Handle, Object, State};
 use super::physical_device::PhysicalDevice;
@@ -133,7 +133,7 @@ pub fn create_instance<'a>(
         state: State::Instance(instance),
         created_by: call.bytes.into(),
     };
-    call.renderer.objects.insert(id.id(), object)?;
+    call.renderer.objects.insert(id.id(), object).map_err(ContextLost::from)?;
     Ok(venus::CreateInstanceReply { result: venus::VkResult::SUCCESS, p_instance: c.p_instance })
 }
 
@@ -177,7 +177,7 @@ fn bind_physical_device(
     if *bound == id.id() && id.id() != 0 {
         return Ok(());
     }
-    let physical = PhysicalDevice::find(instance, &call.renderer.gpu)?;
+    let physical = PhysicalDevice::find(instance, &call.renderer.gpu, &call.renderer.limits)?;
     let object = Object {
         kind: venus::PhysicalDevice::KIND,
         raw: physical.raw(),
@@ -185,7 +185,7 @@ fn bind_physical_device(
         state: State::PhysicalDevice(Arc::new(physical)),
         created_by: call.bytes.into(),
     };
-    call.renderer.objects.insert(id.id(), object)?;
+    call.renderer.objects.insert(id.id(), object).map_err(ContextLost::from)?;
     *bound = id.id();
     Ok(())
 }

@@ -37,6 +37,7 @@ mod host_copy;
 mod instance;
 #[cfg(test)]
 mod layout_tests;
+mod loss;
 mod lower;
 mod markers;
 mod memory;
@@ -53,10 +54,11 @@ mod shape;
 mod shaping;
 mod submission;
 mod sync;
+mod useless;
 
 pub use cancel::Cancel;
 pub use error::ContextLost;
-pub use memory::{Exported, ResourceMemory, ResourceTable};
+pub use memory::{Allowance, Exported, Lease, MemoryFile, Piece, ResourceMemory, ResourceTable};
 pub use probe::probe;
 pub use pulse::Pulse;
 pub use renderer::Renderer;

@@ -1,7 +1,8 @@
 //! The object table of a context: the guest's object id to the host's handle, with its kind, owner and origin.
 //!
 //! Ids are chosen by the guest, one space for all kinds, never reused. An id whose creation failed stays as a tombstone with the
-//! result, because the guest goes on using it until it learns of the failure (EXT_command_serialization is asynchronous).
+//! result, because the guest goes on using it until it learns of the failure (EXT_command_serialization is asynchronous). So does an
+//! object that is of no use although the host has it, such as a buffer that could not be bound to memory.
 //! Every live entry keeps the bytes of the command that made it, so that a snapshot can be rebuilt.
 
 use super::command_pool::Recording;
@@ -12,6 +13,7 @@ use super::memory::Memory;
 use super::physical_device::PhysicalDevice;
 use super::queue::Queue;
 use super::submission::Signal;
+use crate::config::ContextLimits;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use protocol::venus::generated::ObjectType;
 use rustc_hash::FxHashMap;
@@ -38,6 +40,15 @@ pub struct Object {
     pub state: State,
     /// The encoding of the command that created it.
     pub created_by: Box<[u8]>,
+}
+
+/// Why an object has no place in the table.
+#[derive(Debug)]
+pub enum Unplaced {
+    /// A limit is reached; the object is handed back to be destroyed.
+    Full(&'static str, Box<Object>),
+    /// The stream is wrong.
+    Lost(ContextLost),
 }
 
 /// State by kind.
@@ -68,13 +79,20 @@ pub enum State {
 enum Entry {
     Live(Object),
     Failed(ObjectType, i32),
+    /// It is there to be destroyed, and else as if it had failed.
+    Useless(Object, i32),
 }
 
 /// The table behind its lock.
 #[derive(Debug, Default)]
 pub struct Table {
     entries: FxHashMap<u64, Entry>,
-    limit: usize,
+    /// Of the entries, those that stand for nothing.
+    failed: usize,
+    /// Bytes of the commands that made the others.
+    described: u64,
+    max_objects: usize,
+    max_described: u64,
 }
 
 /// The object table, shared by all rings of a context.
@@ -82,9 +100,10 @@ pub struct Table {
 pub struct Objects(RwLock<Table>);
 
 impl Objects {
-    /// An empty table for at most `limit` objects.
-    pub fn new(limit: usize) -> Self {
-        Self(RwLock::new(Table { entries: FxHashMap::default(), limit }))
+    /// An empty table.
+    pub fn new(limits: &ContextLimits) -> Self {
+        let (max_objects, max_described) = (limits.objects, limits.shader_bytes);
+        Self(RwLock::new(Table { max_objects, max_described, ..Table::default() }))
     }
 
     /// Locks for reading.
@@ -93,13 +112,25 @@ impl Objects {
     }
 
     /// Binds an id to an object.
-    pub fn insert(&self, id: u64, object: Object) -> Result<(), ContextLost> {
-        self.0.write().insert(id, Entry::Live(object))
+    pub fn insert(&self, id: u64, object: Object) -> Result<(), Unplaced> {
+        self.0.write().insert(id, object)
     }
 
     /// Remembers that the object was not created.
     pub fn insert_failed(&self, id: u64, kind: ObjectType, result: i32) -> Result<(), ContextLost> {
-        self.0.write().insert(id, Entry::Failed(kind, result))
+        self.0.write().insert_failed(id, kind, result)
+    }
+
+    /// From now on the object can only be destroyed; whatever else names it fails with `result`.
+    pub fn fail<H: Handle>(&self, handle: H, result: i32) {
+        let mut table = self.0.write();
+        if let Some(entry) = table.entries.get_mut(&handle.id()) {
+            let failed = Entry::Failed(H::KIND, result);
+            *entry = match std::mem::replace(entry, failed) {
+                Entry::Live(object) if object.kind == H::KIND => Entry::Useless(object, result),
+                other => other,
+            };
+        }
     }
 
     /// Removes an object: none for `VK_NULL_HANDLE` and for one that was never created.
@@ -109,14 +140,11 @@ impl Objects {
         }
         let mut table = self.0.write();
         match table.entries.get(&handle.id()) {
-            Some(Entry::Live(object)) if object.kind == H::KIND => {}
+            Some(Entry::Live(object) | Entry::Useless(object, _)) if object.kind == H::KIND => {}
             Some(Entry::Failed(kind, _)) if *kind == H::KIND => {}
             found => return Err(mismatch(handle, found)),
         }
-        Ok(match table.entries.remove(&handle.id()) {
-            Some(Entry::Live(object)) => Some(object),
-            _ => None,
-        })
+        Ok(table.take(handle.id()))
     }
 
     /// Changes an object in place.
@@ -125,6 +153,7 @@ impl Objects {
         match table.entries.get_mut(&handle.id()) {
             Some(Entry::Live(object)) if object.kind == H::KIND => Ok(change(object)),
             Some(Entry::Failed(kind, result)) if *kind == H::KIND => Err(Fault::Failed(*result)),
+            Some(Entry::Useless(object, result)) if object.kind == H::KIND => Err(Fault::Failed(*result)),
             found => Err(mismatch(handle, found.map(|e| &*e)).into()),
         }
     }
@@ -133,7 +162,7 @@ impl Objects {
     pub fn forget(&self, ids: impl IntoIterator<Item = u64>) {
         let mut table = self.0.write();
         for id in ids {
-            table.entries.remove(&id);
+            table.take(id);
         }
     }
 
@@ -143,34 +172,34 @@ impl Objects {
         let ids: Vec<u64> = table
             .entries
             .iter()
-            .filter(|(_, e)| matches!(e, Entry::Live(o) if o.device.as_ref().is_some_and(|d| Arc::ptr_eq(d, device))))
+            .filter(|(_, e)| matches!(e, Entry::Live(o) | Entry::Useless(o, _) if o.device.as_ref().is_some_and(|d| Arc::ptr_eq(d, device))))
             .map(|(id, _)| *id)
             .collect();
-        ids.iter()
-            .filter_map(|id| match table.entries.remove(id) {
-                Some(Entry::Live(object)) => Some(object),
-                _ => None,
-            })
-            .collect()
+        ids.iter().filter_map(|id| table.take(*id)).collect()
     }
 
     /// Removes and returns the devices that are left.
     pub fn drain_devices(&self) -> Vec<Arc<Device>> {
         let mut table = self.0.write();
-        let mut devices = Vec::new();
-        table.entries.retain(|_, e| match e {
-            Entry::Live(Object { state: State::Device(device), .. }) => {
-                devices.push(device.clone());
-                false
-            }
-            _ => true,
-        });
+        let device = |(id, e): (&u64, &Entry)| match e {
+            Entry::Live(Object { state: State::Device(device), .. }) => Some((*id, device.clone())),
+            _ => None,
+        };
+        let devices: Vec<_> = table.entries.iter().filter_map(device).collect();
         devices
+            .into_iter()
+            .map(|(id, device)| {
+                table.take(id);
+                device
+            })
+            .collect()
     }
 
     /// Forgets everything.
     pub fn clear(&self) {
-        self.0.write().entries.clear();
+        let mut table = self.0.write();
+        table.entries.clear();
+        (table.failed, table.described) = (0, 0);
     }
 
     /// The live objects of a kind, oldest ids first.
@@ -199,23 +228,81 @@ impl Table {
     /// The object an id names.
     pub fn get<H: Handle>(&self, handle: H) -> Result<&Object, Fault> {
         match self.entries.get(&handle.id()) {
-            Some(Entry::Live(object)) if object.kind == H::KIND => Ok(object),
+            Some(Entry::Live(object)) if object.kind == H::KIND => match object.state {
+                // A command buffer can be healed, a set cannot.
+                State::Pooled(Recording::Spoilt(result)) if H::KIND == ObjectType::DESCRIPTOR_SET => {
+                    Err(Fault::Failed(result))
+                }
+                _ => Ok(object),
+            },
             Some(Entry::Failed(kind, result)) if *kind == H::KIND => Err(Fault::Failed(*result)),
+            Some(Entry::Useless(object, result)) if object.kind == H::KIND => Err(Fault::Failed(*result)),
             found => Err(mismatch(handle, found).into()),
         }
     }
 
-    fn insert(&mut self, id: u64, entry: Entry) -> Result<(), ContextLost> {
-        if id == 0 {
-            return Err(ContextLost::new("an object was created without an id"));
+    fn insert(&mut self, id: u64, object: Object) -> Result<(), Unplaced> {
+        self.check_id(id).map_err(Unplaced::Lost)?;
+        let described = self.described.saturating_add(object.created_by.len() as u64);
+        if self.entries.len() - self.failed >= self.max_objects {
+            return Err(Unplaced::Full("objects", Box::new(object)));
         }
-        if self.entries.len() >= self.limit {
-            return Err(ContextLost::new(format!("more than {} objects (limit: objects)", self.limit)));
+        if described > self.max_described {
+            return Err(Unplaced::Full("shader_bytes", Box::new(object)));
         }
-        if self.entries.insert(id, entry).is_some() {
-            return Err(ContextLost::new(format!("object id {id} is in use already")));
-        }
+        self.described = described;
+        self.entries.insert(id, Entry::Live(object));
         Ok(())
+    }
+
+    /// Tombstones have a limit of their own, as large as that of objects: who does not notice so many failures does not look.
+    fn insert_failed(&mut self, id: u64, kind: ObjectType, result: i32) -> Result<(), ContextLost> {
+        if matches!(self.entries.get(&id), Some(Entry::Failed(same, _)) if *same == kind) {
+            return Ok(());
+        }
+        self.check_id(id)?;
+        if self.failed >= self.max_objects {
+            return Err(ContextLost::new(format!(
+                "limit reached: objects ({}), and as many failed",
+                self.max_objects
+            )));
+        }
+        self.failed += 1;
+        self.entries.insert(id, Entry::Failed(kind, result));
+        Ok(())
+    }
+
+    fn check_id(&self, id: u64) -> Result<(), ContextLost> {
+        match id {
+            0 => Err(ContextLost::new("an object was created without an id")),
+            id if self.entries.contains_key(&id) => {
+                Err(ContextLost::new(format!("object id {id} is in use already")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes an entry whatever it is.
+    fn take(&mut self, id: u64) -> Option<Object> {
+        match self.entries.remove(&id)? {
+            Entry::Live(object) | Entry::Useless(object, _) => {
+                self.described -= object.created_by.len() as u64;
+                Some(object)
+            }
+            Entry::Failed(..) => {
+                self.failed -= 1;
+                None
+            }
+        }
+    }
+}
+
+impl From<Unplaced> for ContextLost {
+    fn from(unplaced: Unplaced) -> Self {
+        match unplaced {
+            Unplaced::Full(limit, _) => Self::new(format!("limit reached: {limit}")),
+            Unplaced::Lost(lost) => lost,
+        }
     }
 }
 
@@ -223,7 +310,11 @@ fn mismatch<H: Handle>(handle: H, found: Option<&Entry>) -> ContextLost {
     let id = handle.id();
     ContextLost::new(match found {
         None => format!("object {id} does not exist, wanted kind {}", H::KIND.0),
-        Some(Entry::Live(Object { kind, .. }) | Entry::Failed(kind, _)) => {
+        Some(
+            Entry::Live(Object { kind, .. })
+            | Entry::Useless(Object { kind, .. }, _)
+            | Entry::Failed(kind, _),
+        ) => {
             format!("object {id} is of kind {}, wanted {}", kind.0, H::KIND.0)
         }
     })

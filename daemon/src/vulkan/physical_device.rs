@@ -7,9 +7,10 @@ use super::error::Fault;
 use super::instance::Instance;
 use super::lower::{raise_array, raise_pointer};
 use super::{extensions, shape};
-use crate::config::GpuChoice;
+use crate::config::{ContextLimits, GpuChoice};
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
+use protocol::venus::generated::ChainStruct;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,6 +28,8 @@ pub struct PhysicalDevice {
     pub families: Vec<vk::QueueFamilyProperties>,
     /// Memory types and heaps as a guest sees them.
     pub memory: vk::PhysicalDeviceMemoryProperties,
+    /// Bytes of the largest heap: nothing can be larger.
+    pub largest_heap: u64,
 }
 
 impl std::fmt::Debug for PhysicalDevice {
@@ -37,23 +40,31 @@ impl std::fmt::Debug for PhysicalDevice {
 
 impl PhysicalDevice {
     /// Finds the chosen GPU again.
-    pub fn find(instance: &Arc<Instance>, gpu: &GpuChoice) -> Result<Self, Fault> {
+    pub fn find(instance: &Arc<Instance>, gpu: &GpuChoice, limits: &ContextLimits) -> Result<Self, Fault> {
         // SAFETY: the instance is live.
         let all = unsafe { instance.ash.enumerate_physical_devices() }?;
         let handle = all
             .into_iter()
             .find(|handle| device_uuid(&instance.ash, *handle) == Some(gpu.uuid))
             .ok_or_else(|| Fault::lost("the GPU chosen at start-up is gone"))?;
-        Self::new(instance, handle, gpu)
+        Self::new(instance, handle, gpu, limits)
     }
 
-    fn new(instance: &Arc<Instance>, handle: vk::PhysicalDevice, gpu: &GpuChoice) -> Result<Self, Fault> {
+    fn new(
+        instance: &Arc<Instance>,
+        handle: vk::PhysicalDevice,
+        gpu: &GpuChoice,
+        limits: &ContextLimits,
+    ) -> Result<Self, Fault> {
         // SAFETY: `handle` comes from this live instance, here and below.
         let families = unsafe { instance.ash.get_physical_device_queue_family_properties(handle) };
         // SAFETY: as above.
         let mut memory = unsafe { instance.ash.get_physical_device_memory_properties(handle) };
         shape::memory_types(&mut memory, gpu.trial.mappable_types);
+        shape::memory_heaps(&mut memory, gpu.memory, limits);
+        let largest_heap = memory.memory_heaps_as_slice().iter().map(|heap| heap.size).max().unwrap_or(0);
         Ok(Self {
+            largest_heap,
             instance: instance.clone(),
             handle,
             gpu: *gpu,
@@ -160,7 +171,7 @@ pub fn get_physical_device_properties2<'a>(
         // SAFETY: the handle is live, `properties` and its chain are memory of the arena of the right types.
         unsafe { function(physical.raw(), properties) };
         // SAFETY: as above; nothing else refers to it.
-        shape::properties2(unsafe { &mut *properties }, call.renderer.api_version);
+        shape::properties2(unsafe { &mut *properties }, call.renderer.api_version, physical.largest_heap);
     }
     Ok(venus::GetPhysicalDeviceProperties2Reply {
         p_properties: raise_pointer(c.p_properties, properties, call.arena)?,
@@ -322,6 +333,20 @@ pub fn get_physical_device_memory_properties2<'a>(
         Some(raised) => {
             let mut shaped = *raised;
             shaped.memory_properties = memory(&physical.memory);
+            shaped.p_next = call.arena.slice_try_fill(raised.p_next.len(), |i| {
+                Ok::<_, Fault>(match raised.p_next[i] {
+                    ChainStruct::PhysicalDeviceMemoryBudgetPropertiesEXT(budget) => {
+                        let mut budget = *budget;
+                        for (budget, heap) in
+                            budget.heap_budget.iter_mut().zip(physical.memory.memory_heaps_as_slice())
+                        {
+                            *budget = heap.size.min(*budget);
+                        }
+                        ChainStruct::PhysicalDeviceMemoryBudgetPropertiesEXT(call.arena.value(budget)?)
+                    }
+                    other => other,
+                })
+            })?;
             Some(&*call.arena.value(shaped)?)
         }
     };

@@ -77,14 +77,18 @@ fn bind_pipelines(
     raws: &[u64],
     result: i32,
 ) -> Result<(), Fault> {
+    let mut bound = Ok(());
     for (id, raw) in ids.iter().zip(raws) {
         if *raw != 0 {
-            call.bind(Some(id), *raw, device, 0, State::Plain)?;
+            match call.bind(Some(id), *raw, device, 0, State::Plain) {
+                Err(Fault::Failed(result)) => bound = Err(Fault::Failed(result)),
+                other => other?,
+            }
         } else {
             // VK_PIPELINE_COMPILE_REQUIRED is positive and still leaves no pipeline.
             let failed = if result == 0 { vk::Result::ERROR_UNKNOWN.as_raw() } else { result };
             call.not_created(Some(id), failed)?;
         }
     }
-    Ok(())
+    bound
 }

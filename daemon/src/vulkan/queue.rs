@@ -6,6 +6,7 @@ use super::cancel::Cancel;
 use super::command_pool::Recording;
 use super::device::Device;
 use super::error::{ContextLost, Fault};
+use super::loss;
 use super::objects::{Objects, State, Table};
 use super::renderer::Renderer;
 use super::submission::{Driver, Look, Submission, Submissions};
@@ -29,6 +30,8 @@ pub type Done = Box<dyn FnOnce() + Send>;
 pub struct Queue {
     /// The host's handle, used under the lock only (Vulkan 3.6: queues are externally synchronised).
     handle: Mutex<vk::Queue>,
+    /// Its family.
+    pub family: u32,
     /// Fence timeline it is bound to.
     pub ring_idx: u8,
     /// Weak because the device owns its queues.
@@ -52,9 +55,10 @@ struct Pending {
 
 impl Queue {
     /// Wraps a queue the driver handed out.
-    pub fn new(device: &Arc<Device>, handle: vk::Queue, ring_idx: u8) -> Arc<Self> {
+    pub fn new(device: &Arc<Device>, handle: vk::Queue, family: u32, ring_idx: u8) -> Arc<Self> {
         Arc::new(Self {
             handle: Mutex::new(handle),
+            family,
             ring_idx,
             device: Arc::downgrade(device),
             waiter: Mutex::new(None),
@@ -268,12 +272,38 @@ fn submitted(result: i32) -> Result<venus::VkResult, Fault> {
     Ok(venus::VkResult(result))
 }
 
+/// What of a submission reaches the driver.
+enum Runnable<T> {
+    /// All of it.
+    Whole(T),
+    /// What [`loss`] leaves of it.
+    Partly,
+}
+
+/// Lowers a submission; if something in it was never made, or the device is lost already, the device is lost.
+fn runnable<T>(call: &Call<'_>, whole: impl FnOnce() -> Result<T, Fault>) -> Result<Runnable<T>, Fault> {
+    if call.renderer.is_lost() {
+        return Ok(Runnable::Partly);
+    }
+    match whole() {
+        Ok(submission) => Ok(Runnable::Whole(submission)),
+        Err(Fault::Failed(result)) => call.renderer.lose_device(result).map(|()| Runnable::Partly),
+        Err(lost) => Err(lost),
+    }
+}
+
+/// The fence of a submission that cannot run as a whole, if there is one.
+fn fence_of_lost(call: &Call<'_>, fence: venus::Fence) -> Result<u64, Fault> {
+    match call.lowering().handle(fence) {
+        Err(Fault::Failed(_)) => Ok(0),
+        found => found,
+    }
+}
+
 /// A command buffer that names a tombstone must not run: its work is lost, and with it the device as the guest sees it.
 fn refuse_spoilt(objects: &Table, command_buffer: venus::CommandBuffer) -> Result<(), Fault> {
     match objects.get(command_buffer)?.state {
-        State::Pooled(Recording::Spoilt(result)) => Err(Fault::lost(format!(
-            "a submitted command buffer uses an object whose creation failed ({result})"
-        ))),
+        State::Pooled(Recording::Spoilt(result)) => Err(Fault::Failed(result)),
         _ => Ok(()),
     }
 }
@@ -284,7 +314,9 @@ pub fn queue_submit<'a>(
     c: &venus::QueueSubmit<'a>,
 ) -> Result<venus::QueueSubmitReply, Fault> {
     let queue = call.queue(c.queue)?;
-    let (device, groups, submits, fence) = {
+    let Some(device) = queue.device.upgrade() else { return Err(device_gone()) };
+    let Some(function) = device.table.queue_submit else { return Err(Fault::missing("vkQueueSubmit")) };
+    let whole = || {
         let l = call.lowering();
         for submit in c.p_submits.unwrap_or(&[]) {
             for command_buffer in submit.p_command_buffers.unwrap_or(&[]) {
@@ -292,10 +324,15 @@ pub fn queue_submit<'a>(
             }
         }
         let groups = groups(&l.objects, c.p_submits.unwrap_or(&[]))?;
-        (queue.device.upgrade(), groups, l.array(c.p_submits)?, l.handle(c.fence)?)
+        Ok((groups, l.array(c.p_submits)?, l.handle(c.fence)?))
     };
-    let Some(device) = device else { return Err(device_gone()) };
-    let Some(function) = device.table.queue_submit else { return Err(Fault::missing("vkQueueSubmit")) };
+    let (groups, submits, fence) = match runnable(call, whole)? {
+        Runnable::Whole(submission) => submission,
+        Runnable::Partly => {
+            let submits = loss::submits(call, &device, &queue, c.p_submits.unwrap_or(&[]))?;
+            (Group::of_lost(submits.len()), submits.as_ptr(), fence_of_lost(call, c.fence)?)
+        }
+    };
     let result = queue.submit(call.renderer, &groups, fence, |raw, batches, fence| {
         let (first, count) = (submits.wrapping_add(batches.start), batches.len() as u32);
         // SAFETY: all handles are live, `submits` has the batches of `groups` in the arena, the queue is locked.
@@ -310,7 +347,9 @@ pub fn queue_submit2<'a>(
     c: &venus::QueueSubmit2<'a>,
 ) -> Result<venus::QueueSubmit2Reply, Fault> {
     let queue = call.queue(c.queue)?;
-    let (device, groups, submits, fence) = {
+    let Some(device) = queue.device.upgrade() else { return Err(device_gone()) };
+    let Some(function) = device.table.queue_submit2 else { return Err(Fault::missing("vkQueueSubmit2")) };
+    let whole = || {
         let l = call.lowering();
         for submit in c.p_submits.unwrap_or(&[]) {
             for info in submit.p_command_buffer_infos.unwrap_or(&[]) {
@@ -318,10 +357,15 @@ pub fn queue_submit2<'a>(
             }
         }
         let groups = groups(&l.objects, c.p_submits.unwrap_or(&[]))?;
-        (queue.device.upgrade(), groups, l.array(c.p_submits)?, l.handle(c.fence)?)
+        Ok((groups, l.array(c.p_submits)?, l.handle(c.fence)?))
     };
-    let Some(device) = device else { return Err(device_gone()) };
-    let Some(function) = device.table.queue_submit2 else { return Err(Fault::missing("vkQueueSubmit2")) };
+    let (groups, submits, fence) = match runnable(call, whole)? {
+        Runnable::Whole(submission) => submission,
+        Runnable::Partly => {
+            let submits = loss::submits2(call, &device, &queue, c.p_submits.unwrap_or(&[]))?;
+            (Group::of_lost(submits.len()), submits.as_ptr(), fence_of_lost(call, c.fence)?)
+        }
+    };
     let result = queue.submit(call.renderer, &groups, fence, |raw, batches, fence| {
         let (first, count) = (submits.wrapping_add(batches.start), batches.len() as u32);
         // SAFETY: all handles are live, `submits` has the batches of `groups` in the arena, the queue is locked.

@@ -6,7 +6,8 @@ use super::device::Device;
 use super::error::{ContextLost, Fault};
 use super::generated;
 use super::instance::{API_VERSION, Instance, load_entry};
-use super::memory::{self, Exported, ResourceTable};
+use super::loss::LOST;
+use super::memory::{self, Allowance, Exported, ResourceTable};
 use super::objects::{Objects, State};
 use super::pulse::Pulse;
 use super::queue::{Done, Queue};
@@ -16,6 +17,7 @@ use parking_lot::Mutex;
 use protocol::cursor::Arena;
 use protocol::cursor::Writer;
 use protocol::venus::generated as venus;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -31,12 +33,20 @@ pub struct Renderer {
     pub(super) api_version: u32,
     /// What the guest created.
     pub(super) objects: Objects,
+    /// Bounds on what the guest may make.
+    pub(super) limits: ContextLimits,
+    /// What it may allocate.
+    pub(super) allowance: Arc<dyn Allowance>,
     /// What the guest can import.
     pub(super) resources: Arc<dyn ResourceTable>,
-    /// Bounds on what the guest makes the driver hold.
-    pub(super) limits: ContextLimits,
     /// Wakes who watches submissions.
     pub(super) pulse: Pulse,
+    /// A `VkResult` that the guest did not wait for and has not heard of; 0 if there is none.
+    unheard: AtomicI32,
+    /// A device is lost as the guest sees it.
+    lost: AtomicBool,
+    /// The guest has fences in the host, where it can be told.
+    host_fences: AtomicBool,
     /// Queues by `ring_idx`.
     timelines: Mutex<[Weak<Queue>; 64]>,
 }
@@ -52,8 +62,9 @@ impl Renderer {
         limits: ContextLimits,
         cache_key: CacheKey,
         resources: Arc<dyn ResourceTable>,
+        allowance: Arc<dyn Allowance>,
     ) -> Result<Self, ContextLost> {
-        Self::on(load_entry().map_err(no_driver)?, gpu, limits, cache_key, resources)
+        Self::on(load_entry().map_err(no_driver)?, gpu, limits, cache_key, resources, allowance)
     }
 
     /// Serves on the driver behind `entry`.
@@ -67,6 +78,7 @@ impl Renderer {
         limits: ContextLimits,
         cache_key: CacheKey,
         resources: Arc<dyn ResourceTable>,
+        allowance: Arc<dyn Allowance>,
     ) -> Result<Self, ContextLost> {
         let instance = Instance::new(entry.clone()).map_err(no_driver)?;
         let api_version = instance.loader_version().min(API_VERSION);
@@ -75,10 +87,14 @@ impl Renderer {
             gpu,
             cache_key,
             api_version,
-            objects: Objects::new(limits.objects),
-            resources,
+            objects: Objects::new(&limits),
             limits,
+            allowance,
+            resources,
             pulse: Pulse::default(),
+            unheard: AtomicI32::new(0),
+            lost: AtomicBool::new(false),
+            host_fences: AtomicBool::new(false),
             timelines: Mutex::new(std::array::from_fn(|_| Weak::new())),
         })
     }
@@ -100,7 +116,51 @@ impl Renderer {
         if self.gpu.queues == Queues::Compute && generated::is_graphics(command) {
             return Err(ContextLost::new("a graphics command without a graphics queue"));
         }
-        generated::execute(&Call { renderer: self, arena, bytes, cancel }, command, reply)
+        let heard = reply.is_some();
+        generated::execute(&Call { renderer: self, arena, bytes, cancel, heard }, command, reply)
+    }
+
+    /// A command failed that the guest does not wait for: the next that can tell it does.
+    pub(super) fn note_failure(&self, result: i32) {
+        self.unheard.store(result, Ordering::Relaxed);
+    }
+
+    /// The guest makes fences of the host.
+    pub(super) fn note_host_fence(&self) {
+        self.host_fences.store(true, Ordering::Relaxed);
+    }
+
+    /// A device is lost as the guest sees it.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Something submitted names what was never made, for the reason `result`: its device is lost as the guest sees it.
+    ///
+    /// # Errors
+    ///
+    /// The guest has no fence that could tell: its context is.
+    pub(super) fn lose_device(&self, result: i32) -> Result<(), Fault> {
+        if !self.host_fences.load(Ordering::Relaxed) {
+            return Err(Fault::lost(format!(
+                "a submission names an object whose creation failed ({result})"
+            )));
+        }
+        if !self.lost.swap(true, Ordering::Relaxed) {
+            log::warn!("a submission names an object whose creation failed ({result}): the device is lost");
+        }
+        Ok(())
+    }
+
+    /// The failure that the guest has to hear of: once, or for ever if its device is lost.
+    pub(super) fn unheard_failure(&self) -> Option<i32> {
+        if self.is_lost() {
+            return Some(LOST);
+        }
+        match self.unheard.load(Ordering::Relaxed) {
+            0 => None,
+            _ => Some(self.unheard.swap(0, Ordering::Relaxed)).filter(|result| *result != 0),
+        }
     }
 
     /// The memory of a memory object, for a blob of `size` bytes.
@@ -109,6 +169,9 @@ impl Renderer {
     ///
     /// Why not, for the log.
     pub fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
+        if let Some(result) = self.unheard_failure() {
+            return Err(format!("the guest has to hear of a failure before ({result})"));
+        }
         // Locked until the driver has answered: another ring may be about to free the memory.
         let objects = self.objects.read();
         let object = objects.get(venus::DeviceMemory(memory)).map_err(|fault| format!("{fault:?}"))?;

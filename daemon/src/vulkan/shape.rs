@@ -3,7 +3,8 @@
 
 use super::generated::sys;
 use super::lower::Header;
-use crate::config::Queues;
+use super::memory::heap;
+use crate::config::{ContextLimits, Heap, MemoryBackEnd, Queues};
 use ash::vk;
 use protocol::venus::generated as venus;
 use std::ffi::c_void;
@@ -54,6 +55,32 @@ pub fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, mappable: u
     }
 }
 
+/// Heaps are as large as what the context may have of them: a guest hears of no failed allocation before it is too late.
+pub fn memory_heaps(
+    memory: &mut vk::PhysicalDeviceMemoryProperties,
+    back_end: MemoryBackEnd,
+    limits: &ContextLimits,
+) {
+    for index in 0..memory.memory_heap_count {
+        let most = |ty: &vk::MemoryType| {
+            let heap = heap(memory, ty);
+            let of_heap = match heap {
+                Heap::Device => limits.device_memory,
+                Heap::Host => limits.host_memory,
+            };
+            // Pages are the host's, whatever heap the driver finds them in.
+            let pages = back_end == MemoryBackEnd::Memfd
+                && ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE);
+            if pages { of_heap.min(limits.host_memory) } else { of_heap }
+        };
+        let types = memory.memory_types_as_slice().iter().filter(|ty| ty.heap_index == index);
+        if let Some(most) = types.map(most).max() {
+            let size = &mut memory.memory_heaps[index as usize].size;
+            *size = (*size).min(most);
+        }
+    }
+}
+
 /// A property that a guest sees differently, what it sees, and why.
 pub type Reshaped = (&'static str, &'static str, &'static str);
 
@@ -76,6 +103,13 @@ pub const RESHAPED: &[Reshaped] = &[
         "HOST_VISIBLE, HOST_COHERENT and HOST_CACHED only where a guest can map the memory; never PROTECTED",
         "a guest maps pages that both the driver and the VMM can map",
     ),
+    (
+        "memoryHeaps",
+        "no larger than what the context may allocate (`--device-memory` and its neighbours), nor is the budget of \
+         VK_EXT_memory_budget",
+        "drivers of guests do not wait for an allocation's result",
+    ),
+    ("maxMemoryAllocationSize, maxBufferSize", "no more than the largest heap", "as for heaps"),
     ("sparseAddressSpaceSize", "0", SPARSE),
     (
         "residencyStandard2DBlockShape, residencyStandard2DMultisampleBlockShape, residencyStandard3DBlockShape, \
@@ -116,14 +150,40 @@ pub fn properties(p: &mut sys::PhysicalDeviceProperties, api_version: u32) {
 }
 
 /// `VkPhysicalDeviceProperties2` with its chain.
-pub fn properties2(p: &mut sys::PhysicalDeviceProperties2, api_version: u32) {
+pub fn properties2(p: &mut sys::PhysicalDeviceProperties2, api_version: u32, largest_heap: u64) {
     properties(&mut p.properties, api_version);
     for_each(p.p_next, |s_type, at| {
+        let largest = largest_member(s_type).map(|offset| at.wrapping_add(offset).cast::<u64>());
+        if let Some(largest) = largest {
+            // SAFETY: `s_type` says which struct `at` points to, and the offset is that of a `VkDeviceSize` in it; the chain is memory
+            // of the arena that nothing else refers to.
+            let largest = unsafe { &mut *largest };
+            *largest = largest_heap.min(*largest);
+        }
         if s_type == vk::StructureType::PHYSICAL_DEVICE_PROTECTED_MEMORY_PROPERTIES {
             // SAFETY: `s_type` says what `at` points to; the chain is memory of the arena that nothing else refers to.
             unsafe { (*at.cast::<sys::PhysicalDeviceProtectedMemoryProperties>()).protected_no_fault = 0 };
         }
     });
+}
+
+/// Where the struct says how large an allocation or a buffer may be.
+fn largest_member(s_type: vk::StructureType) -> Option<usize> {
+    Some(match s_type {
+        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES => {
+            offset_of!(sys::PhysicalDeviceVulkan11Properties, max_memory_allocation_size)
+        }
+        vk::StructureType::PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES => {
+            offset_of!(sys::PhysicalDeviceMaintenance3Properties, max_memory_allocation_size)
+        }
+        vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES => {
+            offset_of!(sys::PhysicalDeviceVulkan13Properties, max_buffer_size)
+        }
+        vk::StructureType::PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES => {
+            offset_of!(sys::PhysicalDeviceMaintenance4Properties, max_buffer_size)
+        }
+        _ => return None,
+    })
 }
 
 /// A feature that a guest sees as absent although the host may have it.
@@ -260,5 +320,45 @@ fn for_each(first: *const c_void, mut visit: impl FnMut(vk::StructureType, *mut 
         let header = unsafe { &*at.cast::<Header>() };
         visit(vk::StructureType::from_raw(header.s_type), at.cast_mut().cast());
         at = header.p_next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: vk::MemoryHeapFlags = vk::MemoryHeapFlags::DEVICE_LOCAL;
+    const NONE: vk::MemoryHeapFlags = vk::MemoryHeapFlags::empty();
+
+    /// Sizes of heaps of 100 bytes each as shown, for `types` of flags and heap.
+    fn sizes(back_end: MemoryBackEnd, heaps: &[vk::MemoryHeapFlags], types: &[(bool, u32)]) -> Vec<u64> {
+        let mut memory = vk::PhysicalDeviceMemoryProperties {
+            memory_heap_count: heaps.len() as u32,
+            memory_type_count: types.len() as u32,
+            ..Default::default()
+        };
+        for (heap, flags) in memory.memory_heaps.iter_mut().zip(heaps) {
+            *heap = vk::MemoryHeap { size: 100, flags: *flags };
+        }
+        for (ty, (visible, heap_index)) in memory.memory_types.iter_mut().zip(types) {
+            let flags = if *visible { vk::MemoryPropertyFlags::HOST_VISIBLE } else { Default::default() };
+            *ty = vk::MemoryType { property_flags: flags, heap_index: *heap_index };
+        }
+        let limits = ContextLimits { device_memory: 50, host_memory: 20, ..ContextLimits::default() };
+        memory_heaps(&mut memory, back_end, &limits);
+        memory.memory_heaps_as_slice().iter().map(|heap| heap.size).collect()
+    }
+
+    #[test]
+    fn heaps_are_as_large_as_what_may_be_had_of_them() {
+        let (memfd, dma_buf) = (MemoryBackEnd::Memfd, MemoryBackEnd::DmaBuf);
+        // A card of its own, as its types are after shaping: only memory of the host can be mapped.
+        assert_eq!(sizes(memfd, &[LOCAL, NONE], &[(false, 0), (false, 1), (true, 1)]), [50, 20]);
+        // One memory for all.
+        assert_eq!(sizes(memfd, &[LOCAL], &[(true, 0)]), [20]);
+        assert_eq!(sizes(memfd, &[LOCAL], &[(false, 0), (true, 0)]), [50]);
+        assert_eq!(sizes(dma_buf, &[LOCAL, NONE], &[(true, 0), (true, 1)]), [50, 20]);
+        // Nothing can be allocated from a heap without types.
+        assert_eq!(sizes(memfd, &[LOCAL, NONE], &[(true, 0)]), [20, 100]);
     }
 }

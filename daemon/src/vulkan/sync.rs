@@ -111,6 +111,7 @@ pub fn create_fence<'a>(
     let mut stripped = *info;
     stripped.p_next = &[];
     let lowered = call.lowering().pointer(Some(&stripped))?;
+    call.renderer.note_host_fence();
     let Some(function) = device.table.create_fence else { return Err(Fault::missing("vkCreateFence")) };
     let mut raw = 0u64;
     // SAFETY: the device is live, `lowered` lives in the arena.

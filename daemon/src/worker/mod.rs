@@ -7,6 +7,7 @@
 //! Reading order: `run` (life of the process), `stream` (one command), `transport` (commands of the transport itself), `ring`
 //! (memory and loop of a ring), then what they use.
 
+mod allowance;
 mod backend;
 mod context;
 mod fences;

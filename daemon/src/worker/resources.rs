@@ -6,9 +6,8 @@
 //!
 //! Shared memory carries rings and streams; device memory can be imported, and nothing else.
 
-use crate::ipc::ResourceKind;
 use crate::shm::{MapError, Mapping};
-use crate::vulkan::{Cancel, ContextLost, ResourceMemory, ResourceTable};
+use crate::vulkan::{Cancel, ContextLost, MemoryFile, ResourceMemory, ResourceTable};
 use parking_lot::{Condvar, Mutex};
 use protocol::ids::ResourceId;
 use rustc_hash::FxHashMap;
@@ -21,6 +20,24 @@ use std::time::{Duration, Instant};
 pub struct Resources {
     table: Mutex<FxHashMap<ResourceId, Attached>>,
     arrived: Condvar,
+}
+
+/// What came with the message about a resource.
+#[derive(Debug)]
+pub enum Arriving {
+    /// Memory for rings and streams.
+    Shared(OwnedFd),
+    /// Memory to be imported.
+    Device {
+        /// The memory.
+        file: MemoryFile,
+        /// The guest can map it.
+        mappable: bool,
+    },
+    /// Nothing that can be used.
+    Opaque,
+    /// Nothing yet.
+    Expected,
 }
 
 #[derive(Debug)]
@@ -45,22 +62,15 @@ enum Memory {
 impl Resources {
     /// Attaches a resource, by message `number`: its first `size` bytes. Attaching an id again replaces what it stood for. If it
     /// should be shared memory but cannot be mapped, it is attached all the same, only not usable for anything.
-    pub fn attach(
-        &self,
-        id: ResourceId,
-        kind: ResourceKind,
-        size: u64,
-        file: Option<OwnedFd>,
-        number: u64,
-    ) -> Result<(), MapError> {
-        let (what, result) = match (kind, file) {
-            (ResourceKind::Expected, _) => (Memory::Expected, Ok(())),
-            (_, None) => (Memory::Opaque, Ok(())),
-            (ResourceKind::SharedMemory, Some(file)) => match Mapping::new(file, size) {
+    pub fn attach(&self, id: ResourceId, what: Arriving, size: u64, number: u64) -> Result<(), MapError> {
+        let (what, result) = match what {
+            Arriving::Expected => (Memory::Expected, Ok(())),
+            Arriving::Opaque => (Memory::Opaque, Ok(())),
+            Arriving::Shared(file) => match Mapping::new(file, size) {
                 Ok(mapping) => (Memory::Shared(Arc::new(mapping)), Ok(())),
                 Err(error) => (Memory::Opaque, Err(error)),
             },
-            (ResourceKind::DeviceMemory { mappable }, Some(file)) => {
+            Arriving::Device { file, mappable } => {
                 (Memory::Device(Arc::new(ResourceMemory { file: Arc::new(file), size, mappable })), Ok(()))
             }
         };
@@ -149,6 +159,11 @@ const EXPORT_MAX: Duration = Duration::from_secs(60);
 mod tests {
     use super::*;
     use crate::shm;
+    use crate::vulkan::Piece;
+
+    fn device_memory(file: OwnedFd, mappable: bool) -> Arriving {
+        Arriving::Device { file: MemoryFile::new(file, Piece::uncounted()), mappable }
+    }
 
     fn attach(
         resources: &Resources,
@@ -158,7 +173,7 @@ mod tests {
         number: u64,
     ) -> Result<(), MapError> {
         let file = file.try_clone().unwrap();
-        resources.attach(ResourceId(id), ResourceKind::SharedMemory, size, Some(file), number)
+        resources.attach(ResourceId(id), Arriving::Shared(file), size, number)
     }
 
     #[test]
@@ -214,9 +229,8 @@ mod tests {
         let cancel = Cancel::default();
         let file = || shm::create("test", 8192).unwrap();
         attach(&resources, 1, &file(), 4096, 1).unwrap();
-        let device_memory = ResourceKind::DeviceMemory { mappable: true };
-        resources.attach(ResourceId(2), device_memory, 4096, Some(file()), 2).unwrap();
-        resources.attach(ResourceId(3), device_memory, 4096, None, 3).unwrap();
+        resources.attach(ResourceId(2), device_memory(file(), true), 4096, 2).unwrap();
+        resources.attach(ResourceId(3), Arriving::Opaque, 4096, 3).unwrap();
         let memory = resources.device_memory(2, &cancel).unwrap();
         assert!(memory.mappable);
         assert_eq!(memory.size, 4096);
@@ -233,7 +247,7 @@ mod tests {
         let resources = Resources::default();
         let cancel = Cancel::default();
         let expected = |id, number| {
-            resources.attach(ResourceId(id), ResourceKind::Expected, 4096, None, number).unwrap();
+            resources.attach(ResourceId(id), Arriving::Expected, 4096, number).unwrap();
         };
         (1..=3).for_each(|id| expected(id, u64::from(id)));
         std::thread::scope(|scope| {
@@ -247,9 +261,8 @@ mod tests {
             // Streams do not wait: what is expected is never shared memory.
             assert!(resources.shared_memory(1).is_err());
             let file = shm::create("test", 4096).unwrap();
-            let kind = ResourceKind::DeviceMemory { mappable: false };
-            resources.attach(ResourceId(1), kind, 4096, Some(file), 4).unwrap();
-            resources.attach(ResourceId(2), kind, 4096, None, 5).unwrap();
+            resources.attach(ResourceId(1), device_memory(file, false), 4096, 4).unwrap();
+            resources.attach(ResourceId(2), Arriving::Opaque, 4096, 5).unwrap();
             assert_eq!((exported.join().unwrap(), opaque.join().unwrap()), (true, false));
             cancel.cancel();
             assert!(!cancelled.join().unwrap());

@@ -1,14 +1,15 @@
 //! The life of a worker process: set-up, messages strictly in order, orderly end.
 
+use super::allowance::Allowances;
 use super::backend::Backend;
 use super::context::Context;
 use super::inbox::{Inbox, Letter};
-use super::resources::Resources;
+use super::resources::{Arriving, Resources};
 use super::stream::{Executor, Place};
 use super::watchdog::{self, Watchdog};
 use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
 use crate::shm::StatusPage;
-use crate::vulkan::{ContextLost, Exported, Renderer, ResourceMemory};
+use crate::vulkan::{ContextLost, Exported, MemoryFile, Renderer, ResourceMemory};
 use protocol::ids::{BlobId, ResourceId, RingIdx};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,11 +30,14 @@ pub fn run(channel: Channel) -> ExitCode {
         Ok(page) => page,
         Err(error) => return failed(&format!("no status page: {error}")),
     };
+    let channel = Arc::new(channel);
     let resources = Arc::<Resources>::default();
-    match Renderer::new(setup.gpu, setup.limits, setup.cache_key, Arc::clone(&resources) as _) {
+    let allowances = Allowances::new(Arc::clone(&channel));
+    let (table, allowance) = (Arc::clone(&resources) as _, Arc::clone(&allowances) as _);
+    match Renderer::new(setup.gpu, setup.limits, setup.cache_key, table, allowance) {
         Ok(renderer) => {
             let end = End { begins: start_end_watchdog, kill: watchdog::kill };
-            serve(&setup, page, Arc::new(channel), resources, renderer, end)
+            serve(&setup, page, channel, resources, allowances, renderer, end)
         }
         Err(lost) => {
             let _ = channel.send(&ToDevice::Lost { reason: lost.reason.clone() }, None);
@@ -73,13 +77,14 @@ pub(super) fn serve<B: Backend>(
     page: StatusPage,
     channel: Arc<Channel>,
     resources: Arc<Resources>,
+    allowances: Arc<Allowances>,
     backend: B,
     end: End,
 ) -> ExitCode {
     let context = Arc::new(Context::new(setup, Arc::clone(&channel), resources, backend));
     let closed = Arc::clone(&context);
     let arriving = Arc::clone(&context);
-    let on_arrival = move |letter| attach_on_arrival(&arriving, letter);
+    let on_arrival = move |letter| handle_on_arrival(&arriving, &allowances, letter);
     let inbox = match Inbox::new(channel, Box::new(on_arrival), move || closed.end()) {
         Ok(inbox) => Arc::new(inbox),
         Err(error) => return failed(&format!("no thread for messages: {error}")),
@@ -114,8 +119,10 @@ impl<B: Backend> Worker<B> {
         let Letter { message, fd, number } = letter;
         match message {
             ToWorker::Setup(_) => self.context.lose(&ContextLost::new("a second set-up")),
-            // Attached on arrival.
-            ToWorker::AttachResource { .. } => {}
+            // Handled on arrival.
+            ToWorker::AttachResource { .. }
+            | ToWorker::MemoryGranted { .. }
+            | ToWorker::MemoryRefused { .. } => {}
             ToWorker::DetachResource { resource_id } => self.context.resources.detach(resource_id, number),
             ToWorker::Submit { size, inline, fence } => self.submit(size, inline, fd, fence),
             ToWorker::ExportBlob { resource_id, blob_id, size, mappable } => {
@@ -169,7 +176,8 @@ impl<B: Backend> Worker<B> {
             Ok(Exported { file, cached }) => {
                 let map_info = if cached { MapInfo::Cached } else { MapInfo::WriteCombined };
                 let fd = file.as_ref().map(|file| file.as_fd());
-                self.context.answer(&ToDevice::BlobExported { resource_id, map_info }, fd);
+                let memory = file.as_ref().and_then(|file| file.piece.memory);
+                self.context.answer(&ToDevice::BlobExported { resource_id, map_info, memory }, fd);
                 let memory = file.map(|file| ResourceMemory { file, size, mappable });
                 self.context.resources.attach_memory(resource_id, memory, number);
             }
@@ -181,15 +189,35 @@ impl<B: Backend> Worker<B> {
     }
 }
 
-/// Attaches a resource before its turn, since rings may name it already.
-fn attach_on_arrival<B: Backend>(context: &Context<B>, letter: Letter) -> Option<Letter> {
+/// Attaches a resource before its turn, since rings may name it already; answers those who wait for memory.
+fn handle_on_arrival<B: Backend>(
+    context: &Context<B>,
+    allowances: &Allowances,
+    letter: Letter,
+) -> Option<Letter> {
     let number = letter.number;
     let attached = match letter.message {
+        ToWorker::MemoryGranted { request, memory, bytes } => {
+            allowances.granted(request, memory, bytes, letter.fd);
+            return None;
+        }
+        ToWorker::MemoryRefused { request } => {
+            allowances.refused(request);
+            return None;
+        }
         ToWorker::AttachResource { resource_id, size, kind } => {
-            (resource_id, context.resources.attach(resource_id, kind, size, letter.fd, number))
+            let what = match (kind, letter.fd) {
+                (ResourceKind::Expected, _) => Arriving::Expected,
+                (ResourceKind::SharedMemory, Some(file)) => Arriving::Shared(file),
+                (ResourceKind::DeviceMemory { mappable, memory: Some(memory) }, Some(file)) => {
+                    Arriving::Device { file: MemoryFile::new(file, allowances.shown(memory)), mappable }
+                }
+                _ => Arriving::Opaque,
+            };
+            (resource_id, context.resources.attach(resource_id, what, size, number))
         }
         ToWorker::ExportBlob { resource_id, size, .. } => {
-            let attached = context.resources.attach(resource_id, ResourceKind::Expected, size, None, number);
+            let attached = context.resources.attach(resource_id, Arriving::Expected, size, number);
             debug_assert!(attached.is_ok(), "there is nothing to map");
             return Some(letter);
         }

@@ -5,7 +5,7 @@
 use super::*;
 use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryTrial, Queues};
 use crate::shm::{self, Mapping};
-use crate::vulkan::{Cancel, Exported, Look, Pulse};
+use crate::vulkan::{Cancel, Exported, Look, Piece, Pulse};
 use parking_lot::Mutex;
 use protocol::cursor::{Arena, Writer};
 use protocol::ids::{ContextId, FenceId};
@@ -60,7 +60,9 @@ impl Backend for Fake {
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
         match memory {
             7 => Ok(Exported {
-                file: mappable.then(|| Arc::new(shm::create("test", size).unwrap())),
+                file: mappable.then(|| {
+                    Arc::new(MemoryFile::new(shm::create("test", size).unwrap(), Piece::uncounted()))
+                }),
                 cached: true,
             }),
             _ => Err("no memory".into()),
@@ -116,7 +118,8 @@ impl Peer {
         let backend = fake.clone();
         let thread = std::thread::spawn(move || {
             let end = End { begins: || (), kill: || () };
-            serve(&setup, page, Arc::new(ours), Arc::default(), backend, end);
+            let ours = Arc::new(ours);
+            serve(&setup, page, Arc::clone(&ours), Arc::default(), Allowances::new(ours), backend, end);
         });
         let peer = Self { channel, fake, thread, status };
         assert_eq!(peer.answer(), ToDevice::Ready);
@@ -500,7 +503,10 @@ fn blobs_are_exported_and_refused_but_carry_no_streams() {
         peer.channel.receive::<ToDevice>().unwrap()
     };
     let (answer, fd) = export(30, 7, true);
-    assert_eq!(answer, ToDevice::BlobExported { resource_id: ResourceId(30), map_info: MapInfo::Cached });
+    assert_eq!(
+        answer,
+        ToDevice::BlobExported { resource_id: ResourceId(30), map_info: MapInfo::Cached, memory: None }
+    );
     assert_eq!(Mapping::new(fd.unwrap(), 8192).unwrap().len(), 8192);
     assert!(export(31, 7, false).1.is_none());
     assert!(matches!(export(32, 8, true), (ToDevice::BlobRefused { .. }, None)));

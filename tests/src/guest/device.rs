@@ -21,12 +21,14 @@ pub struct Device {
     /// The ring that carries its commands.
     pub ring: Ring,
     gpu: Arc<Gpu>,
-    physical: venus::PhysicalDevice,
+    /// The GPU.
+    pub physical: venus::PhysicalDevice,
     /// The id it goes by.
     pub device: venus::Device,
-    /// Its queue.
+    /// Its queue, on timeline 1.
     pub queue: venus::Queue,
-    pool: venus::CommandPool,
+    /// Its command pool.
+    pub pool: venus::CommandPool,
     /// The first memory type that can be mapped.
     pub visible: u32,
     /// The first that cannot, if there is one.

@@ -1,6 +1,7 @@
 //! What can happen to a device, in a form that a fuzzer can make from bytes. Ids are few, so that events meet.
 
 use super::PAGE;
+use crate::config::{Heap, Wanted};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use protocol::ids::{BlobId, CapsetId, FenceId, ResourceId, RingIdx, ScanoutId};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, CommandType, Header, HeaderFlags};
@@ -93,9 +94,19 @@ pub enum Offset {
 /// What a worker can say.
 #[derive(Debug)]
 pub enum Says {
-    Signalled { ring_idx: Id, fence: Id },
+    Signalled {
+        ring_idx: Id,
+        fence: Id,
+    },
     Exported(Id),
     Refused(Id),
+    /// It asks for memory, or lets go of some.
+    Wants(Wanted),
+    Returns(Id),
+    GivesCredit {
+        heap: Heap,
+        pages: u64,
+    },
     Lost,
 }
 
@@ -118,10 +129,28 @@ impl Arbitrary<'_> for Says {
         Ok(match u.int_in_range(0..=31)? {
             0 => Self::Lost,
             1..=4 => Self::Refused(u.arbitrary()?),
-            5..=15 => Self::Exported(u.arbitrary()?),
+            5..=11 => Self::Exported(u.arbitrary()?),
+            12..=15 => Self::Wants(wanted(u)?),
+            16..=18 => Self::Returns(u.arbitrary()?),
+            19 => Self::GivesCredit { heap: heap(u)?, pages: u.int_in_range(0..=4)? },
             _ => Self::Signalled { ring_idx: u.arbitrary()?, fence: u.arbitrary()? },
         })
     }
+}
+
+fn heap(u: &mut Unstructured<'_>) -> Result<Heap> {
+    Ok(if u.arbitrary()? { Heap::Device } else { Heap::Host })
+}
+
+fn wanted(u: &mut Unstructured<'_>) -> Result<Wanted> {
+    let mut bytes = || Ok::<_, arbitrary::Error>(PAGE * u.int_in_range(0..=3)?);
+    let (least, more) = (bytes()?, bytes()?);
+    Ok(match u.int_in_range(0..=7)? {
+        0 => Wanted::Piece { heap: heap(u)?, bytes: least },
+        1 => Wanted::Pages(u.arbitrary()?),
+        2..=3 => Wanted::Credit { heap: heap(u)?, least, bytes: least + more },
+        _ => Wanted::Pages(least),
+    })
 }
 
 /// What must come together to matter is frequent: contexts, blobs, mappings.

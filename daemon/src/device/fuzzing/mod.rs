@@ -8,7 +8,7 @@ mod event;
 mod world;
 
 use super::{Device, DeviceOptions, MapsAtReset};
-use crate::config::DeviceLimits;
+use crate::config::{ContextLimits, DeviceLimits, MemoryId};
 use arbitrary::Unstructured;
 use event::Says;
 pub(crate) use event::{Event, header};
@@ -20,6 +20,8 @@ use world::{Ticket, World};
 const PAGE: u64 = 4096;
 /// Bytes of the host-visible region.
 pub(crate) const WINDOW: u64 = 6 * PAGE;
+/// Pieces of memory that a sequence may come to make and still export.
+const MEMORIES: u64 = 64;
 /// Small enough that a fuzzer reaches each of them.
 pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     contexts: 2,
@@ -31,6 +33,10 @@ pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     shmem_total_bytes: 5 * PAGE,
     worker_backlog: 16,
     worker_backlog_bytes: 4096,
+    worker_backlog_files: 16,
+    device_memory: 4 * PAGE,
+    host_memory: 6 * PAGE,
+    memory_pieces: 3,
 };
 
 /// Every command is answered once, whatever happens; no event causes more effects than there are answers due and objects. Answers
@@ -57,13 +63,19 @@ struct Rig {
     device: Device<Ticket>,
     world: World,
     tickets: u32,
+    requests: u32,
 }
 
 impl Rig {
     fn new() -> Self {
-        let options =
-            DeviceOptions { num_scanouts: 2, window_size: WINDOW, capset: vec![7; 160], limits: LIMITS };
-        Self { device: Device::new(options), world: World::default(), tickets: 0 }
+        let options = DeviceOptions {
+            num_scanouts: 2,
+            window_size: WINDOW,
+            capset: vec![7; 160],
+            limits: LIMITS,
+            context_limits: ContextLimits::default(),
+        };
+        Self { device: Device::new(options), world: World::default(), tickets: 0, requests: 0 }
     }
 
     fn happen(&mut self, event: &Event) {
@@ -81,7 +93,10 @@ impl Rig {
                     self.worker_says(ctx_id, says);
                 }
             }
-            Event::HostFails(fails) => self.world.fails = *fails,
+            Event::HostFails(fails) => {
+                self.world.fails = *fails;
+                self.bury();
+            }
             Event::Reset { maps_kept: true } => self.reset(MapsAtReset::Unmap),
             Event::Reset { maps_kept: false } => self.reset(MapsAtReset::Forget),
         }
@@ -96,8 +111,12 @@ impl Rig {
             Says::Exported(resource) => {
                 let resource_id = ResourceId::from(*resource);
                 if let Some((size, _)) = self.device.pending_export(ctx_id, resource_id) {
+                    let pieces = (0..=MEMORIES).map(MemoryId);
+                    let memory = pieces
+                        .filter(|memory| self.device.held_piece(ctx_id, *memory) >= Some(size))
+                        .next_back();
                     self.world.exported(ctx_id, resource_id, size);
-                    self.device.blob_exported(resource_id, MapCache::Cached, &mut self.world);
+                    self.device.blob_exported(resource_id, MapCache::Cached, memory, &mut self.world);
                 }
             }
             Says::Refused(resource) => {
@@ -106,6 +125,17 @@ impl Rig {
                     self.device.blob_refused(resource_id, &mut self.world);
                 }
             }
+            Says::Wants(wanted) => {
+                self.requests += 1;
+                self.device.memory_wanted(ctx_id, self.requests, *wanted, &mut self.world);
+                self.world.answered(self.requests);
+            }
+            Says::Returns(id) => {
+                if let Some(memory) = self.world.recent_memory(id.0) {
+                    self.device.memory_returned(ctx_id, memory, &mut self.world);
+                }
+            }
+            Says::GivesCredit { heap, pages } => self.device.credit_returned(ctx_id, *heap, PAGE * pages),
             Says::Lost => self.lose(ctx_id),
         }
     }
@@ -113,6 +143,13 @@ impl Rig {
     fn lose(&mut self, ctx_id: ContextId) {
         self.world.worker_gone(ctx_id);
         self.device.context_lost(ctx_id, &mut self.world);
+    }
+
+    /// The processes of workers that were told to end, or ended by themselves, are gone at last.
+    fn bury(&mut self) {
+        for worker in std::mem::take(&mut self.world.ending) {
+            self.device.worker_ended(worker, &mut self.world);
+        }
     }
 
     fn reset(&mut self, maps: MapsAtReset) {
@@ -128,6 +165,8 @@ impl Rig {
         assert!(self.device.contexts() <= LIMITS.contexts && self.device.resources() <= LIMITS.resources);
         assert_eq!(self.device.live_maps(), self.world.live_maps());
         assert!(self.device.live_maps() <= LIMITS.live_maps);
+        let (device, host) = self.device.memory_used();
+        assert!(device <= LIMITS.device_memory && host <= LIMITS.host_memory, "{device} and {host} bytes");
     }
 
     /// When all workers are gone, nothing is owed; after a reset, nothing is held.
@@ -138,9 +177,11 @@ impl Rig {
             self.lose(ctx_id);
         }
         assert_eq!(self.world.due(), 0, "commands without an answer");
+        self.bury();
         self.world.begin();
         self.reset(MapsAtReset::Unmap);
         assert_eq!((self.device.contexts(), self.device.resources(), self.device.live_maps()), (0, 0, 0));
+        assert_eq!(self.device.memory_used(), (0, 0));
     }
 }
 

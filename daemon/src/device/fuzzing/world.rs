@@ -1,6 +1,7 @@
 //! A world that checks what it is asked for: answers that are due, workers that run, memory that is there, ranges that are free.
 
 use super::{LIMITS, WINDOW};
+use crate::config::MemoryId;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
@@ -26,6 +27,14 @@ pub struct World {
     shared: BTreeSet<ResourceId>,
     /// Mapped ranges: start, and end and resource.
     maps: BTreeMap<u64, (u64, ResourceId)>,
+    /// Workers whose processes are about to end.
+    pub ending: Vec<u64>,
+    /// By context.
+    numbers: BTreeMap<ContextId, u64>,
+    /// Pieces of memory that somebody holds.
+    memories: BTreeSet<u64>,
+    /// The request for memory that was answered last.
+    answered: Option<u32>,
     /// Effects since the current event began, and answers that were due then.
     effects: usize,
     due_before: usize,
@@ -63,9 +72,20 @@ impl World {
         self.workers.contains_key(&ctx_id)
     }
 
+    /// A request for memory was answered.
+    pub fn answered(&mut self, request: u32) {
+        assert_eq!(self.answered.take(), Some(request));
+    }
+
+    /// One of the pieces that were made last.
+    pub fn recent_memory(&self, back: u32) -> Option<MemoryId> {
+        self.memories.iter().rev().nth(back as usize).copied().map(MemoryId)
+    }
+
     /// A worker ended by itself.
     pub fn worker_gone(&mut self, ctx_id: ContextId) {
         self.workers.remove(&ctx_id);
+        self.ending.extend(self.numbers.remove(&ctx_id));
         self.expected.retain(|(worker, _)| *worker != ctx_id);
     }
 
@@ -84,6 +104,7 @@ impl World {
     pub fn after_reset(&mut self) {
         self.due.clear();
         assert!(self.workers.is_empty() && self.blobs.is_empty() && self.maps.is_empty());
+        assert!(self.memories.is_empty(), "memory that nobody holds is remembered");
     }
 
     /// Checks what holds after every event.
@@ -118,8 +139,9 @@ impl Effects for World {
         self.effects += 1;
     }
 
-    fn start_worker(&mut self, ctx_id: ContextId, _: &[u8]) -> Result<(), EffectFailed> {
+    fn start_worker(&mut self, ctx_id: ContextId, _: &[u8], worker: u64) -> Result<(), EffectFailed> {
         self.outcome()?;
+        self.numbers.insert(ctx_id, worker);
         assert!(self.workers.insert(ctx_id, BTreeSet::new()).is_none(), "second worker of {ctx_id}");
         Ok(())
     }
@@ -127,6 +149,7 @@ impl Effects for World {
     fn end_worker(&mut self, ctx_id: ContextId) {
         self.effects += 1;
         assert!(self.workers.remove(&ctx_id).is_some(), "context {ctx_id} has no worker to end");
+        self.ending.extend(self.numbers.remove(&ctx_id));
         self.expected.retain(|(worker, _)| *worker != ctx_id);
     }
 
@@ -139,6 +162,40 @@ impl Effects for World {
         self.worker(ctx_id);
         assert!(data.len() <= LIMITS.submit_bytes as usize);
         self.outcome()
+    }
+
+    fn make_memory(
+        &mut self,
+        ctx_id: ContextId,
+        request: u32,
+        memory: MemoryId,
+        size: u64,
+    ) -> Result<(), EffectFailed> {
+        self.worker(ctx_id);
+        assert!(size <= LIMITS.host_memory);
+        self.outcome()?;
+        assert!(self.memories.insert(memory.0));
+        self.answered = Some(request);
+        Ok(())
+    }
+
+    fn grant_memory(&mut self, ctx_id: ContextId, request: u32, memory: Option<MemoryId>, _: u64) {
+        self.effects += 1;
+        self.worker(ctx_id);
+        assert!(memory.is_none_or(|memory| self.memories.insert(memory.0)));
+        self.answered = Some(request);
+    }
+
+    fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, _: &'static str) {
+        self.effects += 1;
+        self.worker(ctx_id);
+        self.answered = Some(request);
+    }
+
+    fn forget_memory(&mut self, memory: MemoryId) {
+        self.effects += 1;
+        // One that the host failed to make was never there.
+        self.memories.remove(&memory.0);
     }
 
     fn create_shmem(&mut self, resource_id: ResourceId, size: u64) -> Result<(), EffectFailed> {

@@ -10,9 +10,10 @@ mod null_state;
 mod stream;
 
 use super::error::ContextLost;
-use super::memory::{ResourceMemory, ResourceTable};
+use super::memory::{Allowance, Lease, MemoryFile, Piece, ResourceMemory, ResourceTable};
 use super::{Cancel, Renderer};
-use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryTrial, Queues};
+use crate::config::{CacheKey, ContextLimits, GpuChoice, Heap, MemoryBackEnd, MemoryTrial, Queues};
+use crate::shm;
 pub use null_state::Exclusive;
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::Command;
@@ -21,8 +22,16 @@ use std::sync::Arc;
 use stream::Composer;
 
 /// Small enough that a fuzzer reaches them.
-pub const LIMITS: ContextLimits =
-    ContextLimits { objects: 512, rings: 4, command_bytes: 1 << 20, arena_bytes: 16 << 20, submissions: 64 };
+pub const LIMITS: ContextLimits = ContextLimits {
+    device_memory: u64::MAX,
+    host_memory: u64::MAX,
+    objects: 512,
+    shader_bytes: 1 << 20,
+    rings: 4,
+    command_bytes: 1 << 20,
+    arena_bytes: 16 << 20,
+    submissions: 64,
+};
 
 /// The key of pipeline caches.
 pub const CACHE_KEY: CacheKey = CacheKey([0; 32]);
@@ -68,8 +77,30 @@ pub fn gpu() -> GpuChoice {
 
 /// A renderer on the null driver, which was taken with [`begin`].
 pub fn renderer(resources: Arc<dyn ResourceTable>) -> Renderer {
-    Renderer::on(null_driver::entry(), gpu(), LIMITS, CACHE_KEY, resources)
+    Renderer::on(null_driver::entry(), gpu(), LIMITS, CACHE_KEY, resources, Arc::new(Allowed))
         .expect("the driver makes an instance")
+}
+
+/// Memory for whoever asks, but for much at once.
+struct Allowed;
+
+const ALLOWED_MAX: u64 = 1 << 30;
+
+impl Allowance for Allowed {
+    fn pages(&self, size: u64, _: &Cancel) -> Option<MemoryFile> {
+        let file = shm::create("fuzz", Some(size).filter(|size| *size <= ALLOWED_MAX)?).ok()?;
+        Some(MemoryFile::new(file, Piece::uncounted()))
+    }
+
+    fn piece(&self, _: Heap, bytes: u64, _: &Cancel) -> Option<Piece> {
+        (bytes <= ALLOWED_MAX).then(Piece::uncounted)
+    }
+
+    fn credit(&self, _: Heap, bytes: u64, _: &Cancel) -> Option<Lease> {
+        (bytes <= ALLOWED_MAX).then(|| Lease::new(|| ()))
+    }
+
+    fn reached(&self, _: &'static str) {}
 }
 
 /// A context.

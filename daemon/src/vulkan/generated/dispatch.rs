@@ -263,7 +263,7 @@ pub fn execute<'a>(
         }
         Command::DeviceWaitIdle(c) => {
             let value = settle(
-                crate::vulkan::device::device_wait_idle(call, c),
+                call.tell(|| crate::vulkan::device::device_wait_idle(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -276,7 +276,7 @@ pub fn execute<'a>(
         }
         Command::AllocateMemory(c) => {
             let value = settle(
-                crate::vulkan::memory::allocate_memory(call, c),
+                call.tell(|| crate::vulkan::memory::allocate_memory(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -317,9 +317,10 @@ pub fn execute<'a>(
         }
         Command::BindBufferMemory(c) => {
             let value = settle(
-                super::buffer::bind_buffer_memory(call, c),
+                call.tell(|| super::buffer::bind_buffer_memory(call, c)),
                 |result| {
                     let _ = result;
+                    crate::vulkan::useless::bind_buffer_memory(call, c, result);
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -330,9 +331,10 @@ pub fn execute<'a>(
         }
         Command::BindImageMemory(c) => {
             let value = settle(
-                super::image::bind_image_memory(call, c),
+                call.tell(|| super::image::bind_image_memory(call, c)),
                 |result| {
                     let _ = result;
+                    crate::vulkan::useless::bind_image_memory(call, c, result);
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -409,7 +411,7 @@ pub fn execute<'a>(
         }
         Command::CreateFence(c) => {
             let value = settle(
-                crate::vulkan::sync::create_fence(call, c),
+                call.tell(|| crate::vulkan::sync::create_fence(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -435,7 +437,7 @@ pub fn execute<'a>(
         }
         Command::ResetFences(c) => {
             let value = settle(
-                super::fence::reset_fences(call, c),
+                call.tell(|| super::fence::reset_fences(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -448,7 +450,7 @@ pub fn execute<'a>(
         }
         Command::GetFenceStatus(c) => {
             let value = settle(
-                super::fence::get_fence_status(call, c),
+                call.tell(|| super::fence::get_fence_status(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -461,7 +463,7 @@ pub fn execute<'a>(
         }
         Command::WaitForFences(c) => {
             let value = settle(
-                crate::vulkan::sync::wait_for_fences(call, c),
+                call.tell(|| crate::vulkan::sync::wait_for_fences(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -474,7 +476,7 @@ pub fn execute<'a>(
         }
         Command::CreateSemaphore(c) => {
             let value = settle(
-                crate::vulkan::sync::create_semaphore(call, c),
+                call.tell(|| crate::vulkan::sync::create_semaphore(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -500,7 +502,7 @@ pub fn execute<'a>(
         }
         Command::CreateEvent(c) => {
             let value = settle(
-                super::event::create_event(call, c),
+                call.tell(|| super::event::create_event(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_event, result)?;
@@ -527,7 +529,7 @@ pub fn execute<'a>(
         }
         Command::GetEventStatus(c) => {
             let value = settle(
-                super::event::get_event_status(call, c),
+                call.tell(|| super::event::get_event_status(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -540,7 +542,7 @@ pub fn execute<'a>(
         }
         Command::SetEvent(c) => {
             let value = settle(
-                super::event::set_event(call, c),
+                call.tell(|| super::event::set_event(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -553,7 +555,7 @@ pub fn execute<'a>(
         }
         Command::ResetEvent(c) => {
             let value = settle(
-                super::event::reset_event(call, c),
+                call.tell(|| super::event::reset_event(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -566,7 +568,7 @@ pub fn execute<'a>(
         }
         Command::CreateQueryPool(c) => {
             let value = settle(
-                super::query_pool::create_query_pool(call, c),
+                call.tell(|| super::query_pool::create_query_pool(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_query_pool, result)?;
@@ -593,7 +595,7 @@ pub fn execute<'a>(
         }
         Command::GetQueryPoolResults(c) => {
             let value = settle(
-                crate::vulkan::query::get_query_pool_results(call, c),
+                call.tell(|| crate::vulkan::query::get_query_pool_results(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -606,7 +608,7 @@ pub fn execute<'a>(
         }
         Command::CreateBuffer(c) => {
             let value = settle(
-                crate::vulkan::buffer::create_buffer(call, c),
+                call.tell(|| crate::vulkan::buffer::create_buffer(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -632,7 +634,7 @@ pub fn execute<'a>(
         }
         Command::CreateBufferView(c) => {
             let value = settle(
-                super::buffer::create_buffer_view(call, c),
+                call.tell(|| super::buffer::create_buffer_view(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_view, result)?;
@@ -659,7 +661,7 @@ pub fn execute<'a>(
         }
         Command::CreateImage(c) => {
             let value = settle(
-                super::image::create_image(call, c),
+                call.tell(|| super::image::create_image(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_image, result)?;
@@ -701,7 +703,7 @@ pub fn execute<'a>(
         }
         Command::CreateImageView(c) => {
             let value = settle(
-                super::image::create_image_view(call, c),
+                call.tell(|| super::image::create_image_view(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_view, result)?;
@@ -728,7 +730,7 @@ pub fn execute<'a>(
         }
         Command::CreateShaderModule(c) => {
             let value = settle(
-                super::pipeline::create_shader_module(call, c),
+                call.tell(|| super::pipeline::create_shader_module(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_shader_module, result)?;
@@ -755,7 +757,11 @@ pub fn execute<'a>(
         }
         Command::CreatePipelineCache(c) => {
             let value = settle(
-                crate::vulkan::pipeline_cache::create_pipeline_cache(call, c),
+                call
+                    .tell(|| crate::vulkan::pipeline_cache::create_pipeline_cache(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -782,7 +788,11 @@ pub fn execute<'a>(
         }
         Command::GetPipelineCacheData(c) => {
             let value = settle(
-                crate::vulkan::pipeline_cache::get_pipeline_cache_data(call, c),
+                call
+                    .tell(|| crate::vulkan::pipeline_cache::get_pipeline_cache_data(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -795,7 +805,7 @@ pub fn execute<'a>(
         }
         Command::MergePipelineCaches(c) => {
             let value = settle(
-                super::pipeline::merge_pipeline_caches(call, c),
+                call.tell(|| super::pipeline::merge_pipeline_caches(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -808,7 +818,11 @@ pub fn execute<'a>(
         }
         Command::CreateGraphicsPipelines(c) => {
             let value = settle(
-                crate::vulkan::pipeline::create_graphics_pipelines(call, c),
+                call
+                    .tell(|| crate::vulkan::pipeline::create_graphics_pipelines(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -821,7 +835,7 @@ pub fn execute<'a>(
         }
         Command::CreateComputePipelines(c) => {
             let value = settle(
-                crate::vulkan::pipeline::create_compute_pipelines(call, c),
+                call.tell(|| crate::vulkan::pipeline::create_compute_pipelines(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -847,7 +861,7 @@ pub fn execute<'a>(
         }
         Command::CreatePipelineLayout(c) => {
             let value = settle(
-                super::pipeline::create_pipeline_layout(call, c),
+                call.tell(|| super::pipeline::create_pipeline_layout(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_pipeline_layout, result)?;
@@ -875,7 +889,7 @@ pub fn execute<'a>(
         }
         Command::CreateSampler(c) => {
             let value = settle(
-                super::sampler::create_sampler(call, c),
+                call.tell(|| super::sampler::create_sampler(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_sampler, result)?;
@@ -902,7 +916,7 @@ pub fn execute<'a>(
         }
         Command::CreateDescriptorSetLayout(c) => {
             let value = settle(
-                super::descriptor::create_descriptor_set_layout(call, c),
+                call.tell(|| super::descriptor::create_descriptor_set_layout(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_set_layout, result)?;
@@ -930,7 +944,11 @@ pub fn execute<'a>(
         }
         Command::CreateDescriptorPool(c) => {
             let value = settle(
-                crate::vulkan::descriptor_pool::create_descriptor_pool(call, c),
+                call
+                    .tell(|| crate::vulkan::descriptor_pool::create_descriptor_pool(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -957,7 +975,11 @@ pub fn execute<'a>(
         }
         Command::ResetDescriptorPool(c) => {
             let value = settle(
-                crate::vulkan::descriptor_pool::reset_descriptor_pool(call, c),
+                call
+                    .tell(|| crate::vulkan::descriptor_pool::reset_descriptor_pool(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -970,7 +992,11 @@ pub fn execute<'a>(
         }
         Command::AllocateDescriptorSets(c) => {
             let value = settle(
-                crate::vulkan::descriptor_pool::allocate_descriptor_sets(call, c),
+                call
+                    .tell(|| crate::vulkan::descriptor_pool::allocate_descriptor_sets(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -983,7 +1009,11 @@ pub fn execute<'a>(
         }
         Command::FreeDescriptorSets(c) => {
             let value = settle(
-                crate::vulkan::descriptor_pool::free_descriptor_sets(call, c),
+                call
+                    .tell(|| crate::vulkan::descriptor_pool::free_descriptor_sets(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -999,6 +1029,7 @@ pub fn execute<'a>(
                 super::descriptor::update_descriptor_sets(call, c),
                 |result| {
                     let _ = result;
+                    crate::vulkan::useless::update_descriptor_sets(call, c, result);
                     Ok(venus::UpdateDescriptorSetsReply {
                     })
                 },
@@ -1010,7 +1041,7 @@ pub fn execute<'a>(
         }
         Command::CreateFramebuffer(c) => {
             let value = settle(
-                super::render_pass::create_framebuffer(call, c),
+                call.tell(|| super::render_pass::create_framebuffer(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_framebuffer, result)?;
@@ -1037,7 +1068,7 @@ pub fn execute<'a>(
         }
         Command::CreateRenderPass(c) => {
             let value = settle(
-                super::render_pass::create_render_pass(call, c),
+                call.tell(|| super::render_pass::create_render_pass(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_render_pass, result)?;
@@ -1079,7 +1110,7 @@ pub fn execute<'a>(
         }
         Command::CreateCommandPool(c) => {
             let value = settle(
-                crate::vulkan::command_pool::create_command_pool(call, c),
+                call.tell(|| crate::vulkan::command_pool::create_command_pool(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -1105,7 +1136,7 @@ pub fn execute<'a>(
         }
         Command::ResetCommandPool(c) => {
             let value = settle(
-                crate::vulkan::command_pool::reset_command_pool(call, c),
+                call.tell(|| crate::vulkan::command_pool::reset_command_pool(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -1118,7 +1149,11 @@ pub fn execute<'a>(
         }
         Command::AllocateCommandBuffers(c) => {
             let value = settle(
-                crate::vulkan::command_pool::allocate_command_buffers(call, c),
+                call
+                    .tell(|| crate::vulkan::command_pool::allocate_command_buffers(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -1545,7 +1580,7 @@ pub fn execute<'a>(
         }
         Command::CmdFillBuffer(c) => {
             let value = settle(
-                super::transfer::cmd_fill_buffer(call, c),
+                crate::vulkan::command_pool::cmd_fill_buffer(call, c),
                 |result| {
                     let _ = result;
                     call.spoil(c.command_buffer, result);
@@ -1826,9 +1861,10 @@ pub fn execute<'a>(
         }
         Command::BindBufferMemory2(c) => {
             let value = settle(
-                super::buffer::bind_buffer_memory2(call, c),
+                call.tell(|| super::buffer::bind_buffer_memory2(call, c)),
                 |result| {
                     let _ = result;
+                    crate::vulkan::useless::bind_buffer_memory2(call, c, result);
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -1839,9 +1875,10 @@ pub fn execute<'a>(
         }
         Command::BindImageMemory2(c) => {
             let value = settle(
-                super::image::bind_image_memory2(call, c),
+                call.tell(|| super::image::bind_image_memory2(call, c)),
                 |result| {
                     let _ = result;
+                    crate::vulkan::useless::bind_image_memory2(call, c, result);
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -2100,7 +2137,7 @@ pub fn execute<'a>(
         }
         Command::CreateSamplerYcbcrConversion(c) => {
             let value = settle(
-                super::sampler::create_sampler_ycbcr_conversion(call, c),
+                call.tell(|| super::sampler::create_sampler_ycbcr_conversion(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_ycbcr_conversion, result)?;
@@ -2228,7 +2265,7 @@ pub fn execute<'a>(
         }
         Command::CreateRenderPass2(c) => {
             let value = settle(
-                super::render_pass::create_render_pass2(call, c),
+                call.tell(|| super::render_pass::create_render_pass2(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_render_pass, result)?;
@@ -2297,7 +2334,7 @@ pub fn execute<'a>(
         }
         Command::GetSemaphoreCounterValue(c) => {
             let value = settle(
-                super::semaphore::get_semaphore_counter_value(call, c),
+                call.tell(|| super::semaphore::get_semaphore_counter_value(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -2310,7 +2347,7 @@ pub fn execute<'a>(
         }
         Command::WaitSemaphores(c) => {
             let value = settle(
-                crate::vulkan::sync::wait_semaphores(call, c),
+                call.tell(|| crate::vulkan::sync::wait_semaphores(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -2323,7 +2360,7 @@ pub fn execute<'a>(
         }
         Command::SignalSemaphore(c) => {
             let value = settle(
-                super::semaphore::signal_semaphore(call, c),
+                call.tell(|| super::semaphore::signal_semaphore(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -2480,7 +2517,11 @@ pub fn execute<'a>(
         }
         Command::GetImageDrmFormatModifierPropertiesEXT(c) => {
             let value = settle(
-                super::image::get_image_drm_format_modifier_properties_ext(call, c),
+                call
+                    .tell(|| super::image::get_image_drm_format_modifier_properties_ext(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -2499,7 +2540,11 @@ pub fn execute<'a>(
         }
         Command::GetMemoryResourcePropertiesMESA(c) => {
             let value = settle(
-                crate::vulkan::memory::get_memory_resource_properties_mesa(call, c),
+                call
+                    .tell(|| crate::vulkan::memory::get_memory_resource_properties_mesa(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -3023,7 +3068,7 @@ pub fn execute<'a>(
         }
         Command::GetCalibratedTimestampsKHR(c) => {
             let value = settle(
-                super::device::get_calibrated_timestamps_khr(call, c),
+                call.tell(|| super::device::get_calibrated_timestamps_khr(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -3728,7 +3773,7 @@ pub fn execute<'a>(
         }
         Command::CopyImageToImage(c) => {
             let value = settle(
-                super::image::copy_image_to_image(call, c),
+                call.tell(|| super::image::copy_image_to_image(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -3741,7 +3786,7 @@ pub fn execute<'a>(
         }
         Command::TransitionImageLayout(c) => {
             let value = settle(
-                super::image::transition_image_layout(call, c),
+                call.tell(|| super::image::transition_image_layout(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -3754,7 +3799,11 @@ pub fn execute<'a>(
         }
         Command::CopyImageToMemoryMESA(c) => {
             let value = settle(
-                crate::vulkan::host_copy::copy_image_to_memory_mesa(call, c),
+                call
+                    .tell(|| crate::vulkan::host_copy::copy_image_to_memory_mesa(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -3767,7 +3816,11 @@ pub fn execute<'a>(
         }
         Command::CopyMemoryToImageMESA(c) => {
             let value = settle(
-                crate::vulkan::host_copy::copy_memory_to_image_mesa(call, c),
+                call
+                    .tell(|| crate::vulkan::host_copy::copy_memory_to_image_mesa(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))

@@ -398,24 +398,6 @@ pub fn cmd_update_buffer<'a>(
     unsafe { function(handle, dst_buffer, dst_offset, data_size, p_data) };
     Ok(venus::CmdUpdateBufferReply {})
 }
-///`vkCmdFillBuffer`.
-pub fn cmd_fill_buffer<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdFillBuffer,
-) -> Result<venus::CmdFillBufferReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
-    let Some(function) = table.cmd_fill_buffer else {
-        return Err(Fault::missing("vkCmdFillBuffer"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (dst_buffer, dst_offset, size, data) = {
-        let l = call.lowering();
-        (l.handle(c.dst_buffer)?, c.dst_offset, c.size, c.data)
-    };
-    unsafe { function(handle, dst_buffer, dst_offset, size, data) };
-    Ok(venus::CmdFillBufferReply {})
-}
 ///`vkCmdClearColorImage`.
 pub fn cmd_clear_color_image<'a>(
     call: &Call<'a>,

@@ -11,7 +11,7 @@ use crate::vulkan::error::Fault;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 /// The handle type of everything here.
 const DMA_BUF: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
@@ -42,6 +42,16 @@ impl Functions {
             lowered.allocation_size = page_multiple(request.size)?;
         }
         let exportable = request.visible || request.exported;
+        let size = lowered.allocation_size;
+        // What another made counts for it already.
+        let (piece, credit) = match (&request.import, exportable) {
+            (Some(_), _) => (None, None),
+            (None, true) => {
+                let piece = call.renderer.allowance.piece(request.heap, size, call.cancel);
+                (Some(piece.ok_or_else(|| request.out_of_memory())?), None)
+            }
+            (None, false) => (None, Some(request.credit(call, size)?)),
+        };
         let export = vk::ExportMemoryAllocateInfo {
             p_next: lowered.p_next,
             handle_types: DMA_BUF,
@@ -50,7 +60,7 @@ impl Functions {
         if exportable {
             lowered.p_next = std::ptr::from_ref(&export).cast();
         }
-        let copy = request.import.as_ref().map(|import| import.file.try_clone()).transpose();
+        let copy = request.import.as_ref().map(|import| import.file.as_fd().try_clone_to_owned()).transpose();
         let copy = copy.map_err(|_| vk::Result::ERROR_TOO_MANY_OBJECTS)?;
         let import = vk::ImportMemoryFdInfoKHR {
             p_next: lowered.p_next,
@@ -69,12 +79,14 @@ impl Functions {
             // SAFETY: the driver has just made it, of a type that can be mapped, and nobody else knows it.
             unsafe { clear(&device.ash, raw, lowered.allocation_size) }?;
         }
-        if !exportable {
-            return Ok((raw, Memory::Private));
-        }
+        let piece = match request.import.as_ref().map(|import| import.file.piece.clone()).or(piece) {
+            Some(piece) if exportable => piece,
+            Some(piece) => return Ok((raw, Memory::Imported(piece))),
+            None => return Ok((raw, Memory::Private(credit))),
+        };
         let ty = device.physical.memory.memory_types[request.type_index as usize];
         let cached = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_CACHED);
-        Ok((raw, Memory::Exportable { cached }))
+        Ok((raw, Memory::Exportable { cached, piece }))
     }
 
     /// A descriptor of exportable memory.
@@ -88,16 +100,16 @@ impl Functions {
     }
 
     /// The host's types into which a dma-buf can be imported.
-    pub fn types(&self, file: &OwnedFd) -> Result<u32, vk::Result> {
+    pub fn types(&self, file: impl AsFd) -> Result<u32, vk::Result> {
         let mut answer = vk::MemoryFdPropertiesKHR::default();
         // SAFETY: the device is live while its functions are used; the descriptor stays ours.
-        unsafe { self.fds.get_memory_fd_properties(DMA_BUF, file.as_raw_fd(), &mut answer) }?;
+        unsafe { self.fds.get_memory_fd_properties(DMA_BUF, file.as_fd().as_raw_fd(), &mut answer) }?;
         Ok(answer.memory_type_bits)
     }
 
     /// The types that a guest may name to import a resource.
     pub fn types_of(&self, device: &Device, resource: &ResourceMemory) -> Result<u32, Fault> {
-        Ok(alike(device, self.types(&resource.file)?, resource.mappable))
+        Ok(alike(device, self.types(&*resource.file)?, resource.mappable))
     }
 }
 

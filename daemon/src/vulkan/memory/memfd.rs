@@ -3,7 +3,9 @@
 //! Works without any device node, and nothing of another owner can be left in it. Whatever the guest may map or share is made so.
 //! Sharing is importing the same pages once more.
 
+use super::allowance::{MemoryFile, Piece};
 use super::{Memory, Request, ResourceMemory, alike, call_driver, lowered};
+use crate::config::Heap;
 use crate::shm::{self, MapError, Mapping};
 use crate::vulkan::call::Call;
 use crate::vulkan::device::Device;
@@ -12,29 +14,35 @@ use ash::vk;
 use protocol::venus::generated as venus;
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Pages that both a driver and a VMM can map.
 #[derive(Debug)]
 pub struct Pages {
-    file: Arc<OwnedFd>,
+    file: Arc<MemoryFile>,
     /// Unmapped on drop; the driver's import was freed before (see `Device::destroy` and `free_memory`).
     mapping: Mapping,
 }
 
 impl Pages {
-    /// Zeroed pages for at least `size` bytes, in multiples of `alignment`, which is a power of two.
+    /// Zeroed pages for a trial, at least `size` bytes, in multiples of `alignment`, which is a power of two.
     pub fn new(size: u64, alignment: u64) -> io::Result<Self> {
         let size = rounded(size, alignment).ok_or(io::ErrorKind::OutOfMemory)?;
-        let file = shm::create("vulkan-memory", size)?;
-        let mapping = Mapping::new(&file, size).map_err(io::Error::other)?;
-        Ok(Self { file: Arc::new(file), mapping })
+        let file = MemoryFile::new(shm::create("vulkan-memory", size)?, Piece::uncounted());
+        Self::of_file(&Arc::new(file), size, alignment).map_err(io::Error::other)
+    }
+
+    /// Zeroed pages for a guest.
+    fn granted(call: &Call<'_>, request: &Request, alignment: u64) -> Result<Self, Fault> {
+        let size = rounded(request.size, alignment).ok_or_else(|| request.out_of_memory())?;
+        let file = call.renderer.allowance.pages(size, call.cancel);
+        let file = Arc::new(file.ok_or_else(|| request.out_of_memory())?);
+        Self::of_file(&file, size, alignment).map_err(|_| vk::Result::ERROR_OUT_OF_HOST_MEMORY.into())
     }
 
     /// The first pages of a file, at least `size` bytes.
-    pub fn of_file(file: &Arc<OwnedFd>, size: u64, alignment: u64) -> Result<Self, MapError> {
-        let mapping = Mapping::new(file, rounded(size, alignment).unwrap_or(u64::MAX))?;
+    pub fn of_file(file: &Arc<MemoryFile>, size: u64, alignment: u64) -> Result<Self, MapError> {
+        let mapping = Mapping::new(file.as_ref(), rounded(size, alignment).unwrap_or(u64::MAX))?;
         Ok(Self { file: Arc::clone(file), mapping })
     }
 
@@ -49,7 +57,7 @@ impl Pages {
     }
 
     /// The file they belong to.
-    pub fn file(&self) -> Arc<OwnedFd> {
+    pub fn file(&self) -> Arc<MemoryFile> {
         Arc::clone(&self.file)
     }
 
@@ -113,10 +121,16 @@ impl Functions {
                 Pages::of_file(&import.file, import.size, self.alignment)
                     .map_err(|_| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE)?,
             ),
-            None if request.visible || request.exported => Some(
-                Pages::new(request.size, self.alignment).map_err(|_| vk::Result::ERROR_OUT_OF_HOST_MEMORY)?,
-            ),
+            None if request.visible || request.exported => {
+                Some(Pages::granted(call, request, self.alignment)?)
+            }
             None => None,
+        };
+        // What another made counts for it already. Pages are the host's, and where the GPU's memory is the host's they are both.
+        let credit = match (&request.import, &pages) {
+            (Some(_), _) => None,
+            (None, Some(_)) if request.heap == Heap::Host || !request.visible => None,
+            (None, _) => Some(request.credit(call, request.size)?),
         };
         let lowered = lowered(&call.lowering(), info, pages.is_none())?;
         let import = pages.as_ref().map(|pages| {
@@ -132,7 +146,13 @@ impl Functions {
         // SAFETY: `lowered` and its chain live in the arena or in this function; the pages go into the memory's entry, which is
         // dropped after the memory was freed.
         let raw = unsafe { call_driver(device, lowered) }?;
-        Ok((raw, pages.map_or(Memory::Private, Memory::Pages)))
+        Ok((
+            raw,
+            match pages {
+                Some(pages) => Memory::Pages(pages, credit),
+                None => Memory::Private(credit),
+            },
+        ))
     }
 
     /// Pages go into a type that takes them. A guest that shares memory it cannot map has asked for another type.

@@ -5,11 +5,13 @@
 //! that `memfd` shares buffers only. Shared memory is known to guests as dma-bufs (`VK_EXT_external_memory_dma_buf`) and travels
 //! as a resource: exported as its blob, imported by `VkImportMemoryResourceInfoMESA`.
 
+mod allowance;
 mod dma_buf;
 pub mod external;
 mod memfd;
 mod trial;
 
+pub use allowance::{Allowance, Lease, MemoryFile, Piece};
 pub use external::{
     BUFFER_MEMORY, get_physical_device_external_buffer_properties,
     get_physical_device_image_format_properties2, takes_buffer,
@@ -25,11 +27,10 @@ use super::generated::sys;
 use super::lower::Lowering;
 use super::objects::State;
 use super::physical_device::PhysicalDevice;
-use crate::config::MemoryBackEnd;
+use crate::config::{Heap, MemoryBackEnd};
 use ash::vk;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Functions of the driver behind one back end, of one device.
@@ -55,21 +56,25 @@ impl BackEnd {
 #[derive(Debug)]
 pub enum Memory {
     /// Nobody but the driver can use it.
-    Private,
-    /// Pages of ours.
-    Pages(Pages),
+    Private(Option<Lease>),
+    /// Pages of ours, and where they are the GPU's own memory, what they count for there.
+    Pages(Pages, Option<Lease>),
     /// The driver exports it.
     Exportable {
         /// Reads of the processor go through its caches.
         cached: bool,
+        /// What it is counted as.
+        piece: Piece,
     },
+    /// What another made, imported.
+    Imported(Piece),
 }
 
 /// What a blob of a memory object is made of.
 #[derive(Debug)]
 pub struct Exported {
     /// Its memory, if others can use it.
-    pub file: Option<Arc<OwnedFd>>,
+    pub file: Option<Arc<MemoryFile>>,
     /// Ordinary cached memory; otherwise write-combined.
     pub cached: bool,
 }
@@ -78,7 +83,7 @@ pub struct Exported {
 #[derive(Debug)]
 pub struct ResourceMemory {
     /// The memory.
-    pub file: Arc<OwnedFd>,
+    pub file: Arc<MemoryFile>,
     /// Bytes that may be used.
     pub size: u64,
     /// The guest can map it.
@@ -95,6 +100,8 @@ pub trait ResourceTable: Send + Sync {
 struct Request {
     size: u64,
     type_index: u32,
+    /// Where that type is.
+    heap: Heap,
     /// The guest sees its type as host-visible.
     visible: bool,
     /// Other contexts may import it.
@@ -103,6 +110,21 @@ struct Request {
 }
 
 impl Request {
+    /// Leave to allocate what only the driver uses.
+    fn credit(&self, call: &Call<'_>, bytes: u64) -> Result<Lease, Fault> {
+        let credit = call.renderer.allowance.credit(self.heap, bytes, call.cancel);
+        credit.ok_or_else(|| self.out_of_memory())
+    }
+
+    /// A limit is reached.
+    fn out_of_memory(&self) -> Fault {
+        match self.heap {
+            Heap::Device => vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
+            Heap::Host => vk::Result::ERROR_OUT_OF_HOST_MEMORY,
+        }
+        .into()
+    }
+
     fn new(call: &Call<'_>, device: &Device, info: &venus::MemoryAllocateInfo<'_>) -> Result<Self, Fault> {
         let types = device.physical.memory.memory_types_as_slice();
         let Some(ty) = types.get(info.memory_type_index as usize) else {
@@ -111,6 +133,7 @@ impl Request {
         let mut request = Self {
             size: info.allocation_size,
             type_index: info.memory_type_index,
+            heap: heap(&device.physical.memory, ty),
             visible: ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE),
             exported: false,
             import: None,
@@ -154,6 +177,7 @@ pub fn allocate_memory<'a>(
             0
         }
         Err(Fault::Failed(result)) => {
+            call.note_failure(result);
             call.not_created(c.p_memory, result)?;
             result
         }
@@ -219,13 +243,13 @@ pub fn export(
     mappable: bool,
 ) -> Result<Exported, String> {
     match (memory, &device.memory) {
-        (Memory::Pages(pages), _) if size <= pages.size() => {
+        (Memory::Pages(pages, _), _) if size <= pages.size() => {
             Ok(Exported { file: Some(pages.file()), cached: true })
         }
-        (Memory::Pages(pages), _) => Err(format!("{size} bytes of a memory of {}", pages.size())),
-        (Memory::Exportable { cached }, BackEnd::DmaBuf(functions)) => {
+        (Memory::Pages(pages, _), _) => Err(format!("{size} bytes of a memory of {}", pages.size())),
+        (Memory::Exportable { cached, piece }, BackEnd::DmaBuf(functions)) => {
             let file = functions.export(raw).map_err(|error| format!("no dma-buf: {error}"))?;
-            Ok(Exported { file: Some(Arc::new(file)), cached: *cached })
+            Ok(Exported { file: Some(Arc::new(MemoryFile::new(file, piece.clone()))), cached: *cached })
         }
         _ if mappable => Err("the memory is not host-visible".into()),
         _ => Ok(Exported { file: None, cached: true }),
@@ -263,6 +287,14 @@ pub fn get_memory_resource_properties_mesa<'a>(
         result: venus::VkResult::SUCCESS,
         p_memory_resource_properties,
     })
+}
+
+/// Where memory of a type is.
+pub fn heap(memory: &vk::PhysicalDeviceMemoryProperties, ty: &vk::MemoryType) -> Heap {
+    match memory.memory_heaps[ty.heap_index as usize].flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL) {
+        true => Heap::Device,
+        false => Heap::Host,
+    }
 }
 
 /// Of the types with these bits, those whose visibility to the guest is that of a resource; all if none is.

@@ -2,9 +2,11 @@
 
 use super::words::{self, Place};
 use super::{MEMORY, RESOURCES, channels, memory_file, setup};
+use crate::config::MemoryId;
 use crate::ipc::{Channel, Fence, ResourceKind, ToDevice, ToWorker};
 use crate::shm::StatusPage;
 use crate::vulkan::fuzzing as null;
+use crate::worker::allowance::Allowances;
 use crate::worker::resources::Resources;
 use crate::worker::run::{End, serve};
 use arbitrary::{Result, Unstructured};
@@ -29,7 +31,10 @@ pub fn fuzz_messages(bytes: &[u8]) -> usize {
     let worker = std::thread::spawn(move || {
         let (page, _) = StatusPage::create().expect("a memory file");
         page.set_limit(END_MAX);
-        serve(&setup(), page, Arc::new(ours), resources, backend, End { begins: || (), kill: || () });
+        let ours = Arc::new(ours);
+        let allowances = Allowances::new(Arc::clone(&ours));
+        let end = End { begins: || (), kill: || () };
+        serve(&setup(), page, ours, resources, allowances, backend, end);
     });
     let (mut sent, mut fences) = (0, Fences::default());
     while sent < MESSAGES_MAX && !bytes.is_empty() {
@@ -96,7 +101,7 @@ fn message(u: &mut Unstructured<'_>, number: usize) -> Result<(ToWorker, Option<
         choice if choice < 3 || number < 2 => {
             let kind = match u.int_in_range(0..=7u8)? {
                 0 => ResourceKind::Expected,
-                1 => ResourceKind::DeviceMemory { mappable: u.arbitrary()? },
+                1 => ResourceKind::DeviceMemory { mappable: u.arbitrary()?, memory: Some(MemoryId(1)) },
                 _ => ResourceKind::SharedMemory,
             };
             let size = if u.ratio(1, 16)? { u.arbitrary()? } else { MEMORY };

@@ -12,10 +12,10 @@ pub use messages::fuzz_messages;
 pub use ring::fuzz_ring;
 
 use crate::config::ContextLimits;
-use crate::ipc::{Channel, ResourceKind, WorkerSetup};
+use crate::ipc::{Channel, WorkerSetup};
 use crate::shm::{self, Mapping};
 use crate::vulkan::fuzzing as null;
-use crate::worker::resources::Resources;
+use crate::worker::resources::{Arriving, Resources};
 use protocol::ids::{ContextId, ResourceId};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -45,8 +45,7 @@ fn attach_all(resources: &Resources) -> Vec<Arc<Mapping>> {
     let attach = |id| {
         let file = memory_file();
         let mapping = Mapping::new(&file, MEMORY).expect("it can be mapped");
-        let attached =
-            resources.attach(ResourceId(id), ResourceKind::SharedMemory, MEMORY, Some(file), u64::from(id));
+        let attached = resources.attach(ResourceId(id), Arriving::Shared(file), MEMORY, u64::from(id));
         attached.expect("it can be mapped twice");
         Arc::new(mapping)
     };

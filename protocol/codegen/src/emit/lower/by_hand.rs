@@ -43,6 +43,7 @@ const BY_HAND: &[(&str, &str, &str)] = &[
     ("vkGetMemoryResourcePropertiesMESA", "memory", "answers for a resource instead of a descriptor"),
     ("vkCreateBuffer", "buffer", "says what memory the buffer may be bound to"),
     ("vkGetDeviceBufferMemoryRequirements", "buffer", "asks for the buffer that is made of the description"),
+    ("vkCmdFillBuffer", "command_pool", "may be how a guest hears of a fence"),
     ("vkCreateCommandPool", "command_pool", "owns its command buffers"),
     ("vkDestroyCommandPool", "command_pool", "frees the ids of its command buffers"),
     ("vkResetCommandPool", "command_pool", "heals its spoilt command buffers"),

@@ -288,6 +288,15 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
     }
 }
 
+/// Commands that make objects usable. Their failure is told to nobody, and drivers do not survive the use of such an object.
+const FILLS_OBJECTS: &[&str] = &[
+    "vkBindBufferMemory",
+    "vkBindBufferMemory2",
+    "vkBindImageMemory",
+    "vkBindImageMemory2",
+    "vkUpdateDescriptorSets",
+];
+
 fn arm(c: &Command) -> TokenStream {
     let variant = format_ident!("{}", c.names.rust);
     let snake = format_ident!("{}", c.snake);
@@ -314,12 +323,20 @@ fn arm(c: &Command) -> TokenStream {
             let id = field(&c.params[0].member.rust);
             quote!(call.spoil(c.#id, result);)
         }
+        // What they name is of no use from then on.
+        _ if FILLS_OBJECTS.contains(&c.names.vk.as_str()) => {
+            quote!(crate::vulkan::useless::#snake(call, c, result);)
+        }
         _ => quote!(),
     };
     let failed = failed_reply(c);
+    let outcome = match c.level {
+        Level::Device if c.ret == Return::Result => quote!(call.tell(|| #path(call, c))),
+        _ => quote!(#path(call, c)),
+    };
     quote! {
         Command::#variant(c) => {
-            let value = settle(#path(call, c), |result| {
+            let value = settle(#outcome, |result| {
                 let _ = result;
                 #on_failure
                 Ok(#failed)

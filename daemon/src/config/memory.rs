@@ -1,0 +1,58 @@
+//! What a worker asks the device process for before its driver allocates memory, and the names of what it gets.
+
+use serde::{Deserialize, Serialize};
+
+/// A piece of memory that may be shown to others; never used again for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MemoryId(pub u64);
+
+/// Where memory is, and so which limit it counts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Heap {
+    /// The GPU's own ([`super::DeviceLimits::device_memory`]).
+    Device,
+    /// The host's ([`super::DeviceLimits::host_memory`]).
+    Host,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wanted {
+    /// A memory file of so many bytes, made by the device process: counts as host memory until nobody holds it any more.
+    Pages(u64),
+    /// Memory of the driver that may be exported: counts until nobody holds it any more.
+    Piece {
+        /// Where it is.
+        heap: Heap,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Memory that only the driver uses, some of it in advance.
+    Credit {
+        /// Where it is.
+        heap: Heap,
+        /// Bytes that are needed now.
+        least: u64,
+        /// Bytes that spare the next question, `least` or more.
+        bytes: u64,
+    },
+}
+
+/// Something for each heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerHeap<T> {
+    /// For [`Heap::Device`].
+    pub device: T,
+    /// For [`Heap::Host`].
+    pub host: T,
+}
+
+impl<T> PerHeap<T> {
+    /// What is for this heap.
+    pub fn of(&mut self, heap: Heap) -> &mut T {
+        match heap {
+            Heap::Device => &mut self.device,
+            Heap::Host => &mut self.host,
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Memory of drivers, counted: who holds how much, until the last holder lets go.
+//!
+//! Workers ask before they allocate. A *piece* is memory that others may come to see: it has holders, which are workers and blobs,
+//! and counts for the context it was made for, or, when that has let go, for another that holds it. *Credit* is for memory that only
+//! a driver uses; a worker gets more of it than it needs at once. A worker that lies about what it gave back harms its own context:
+//! what it holds counts for it until its process has ended.
+
+use super::quota::Owner;
+use super::{Device, Effects, Quotas};
+use crate::config::{Heap, MemoryId, PerHeap, Wanted};
+use protocol::ids::ContextId;
+use rustc_hash::FxHashMap;
+
+/// All pieces.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    table: FxHashMap<MemoryId, Piece>,
+    workers: FxHashMap<Owner, Holdings>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Piece {
+    owner: Owner,
+    heap: Heap,
+    bytes: u64,
+    holders: u64,
+}
+
+/// What one worker holds.
+#[derive(Debug, Default)]
+struct Holdings {
+    /// Pieces, and how often it was given each.
+    pieces: FxHashMap<MemoryId, u64>,
+    credit: PerHeap<u64>,
+}
+
+impl Pieces {
+    /// Forgets everything but which names were used.
+    pub fn clear(&mut self) -> Vec<MemoryId> {
+        self.workers.clear();
+        self.table.drain().map(|(memory, _)| memory).collect()
+    }
+
+    fn add(&mut self, owner: Owner, heap: Heap, bytes: u64) -> MemoryId {
+        self.next += 1;
+        let memory = MemoryId(self.next);
+        self.table.insert(memory, Piece { owner, heap, bytes, holders: 0 });
+        self.given(memory, owner);
+        memory
+    }
+
+    /// A worker was given a piece, again perhaps.
+    fn given(&mut self, memory: MemoryId, worker: Owner) {
+        if let Some(piece) = self.table.get_mut(&memory) {
+            piece.holders += 1;
+            *self.workers.entry(worker).or_default().pieces.entry(memory).or_default() += 1;
+        }
+    }
+
+    /// A blob shows the piece.
+    fn shown(&mut self, memory: MemoryId) {
+        if let Some(piece) = self.table.get_mut(&memory) {
+            piece.holders += 1;
+        }
+    }
+
+    /// A holder let go, `times` over; true if it was the last.
+    fn let_go(&mut self, memory: MemoryId, times: u64, quotas: &mut Quotas) -> bool {
+        let Some(piece) = self.table.get_mut(&memory) else { return false };
+        piece.holders = piece.holders.saturating_sub(times);
+        if piece.holders > 0 {
+            return false;
+        }
+        let Piece { owner, heap, bytes, .. } = *piece;
+        self.table.remove(&memory);
+        quotas.memory.of(heap).give_back(owner, bytes);
+        quotas.memory_pieces.give_back(owner, 1);
+        true
+    }
+
+    /// A worker does not hold a piece any more that counts for it: it counts for another worker that does.
+    fn pass_on(&mut self, memory: MemoryId, from: Owner, quotas: &mut Quotas) {
+        let Some(piece) = self.table.get_mut(&memory).filter(|piece| piece.owner == from) else { return };
+        let mut holders = self.workers.iter().filter(|(_, holdings)| holdings.pieces.contains_key(&memory));
+        if let Some((to, _)) = holders.next() {
+            piece.owner = *to;
+            quotas.memory.of(piece.heap).pass_on(from, *to, piece.bytes);
+            quotas.memory_pieces.pass_on(from, *to, 1);
+        }
+    }
+}
+
+impl<T> Device<T> {
+    /// A worker asks for memory before its driver allocates it. Answered at once.
+    pub fn memory_wanted<E: Effects<Ticket = T>>(
+        &mut self,
+        ctx_id: ContextId,
+        request: u32,
+        wanted: Wanted,
+        effects: &mut E,
+    ) {
+        let owner = self.owner(Some(ctx_id));
+        let granted = match wanted {
+            Wanted::Pages(bytes) => self.whole_pages(owner, bytes).and_then(|memory| {
+                effects.make_memory(ctx_id, request, memory, bytes).map_err(|_| {
+                    self.returned(owner, memory, effects);
+                    "of the host"
+                })
+            }),
+            Wanted::Piece { heap, bytes } => self.piece(owner, heap, bytes).map(|memory| {
+                effects.grant_memory(ctx_id, request, Some(memory), bytes);
+            }),
+            Wanted::Credit { heap, least, bytes } => self.credit(owner, heap, least, bytes).map(|bytes| {
+                effects.grant_memory(ctx_id, request, None, bytes);
+            }),
+        };
+        if let Err(limit) = granted {
+            effects.refuse_memory(ctx_id, request, limit);
+        }
+    }
+
+    fn whole_pages(&mut self, owner: Owner, bytes: u64) -> Result<MemoryId, &'static str> {
+        self.piece(owner, Heap::Host, bytes.checked_next_multiple_of(4096).unwrap_or(u64::MAX))
+    }
+
+    fn piece(&mut self, owner: Owner, heap: Heap, bytes: u64) -> Result<MemoryId, &'static str> {
+        self.quotas.memory_pieces.take(owner, 1)?;
+        if let Err(limit) = self.quotas.memory.of(heap).take(owner, bytes) {
+            self.quotas.memory_pieces.give_back(owner, 1);
+            return Err(limit);
+        }
+        Ok(self.pieces.add(owner, heap, bytes))
+    }
+
+    fn credit(&mut self, owner: Owner, heap: Heap, least: u64, bytes: u64) -> Result<u64, &'static str> {
+        let quota = self.quotas.memory.of(heap);
+        let granted = match quota.take(owner, bytes.max(least)) {
+            Ok(()) => bytes.max(least),
+            Err(_) => quota.take(owner, least).map(|()| least)?,
+        };
+        *self.pieces.workers.entry(owner).or_default().credit.of(heap) += granted;
+        Ok(granted)
+    }
+
+    /// A worker has let go of a piece.
+    pub fn memory_returned<E: Effects<Ticket = T>>(
+        &mut self,
+        ctx_id: ContextId,
+        memory: MemoryId,
+        effects: &mut E,
+    ) {
+        self.returned(self.owner(Some(ctx_id)), memory, effects);
+    }
+
+    fn returned<E: Effects<Ticket = T>>(&mut self, owner: Owner, memory: MemoryId, effects: &mut E) {
+        let Some(holdings) = self.pieces.workers.get_mut(&owner) else { return };
+        let Some(times) = holdings.pieces.get_mut(&memory) else { return };
+        *times -= 1;
+        let gone = *times == 0;
+        if gone {
+            holdings.pieces.remove(&memory);
+        }
+        if self.pieces.let_go(memory, 1, &mut self.quotas) {
+            effects.forget_memory(memory);
+        } else if gone {
+            self.pieces.pass_on(memory, owner, &mut self.quotas);
+        }
+    }
+
+    /// A worker gives back what it was given in advance.
+    pub fn credit_returned(&mut self, ctx_id: ContextId, heap: Heap, bytes: u64) {
+        let owner = self.owner(Some(ctx_id));
+        let Some(holdings) = self.pieces.workers.get_mut(&owner) else { return };
+        let credit = holdings.credit.of(heap);
+        let bytes = bytes.min(*credit);
+        *credit -= bytes;
+        self.quotas.memory.of(heap).give_back(owner, bytes);
+    }
+
+    /// Bytes of a piece that this context's worker holds.
+    pub fn held_piece(&self, ctx_id: ContextId, memory: MemoryId) -> Option<u64> {
+        let holdings = self.pieces.workers.get(&self.owner(Some(ctx_id)))?;
+        holdings
+            .pieces
+            .contains_key(&memory)
+            .then(|| self.pieces.table.get(&memory).map(|piece| piece.bytes))?
+    }
+
+    /// The process of a worker has ended, and with it all it held; `worker` is what [`Effects::start_worker`] was given.
+    pub fn worker_ended<E: Effects<Ticket = T>>(&mut self, worker: u64, effects: &mut E) {
+        let owner = Owner(worker);
+        let Some(holdings) = self.pieces.workers.remove(&owner) else { return };
+        self.quotas.memory.device.give_back(owner, holdings.credit.device);
+        self.quotas.memory.host.give_back(owner, holdings.credit.host);
+        for (memory, times) in holdings.pieces {
+            if self.pieces.let_go(memory, times, &mut self.quotas) {
+                effects.forget_memory(memory);
+            } else {
+                self.pieces.pass_on(memory, owner, &mut self.quotas);
+            }
+        }
+    }
+
+    /// A blob shows a piece.
+    pub(super) fn show_piece(&mut self, memory: MemoryId) {
+        self.pieces.shown(memory);
+    }
+
+    /// A blob that showed a piece is gone.
+    pub(super) fn hide_piece<E: Effects<Ticket = T>>(&mut self, memory: MemoryId, effects: &mut E) {
+        if self.pieces.let_go(memory, 1, &mut self.quotas) {
+            effects.forget_memory(memory);
+        }
+    }
+
+    /// A context's worker was given the descriptor of a piece.
+    pub(super) fn give_piece(&mut self, ctx_id: ContextId, memory: MemoryId) {
+        let owner = self.owner(Some(ctx_id));
+        self.pieces.given(memory, owner);
+    }
+
+    /// Bytes that count as device memory and as host memory.
+    pub fn memory_used(&self) -> (u64, u64) {
+        (self.quotas.memory.device.used(), self.quotas.memory.host.used())
+    }
+}

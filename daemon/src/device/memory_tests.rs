@@ -1,0 +1,193 @@
+//! Memory of drivers, counted: shares, holders, and what is left when a worker has ended.
+
+use super::*;
+use crate::config::{Heap, Wanted};
+
+const MIB: u64 = 1 << 20;
+
+/// Two contexts, 64 MiB of each kind of memory, and of the host's 40 for each.
+fn rig() -> Rig {
+    let limits = DeviceLimits {
+        device_memory: 64 * MIB,
+        host_memory: 64 * MIB,
+        memory_pieces: 100,
+        live_maps: 16,
+        ..DeviceLimits::default()
+    };
+    let context_limits = ContextLimits { host_memory: 40 * MIB, ..ContextLimits::default() };
+    let options =
+        DeviceOptions { num_scanouts: 1, window_size: WINDOW, capset: vec![7; 160], limits, context_limits };
+    let mut rig = Rig { device: Device::new(options), world: World::default(), tickets: 0 };
+    assert_eq!((rig.call(1, venus()), rig.call(2, venus())), (OK, OK));
+    rig.asked();
+    rig
+}
+
+impl Rig {
+    fn want(&mut self, ctx_id: u32, wanted: Wanted) -> Asked {
+        self.device.memory_wanted(ContextId(ctx_id), 9, wanted, &mut self.world);
+        let mut asked = self.asked();
+        assert_eq!(asked.len(), 1, "{asked:?}");
+        asked.remove(0)
+    }
+
+    /// A memory file for a context; its number.
+    fn pages(&mut self, ctx_id: u32, bytes: u64) -> u64 {
+        match self.want(ctx_id, Wanted::Pages(bytes)) {
+            Asked::Make(found, 9, memory, size) if (found, size) == (ctx_id, bytes) => memory,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn give_back(&mut self, ctx_id: u32, memory: u64) -> Vec<Asked> {
+        self.device.memory_returned(ContextId(ctx_id), MemoryId(memory), &mut self.world);
+        self.asked()
+    }
+
+    /// A blob of a context that shows a piece of it.
+    fn show(&mut self, ctx_id: u32, resource_id: u32, memory: u64) {
+        self.start(header(ctx_id, None), blob(resource_id, 77, 4096));
+        let (resource, memory) = (ResourceId(resource_id), Some(MemoryId(memory)));
+        self.device.blob_exported(resource, MapCache::Cached, memory, &mut self.world);
+        self.asked();
+    }
+
+    fn host_memory(&self) -> u64 {
+        self.device.memory_used().1 / MIB
+    }
+}
+
+fn credit(least: u64, bytes: u64) -> Wanted {
+    Wanted::Credit { heap: Heap::Device, least: least * MIB, bytes: bytes * MIB }
+}
+
+#[test]
+fn one_context_leaves_the_other_its_share() {
+    let mut rig = rig();
+    assert_eq!(rig.want(1, credit(1, 64)), Asked::Grant(1, 9, None, MIB));
+    assert_eq!(rig.want(1, credit(48, 55)), Asked::Grant(1, 9, None, 55 * MIB));
+    assert_eq!(rig.want(1, credit(1, 1)), Asked::RefuseMemory(1, 9, "device_memory"));
+    assert_eq!(rig.want(2, credit(7, 8)), Asked::Grant(2, 9, None, 7 * MIB));
+    assert_eq!(rig.device.memory_used(), (63 * MIB, 0));
+    rig.device.credit_returned(ContextId(1), Heap::Device, 50 * MIB);
+    assert_eq!(rig.want(2, credit(40, 40)), Asked::Grant(2, 9, None, 40 * MIB));
+}
+
+#[test]
+fn a_context_has_a_limit_of_its_own() {
+    let mut rig = rig();
+    rig.pages(1, 40 * MIB);
+    assert_eq!(rig.want(1, Wanted::Pages(4096)), Asked::RefuseMemory(1, 9, "context_host_memory"));
+    assert_eq!(rig.want(2, Wanted::Pages(u64::MAX)), Asked::RefuseMemory(2, 9, "host_memory"));
+    rig.pages(2, 20 * MIB);
+    // What is less than a page takes a page.
+    assert!(matches!(rig.want(2, Wanted::Pages(1)), Asked::Make(2, 9, _, 1)));
+    assert_eq!(rig.device.memory_used(), (0, 60 * MIB + 4096));
+}
+
+#[test]
+fn small_pieces_are_counted_too() {
+    let mut rig = rig();
+    let first = (0..88).map(|_| rig.pages(1, 4096)).last().unwrap();
+    assert_eq!(rig.want(1, Wanted::Pages(4096)), Asked::RefuseMemory(1, 9, "memory_pieces"));
+    rig.pages(2, 4096);
+    assert_eq!(rig.give_back(1, first), [Asked::Forget(first)]);
+    rig.pages(2, 4096);
+}
+
+#[test]
+fn memory_counts_until_its_worker_and_its_blobs_have_let_go() {
+    let mut rig = rig();
+    let memory = rig.pages(1, 8 * MIB);
+    assert_eq!(rig.device.held_piece(ContextId(1), MemoryId(memory)), Some(8 * MIB));
+    assert_eq!(rig.device.held_piece(ContextId(2), MemoryId(memory)), None);
+    rig.show(1, 5, memory);
+    assert_eq!(rig.give_back(1, memory), []);
+    assert_eq!(rig.device.held_piece(ContextId(1), MemoryId(memory)), None);
+    assert_eq!((rig.give_back(1, memory), rig.host_memory()), (vec![], 8));
+    assert_eq!(rig.call(0, unref(5)), OK);
+    assert!(rig.asked().contains(&Asked::Forget(memory)));
+    assert_eq!(rig.host_memory(), 0);
+    // The other way round.
+    let memory = rig.pages(1, 8 * MIB);
+    rig.show(1, 5, memory);
+    assert_eq!((rig.call(0, unref(5)), rig.host_memory()), (OK, 8));
+    rig.asked();
+    assert_eq!((rig.give_back(1, memory), rig.host_memory()), (vec![Asked::Forget(memory)], 0));
+}
+
+#[test]
+fn a_context_that_hoards_what_others_made_pays_for_it() {
+    let mut rig = rig();
+    let memory = rig.pages(1, 30 * MIB);
+    rig.show(1, 5, memory);
+    assert_eq!(rig.call(2, attach(5)), OK);
+    assert_eq!(rig.call(0, unref(5)), OK);
+    rig.asked();
+    assert_eq!((rig.give_back(1, memory), rig.host_memory()), (vec![], 30));
+    // The first has its whole share again, of what is left; the second has not.
+    assert_eq!(rig.want(2, Wanted::Pages(11 * MIB)), Asked::RefuseMemory(2, 9, "context_host_memory"));
+    let again = rig.pages(1, 29 * MIB);
+    assert_eq!((rig.give_back(2, memory), rig.host_memory()), (vec![Asked::Forget(memory)], 29));
+    rig.give_back(1, again);
+}
+
+#[test]
+fn a_worker_holds_its_memory_until_its_process_has_ended() {
+    let mut rig = rig();
+    let (private, shown) = (rig.pages(1, 8 * MIB), rig.pages(1, 8 * MIB));
+    rig.want(1, credit(16, 16));
+    rig.show(1, 5, shown);
+    assert_eq!(rig.call(1, Command::CtxDestroy), OK);
+    assert_eq!(rig.device.memory_used(), (16 * MIB, 16 * MIB));
+    rig.asked();
+    // Contexts are numbered from 1 in the order of their creation.
+    rig.device.worker_ended(1, &mut rig.world);
+    assert_eq!(rig.asked(), [Asked::Forget(private)]);
+    assert_eq!(rig.device.memory_used(), (0, 8 * MIB));
+    // Another context under the same id owes nothing.
+    assert_eq!(rig.call(1, venus()), OK);
+    rig.asked();
+    rig.pages(1, 40 * MIB);
+    assert_eq!(rig.call(0, unref(5)), OK);
+    assert_eq!(rig.host_memory(), 40);
+    rig.device.reset(MapsAtReset::Unmap, &mut rig.world);
+    assert_eq!(rig.device.memory_used(), (0, 0));
+}
+
+#[test]
+fn a_host_without_memory_refuses_and_counts_nothing() {
+    let mut rig = rig();
+    rig.world.fails = true;
+    rig.device.memory_wanted(ContextId(1), 9, Wanted::Pages(4096), &mut rig.world);
+    let asked = rig.asked();
+    assert!(
+        matches!(asked[..], [Asked::Make(..), Asked::Forget(_), Asked::RefuseMemory(1, 9, _)]),
+        "{asked:?}"
+    );
+    assert_eq!(rig.device.memory_used(), (0, 0));
+}
+
+#[test]
+fn one_program_leaves_maps_and_contexts_to_others() {
+    let mut rig = rig();
+    let maps = |rig: &mut Rig, ctx_id: u32, first: u32| {
+        let mut count = 0;
+        for id in first..first + 20 {
+            assert_eq!(rig.call(ctx_id, blob(id, 0, 4096)), OK);
+            count += u32::from(matches!(rig.call(0, map(id, u64::from(id) * 4096)), Response::OkMapInfo(_)));
+        }
+        count
+    };
+    assert_eq!(maps(&mut rig, 1, 10), 14);
+    assert_eq!(maps(&mut rig, 2, 40), 2);
+    assert_eq!(rig.world.refused[0], "live_maps");
+    let named = |rig: &mut Rig, from: u32, name: &'static [u8]| {
+        let create = Command::CtxCreate { capset_id: CapsetId::VENUS, debug_name: name };
+        (from..).take_while(|ctx_id| rig.call(*ctx_id, create) == OK).count()
+    };
+    // Two are there already.
+    assert_eq!(named(&mut rig, 10, b"app"), 222);
+    assert_eq!(named(&mut rig, 1000, b"other"), 28);
+    assert_eq!(rig.world.refused.last(), Some(&"contexts"));
+}

@@ -1,0 +1,158 @@
+//! Quotas: what the contexts of a VM hold of something there is only so much of. Arithmetic, and nothing else.
+//!
+//! Nobody is promised a fixed part, since nobody knows how many contexts will come. Instead whoever takes must leave something:
+//! an owner may come to hold at most [`SHARE`] times what is free afterwards. One owner alone gets seven eighths, the next seven
+//! eighths of the rest, and so on; the one that comes after any number of hogs still finds some.
+
+use crate::config::SHARE;
+use rustc_hash::FxHashMap;
+
+/// Who holds something; never used again for another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Owner(pub u64);
+
+/// One quota.
+#[derive(Debug)]
+pub struct Quota {
+    name: &'static str,
+    total: u64,
+    /// Bound on each owner, with its name.
+    each: Option<(&'static str, u64)>,
+    used: u64,
+    held: FxHashMap<Owner, u64>,
+}
+
+impl Quota {
+    /// A quota of `total`, of which nothing is taken; `name` is that of the limit.
+    pub fn new(name: &'static str, total: u64) -> Self {
+        Self { name, total, each: None, used: 0, held: FxHashMap::default() }
+    }
+
+    /// The same with a further bound on each owner.
+    pub fn with_each(self, name: &'static str, each: u64) -> Self {
+        Self { each: Some((name, each)), ..self }
+    }
+
+    /// Takes `amount` for an owner.
+    ///
+    /// # Errors
+    ///
+    /// The name of the limit that is reached; nothing is taken.
+    pub fn take(&mut self, owner: Owner, amount: u64) -> Result<(), &'static str> {
+        let left = self.total.saturating_sub(self.used).checked_sub(amount).ok_or(self.name)?;
+        let held = self.held(owner) + amount;
+        if let Some((name, each)) = self.each
+            && held > each
+        {
+            return Err(name);
+        }
+        // One more than is left: of a handful there is no share to leave.
+        if held > SHARE.saturating_mul(left.saturating_add(1)) {
+            return Err(self.name);
+        }
+        self.used += amount;
+        if amount > 0 {
+            self.held.insert(owner, held);
+        }
+        Ok(())
+    }
+
+    /// Gives back what was taken.
+    pub fn give_back(&mut self, owner: Owner, amount: u64) {
+        let Some(held) = self.held.get_mut(&owner) else { return };
+        // An owner gives back what it has and no more, whatever a worker claims.
+        let amount = amount.min(*held);
+        *held -= amount;
+        self.used -= amount;
+        if *held == 0 {
+            self.held.remove(&owner);
+        }
+    }
+
+    /// What is given to one owner counts as another's from now on, whatever the limits say.
+    pub fn pass_on(&mut self, from: Owner, to: Owner, amount: u64) {
+        let amount = amount.min(self.held(from));
+        self.give_back(from, amount);
+        if amount > 0 {
+            *self.held.entry(to).or_default() += amount;
+            self.used += amount;
+        }
+    }
+
+    /// What an owner holds.
+    pub fn held(&self, owner: Owner) -> u64 {
+        self.held.get(&owner).copied().unwrap_or(0)
+    }
+
+    /// What all hold.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::most;
+
+    const A: Owner = Owner(1);
+    const B: Owner = Owner(2);
+
+    /// Takes as much as there is to get, one by one.
+    fn hog(quota: &mut Quota, owner: Owner) -> u64 {
+        while quota.take(owner, 1).is_ok() {}
+        quota.held(owner)
+    }
+
+    #[test]
+    fn a_hog_gets_most_and_leaves_the_next_its_share() {
+        let mut quota = Quota::new("maps", 400);
+        assert_eq!(hog(&mut quota, A), 350);
+        assert_eq!(hog(&mut quota, A), most(400));
+        assert_eq!(hog(&mut quota, B), 44);
+        assert_eq!(hog(&mut quota, Owner(3)), 6);
+        // What is not shared is what comes last.
+        assert_eq!(quota.take(A, 1), Err("maps"));
+        quota.give_back(A, 350);
+        assert_eq!((quota.used(), quota.held(A)), (50, 0));
+        assert_eq!(quota.take(B, 200), Ok(()));
+    }
+
+    #[test]
+    fn of_few_things_one_owner_may_hold_all() {
+        for total in 0..=7 {
+            assert_eq!(hog(&mut Quota::new("few", total), A), total);
+            assert_eq!(most(total), total);
+        }
+        assert_eq!(hog(&mut Quota::new("few", 8), A), 7);
+        for total in [8, 63, 64, 1000] {
+            assert_eq!(hog(&mut Quota::new("some", total), A), most(total));
+        }
+    }
+
+    #[test]
+    fn sums_do_not_wrap() {
+        let mut quota = Quota::new("bytes", u64::MAX).with_each("own bytes", u64::MAX);
+        assert_eq!(quota.take(A, most(u64::MAX) + 16), Err("bytes"));
+        assert_eq!(quota.take(A, most(u64::MAX)), Ok(()));
+        assert_eq!(quota.take(A, u64::MAX), Err("bytes"));
+        assert_eq!(quota.take(B, u64::MAX), Err("bytes"));
+        let mut quota = Quota::new("bytes", 1 << 40).with_each("own bytes", 100);
+        assert_eq!(quota.take(A, 101), Err("own bytes"));
+        assert_eq!(quota.take(A, 100), Ok(()));
+        assert_eq!(quota.take(A, 1), Err("own bytes"));
+    }
+
+    #[test]
+    fn nobody_gives_back_more_than_it_has() {
+        let mut quota = Quota::new("bytes", 100);
+        quota.take(A, 10).unwrap();
+        quota.take(B, 10).unwrap();
+        quota.give_back(A, 100);
+        quota.give_back(A, 1);
+        assert_eq!((quota.used(), quota.held(A), quota.held(B)), (10, 0, 10));
+        quota.pass_on(B, A, 4);
+        quota.pass_on(B, A, 100);
+        assert_eq!((quota.used(), quota.held(A), quota.held(B)), (10, 10, 0));
+    }
+}

@@ -1,0 +1,328 @@
+//! Asks the device process for memory on behalf of the driver, and gives back what is not used any more.
+//!
+//! Memory that only the driver uses is asked for in steps, so that most allocations ask nobody. Whoever asks waits for the answer,
+//! which is handled where it is read, ahead of what is queued; the device process answers at once.
+
+use crate::config::{Heap, MemoryId, PerHeap, Wanted};
+use crate::ipc::{Channel, ToDevice};
+use crate::vulkan::{Allowance, Cancel, Lease, MemoryFile, Piece};
+use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Bytes asked for at once.
+const STEP: u64 = 64 << 20;
+/// An answer that takes longer does not come: the device process has other things to do than to wait, and so has the guest.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// The memory of one context.
+pub struct Allowances {
+    channel: Arc<Channel>,
+    state: Mutex<State>,
+    answered: Condvar,
+    /// For what is given out, which may outlive the context.
+    own: Weak<Self>,
+}
+
+#[derive(Default)]
+struct State {
+    next_request: u32,
+    questions: FxHashMap<u32, Question>,
+    credit: PerHeap<Credit>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Credit {
+    granted: u64,
+    used: u64,
+}
+
+enum Question {
+    /// Somebody waits for the answer.
+    Open,
+    /// Nobody waits any more.
+    Abandoned(Wanted),
+    /// It is here.
+    Answered(Option<Granted>),
+}
+
+/// A positive answer.
+struct Granted {
+    memory: Option<MemoryId>,
+    bytes: u64,
+    file: Option<OwnedFd>,
+}
+
+impl Allowances {
+    /// Nothing was granted yet; questions will go into `channel`.
+    pub fn new(channel: Arc<Channel>) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            channel,
+            state: Mutex::default(),
+            answered: Condvar::new(),
+            own: own.clone(),
+        })
+    }
+
+    /// `ToWorker::MemoryGranted` came.
+    pub fn granted(&self, request: u32, memory: Option<MemoryId>, bytes: u64, file: Option<OwnedFd>) {
+        self.answer(request, Some(Granted { memory, bytes, file }));
+    }
+
+    /// `ToWorker::MemoryRefused` came.
+    pub fn refused(&self, request: u32) {
+        self.answer(request, None);
+    }
+
+    /// A piece that was made for another context, and is shown to this one.
+    pub fn shown(&self, memory: MemoryId) -> Piece {
+        Piece::new(memory, self.held(memory))
+    }
+
+    fn answer(&self, request: u32, granted: Option<Granted>) {
+        let mut state = self.state.lock();
+        match state.questions.remove(&request) {
+            Some(Question::Open) => {
+                state.questions.insert(request, Question::Answered(granted));
+                self.answered.notify_all();
+            }
+            Some(Question::Abandoned(wanted)) => {
+                drop(state);
+                if let Some(granted) = granted {
+                    self.decline(wanted, granted);
+                }
+            }
+            _ => log::error!("an answer to no question"),
+        }
+    }
+
+    fn decline(&self, wanted: Wanted, granted: Granted) {
+        match (wanted, granted.memory) {
+            (Wanted::Credit { heap, .. }, _) => {
+                self.say(&ToDevice::CreditReturned { heap, bytes: granted.bytes });
+            }
+            (_, Some(memory)) => self.say(&ToDevice::MemoryReturned { memory }),
+            (_, None) => {}
+        }
+    }
+
+    fn ask(&self, wanted: Wanted, cancel: &Cancel) -> Option<Granted> {
+        let mut state = self.state.lock();
+        let request = state.next_request;
+        state.next_request = request.wrapping_add(1);
+        state.questions.insert(request, Question::Open);
+        drop(state);
+        self.say(&ToDevice::MemoryWanted { request, wanted });
+        let start = Instant::now();
+        let mut state = self.state.lock();
+        loop {
+            if matches!(state.questions.get(&request), Some(Question::Answered(_))) {
+                return match state.questions.remove(&request) {
+                    Some(Question::Answered(granted)) => granted,
+                    _ => None,
+                };
+            }
+            if cancel.is_cancelled() || start.elapsed() > ANSWER_MAX {
+                state.questions.insert(request, Question::Abandoned(wanted));
+                return None;
+            }
+            self.answered.wait_for(&mut state, Duration::from_millis(20));
+        }
+    }
+
+    /// A peer that is gone is noticed where messages are read.
+    fn say(&self, message: &ToDevice) {
+        if let Err(error) = self.channel.send(message, None) {
+            log::debug!("not sent: {error}");
+        }
+    }
+
+    fn held(&self, memory: MemoryId) -> Lease {
+        let own = self.own.clone();
+        Lease::new(move || {
+            if let Some(own) = own.upgrade() {
+                own.say(&ToDevice::MemoryReturned { memory });
+            }
+        })
+    }
+
+    fn use_credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<()> {
+        loop {
+            let missing = {
+                let mut state = self.state.lock();
+                let credit = state.credit.of(heap);
+                match credit.used.checked_add(bytes)? {
+                    used if used <= credit.granted => {
+                        credit.used = used;
+                        return Some(());
+                    }
+                    used => used - credit.granted,
+                }
+            };
+            let wanted =
+                Wanted::Credit { heap, least: missing, bytes: missing.checked_next_multiple_of(STEP)? };
+            let granted = self.ask(wanted, cancel)?;
+            self.state.lock().credit.of(heap).granted += granted.bytes;
+        }
+    }
+
+    /// What is free beyond a step goes back.
+    fn free_credit(&self, heap: Heap, bytes: u64) {
+        let surplus = {
+            let mut state = self.state.lock();
+            let credit = state.credit.of(heap);
+            credit.used -= bytes;
+            let free = credit.granted - credit.used;
+            let surplus = if free >= 2 * STEP { free - STEP } else { 0 };
+            credit.granted -= surplus;
+            surplus
+        };
+        if surplus > 0 {
+            self.say(&ToDevice::CreditReturned { heap, bytes: surplus });
+        }
+    }
+}
+
+impl Allowance for Allowances {
+    fn pages(&self, size: u64, cancel: &Cancel) -> Option<MemoryFile> {
+        let Granted { memory, file, .. } = self.ask(Wanted::Pages(size), cancel)?;
+        let memory = memory?;
+        let piece = Piece::new(memory, self.held(memory));
+        Some(MemoryFile::new(file?, piece))
+    }
+
+    fn piece(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<Piece> {
+        let memory = self.ask(Wanted::Piece { heap, bytes }, cancel)?.memory?;
+        Some(Piece::new(memory, self.held(memory)))
+    }
+
+    fn credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<Lease> {
+        self.use_credit(heap, bytes, cancel)?;
+        let own = self.own.clone();
+        Some(Lease::new(move || {
+            if let Some(own) = own.upgrade() {
+                own.free_credit(heap, bytes);
+            }
+        }))
+    }
+
+    fn reached(&self, limit: &'static str) {
+        self.say(&ToDevice::LimitReached { limit: limit.to_owned() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm;
+    use std::os::fd::AsFd;
+
+    struct Rig {
+        allowances: Arc<Allowances>,
+        peer: Channel,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let (ours, peer) = Channel::pair().unwrap();
+            Self { allowances: Allowances::new(Arc::new(ours)), peer }
+        }
+
+        /// What is asked next, answered with so many bytes; none refuses.
+        fn answer(&self, bytes: Option<u64>) -> Wanted {
+            let (message, _) = self.peer.receive::<ToDevice>().unwrap();
+            let ToDevice::MemoryWanted { request, wanted } = message else { panic!("{message:?}") };
+            match (bytes, wanted) {
+                (None, _) => self.allowances.refused(request),
+                (Some(bytes), Wanted::Credit { .. }) => self.allowances.granted(request, None, bytes, None),
+                (Some(bytes), Wanted::Piece { .. }) => {
+                    self.allowances.granted(request, Some(MemoryId(7)), bytes, None);
+                }
+                (Some(bytes), Wanted::Pages(_)) => {
+                    let file = shm::create("test", bytes).unwrap();
+                    self.allowances.granted(request, Some(MemoryId(7)), bytes, Some(file));
+                }
+            }
+            wanted
+        }
+
+        fn said(&self) -> Option<ToDevice> {
+            self.peer.try_receive().unwrap().map(|(message, _)| message)
+        }
+
+        fn asking<R: Send>(
+            &self,
+            ask: impl FnOnce(&Allowances) -> R + Send,
+            bytes: Option<u64>,
+        ) -> (R, Wanted) {
+            std::thread::scope(|scope| {
+                let asking = scope.spawn(|| ask(&self.allowances));
+                let wanted = self.answer(bytes);
+                (asking.join().unwrap(), wanted)
+            })
+        }
+    }
+
+    #[test]
+    fn credit_is_asked_for_in_steps_and_goes_back_in_steps() {
+        let rig = Rig::new();
+        let cancel = Cancel::default();
+        let mib = |count: u64| count << 20;
+        let take = |bytes| rig.allowances.credit(Heap::Device, bytes, &cancel);
+        let (first, wanted) = rig.asking(|a| a.credit(Heap::Device, mib(1), &cancel), Some(STEP));
+        assert_eq!(wanted, Wanted::Credit { heap: Heap::Device, least: mib(1), bytes: STEP });
+        let second = take(mib(63));
+        assert!(first.is_some() && second.is_some() && rig.said().is_none());
+        let (third, wanted) = rig.asking(|a| a.credit(Heap::Device, mib(65), &cancel), Some(2 * STEP));
+        assert_eq!(wanted, Wanted::Credit { heap: Heap::Device, least: mib(65), bytes: 2 * STEP });
+        drop((first, second));
+        assert_eq!(rig.said(), None);
+        drop(third);
+        assert_eq!(rig.said(), Some(ToDevice::CreditReturned { heap: Heap::Device, bytes: 2 * STEP }));
+        // What is left is used before more is asked for.
+        assert!(take(STEP).is_some() && rig.said().is_none());
+    }
+
+    #[test]
+    fn what_is_refused_is_not_there() {
+        let rig = Rig::new();
+        let cancel = Cancel::default();
+        assert!(rig.asking(|a| a.credit(Heap::Host, 1, &cancel), None).0.is_none());
+        assert!(rig.asking(|a| a.pages(4096, &cancel), None).0.is_none());
+        assert!(rig.asking(|a| a.piece(Heap::Host, 4096, &cancel), None).0.is_none());
+        assert!(rig.allowances.credit(Heap::Host, u64::MAX, &cancel).is_none());
+        assert_eq!(rig.said(), None);
+    }
+
+    #[test]
+    fn a_piece_goes_back_with_the_last_who_holds_it() {
+        let rig = Rig::new();
+        let cancel = Cancel::default();
+        let (file, wanted) = rig.asking(|a| a.pages(8192, &cancel), Some(8192));
+        let file = file.unwrap();
+        assert_eq!(wanted, Wanted::Pages(8192));
+        assert_eq!(rustix::fs::fstat(file.as_fd()).unwrap().st_size, 8192);
+        let again = file.piece.clone();
+        drop(file);
+        assert_eq!(rig.said(), None);
+        drop(again);
+        assert_eq!(rig.said(), Some(ToDevice::MemoryReturned { memory: MemoryId(7) }));
+    }
+
+    #[test]
+    fn a_wait_ends_when_it_is_cancelled_and_a_late_answer_goes_back() {
+        let rig = Rig::new();
+        let cancel = Cancel::default();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| rig.allowances.pages(4096, &cancel).is_some());
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!waits.is_finished());
+            cancel.cancel();
+            assert!(!waits.join().unwrap());
+        });
+        rig.answer(Some(4096));
+        assert_eq!(rig.said(), Some(ToDevice::MemoryReturned { memory: MemoryId(7) }));
+    }
+}
