@@ -64,7 +64,7 @@ impl Bridge {
     }
 
     /// The device behind the bridge.
-    pub fn gpu(&self) -> &Gpu {
+    pub fn gpu(&self) -> &Arc<Gpu> {
         &self.shared.gpu
     }
 

@@ -1,6 +1,7 @@
 //! A daemon with a bridge before it: what a client needs, and what must be gone when the last client is.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -50,7 +51,7 @@ impl Setup {
 
     /// The guest whose processes the clients are.
     #[must_use]
-    pub fn guest(&self) -> &Gpu {
+    pub fn guest(&self) -> &Arc<Gpu> {
         self.bridge.gpu()
     }
 

@@ -1,0 +1,212 @@
+//! Unmodified Mesa at its limits: a program that takes all it can get, of each kind, ends by itself; and llama.cpp in the next context
+//! says what it says on the host's driver.
+
+use anyhow::{Context, Result, ensure};
+use protocol::ids::BlobId;
+use protocol::virtio_gpu::BlobFlags;
+use std::io::{BufRead, BufReader};
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+use tests::clients::{Files, LLAMA, Packages, Place, Setup};
+use tests::daemon::{Daemon, eventually};
+use tests::guest::ring::{Ring, RingOptions};
+use tests::packages::{ClientRoot, Device, Suite};
+use tests::program::Program;
+
+const LIMIT: Duration = Duration::from_secs(300);
+/// More than any limit allows.
+const MANY: &str = "4000";
+
+/// A program that has taken all it can get, and keeps it.
+struct Hog {
+    process: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Hog {
+    fn start(client: &ClientRoot, socket: &Path, kind: &str) -> Result<Self> {
+        let mut command = client.own(Path::new(env!("CARGO_BIN_EXE_hog")), Device::Venus(socket))?;
+        command.args([kind, MANY]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn()?;
+        let output = BufReader::new(process.stdout.take().context("stdout is piped")?);
+        Ok(Self { process, output })
+    }
+
+    /// How much it got, and what ended it.
+    fn got(&mut self) -> Result<(u32, String)> {
+        let mut line = String::new();
+        while self.output.read_line(&mut line)? > 0 {
+            if let Some(words) = line.trim().strip_prefix("got ") {
+                let (count, ending) = words.split_once(" of ").context("how much of what")?;
+                return Ok((count.parse()?, ending.to_owned()));
+            }
+            line.clear();
+        }
+        anyhow::bail!("it ended without a word: {}", self.process.wait()?)
+    }
+
+    /// It ends by itself once it may.
+    fn end(mut self) -> Result<()> {
+        drop(self.process.stdin.take());
+        let status = self.process.wait()?;
+        ensure!(status.success(), "{status}");
+        Ok(())
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// llama.cpp says what it says on the host's driver.
+fn llama(setup: &Setup) -> Result<()> {
+    let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
+    let native = LLAMA.run(&Place::Packages(&packages, Device::Native), &files, LIMIT)?;
+    let guest = Place::Packages(&packages, Device::Venus(setup.socket()));
+    ensure!(LLAMA.run(&guest, &files, LIMIT)? == native, "llama.cpp says something else");
+    Ok(())
+}
+
+/// Runs a hog of one kind to its limit, with llama.cpp beside it; answers how much it got.
+fn hog_and_llama(setup: &Setup, kind: &str, llama: bool) -> Result<u32> {
+    let client = ClientRoot::open(Suite::Testing)?;
+    let mut hog = Hog::start(&client, setup.socket(), kind)?;
+    let (got, ending) = hog.got().with_context(|| kind.to_owned())?;
+    println!("{kind}: {got}, {ending}");
+    if llama {
+        ensure!(!ending.contains("no limit"), "{kind} has no limit");
+        llama(setup).with_context(|| format!("beside {kind}"))?;
+    }
+    hog.end()?;
+    Ok(got)
+}
+
+/// With limits small enough to be reached soon, and large enough for llama.cpp to find its share.
+fn limited(kind: &str, limits: [&str; 2], limit: &str, range: RangeInclusive<u32>) -> Result<()> {
+    let setup = Setup::on(Daemon::start_with(&limits)?)?;
+    let got = hog_and_llama(&setup, kind, true)?;
+    ensure!(range.contains(&got), "{got} of {kind}");
+    ensure!(setup.daemon().log().contains(limit), "no line \"{limit}\"\n{}", setup.daemon().log());
+    setup.settle()?;
+    // Without the limit there is more.
+    let free = Setup::on(Daemon::start_with(&["--max-maps", "500"])?)?;
+    let more = hog_and_llama(&free, kind, false)?;
+    ensure!(more > got, "{more} of {kind} without the limit, {got} with it");
+    free.settle()?;
+    Ok(())
+}
+
+#[test]
+fn maps_run_out_for_one_program_only() -> Result<()> {
+    limited("maps", ["--max-maps", "200"], "limit live_maps reached", 100..=175)
+}
+
+#[test]
+fn objects_run_out_for_one_program_only() -> Result<()> {
+    limited("objects", ["--max-objects", "3000"], "limit \"objects\" reached", 2000..=3000)
+}
+
+#[test]
+fn shaders_run_out_for_one_program_only() -> Result<()> {
+    limited("shaders", ["--shader-memory", "64MiB"], "limit \"shader_bytes\" reached", 200..=256)
+}
+
+#[test]
+fn memory_runs_out_for_one_program_only() -> Result<()> {
+    limited("work", ["--host-memory", "1GiB"], "limit host_memory reached", 800..=896)
+}
+
+/// What programs see of memory they may not have: an error of Vulkan, from each Mesa, and never a signal.
+#[test]
+fn a_program_out_of_memory_hears_of_it_and_ends_by_itself() -> Result<()> {
+    let setup = Setup::on(Daemon::start_with(&["--host-memory", "512MiB"])?)?;
+    for suite in [Suite::Trixie, Suite::Testing] {
+        let client = ClientRoot::open(suite)?;
+        for (kind, errors) in [
+            (
+                "memory",
+                &["ERROR_OUT_OF_DEVICE_MEMORY", "ERROR_OUT_OF_HOST_MEMORY", "ERROR_MEMORY_MAP_FAILED"][..],
+            ),
+            ("work", &["ERROR_DEVICE_LOST", "ERROR_OUT_OF_DEVICE_MEMORY", "ERROR_OUT_OF_HOST_MEMORY"]),
+        ] {
+            let mut hog = Hog::start(&client, setup.socket(), kind)?;
+            let (got, ending) = hog.got().with_context(|| format!("{suite:?} {kind}"))?;
+            ensure!(errors.iter().any(|error| ending.contains(error)), "{suite:?} {kind}: {ending}");
+            ensure!((200..=448).contains(&got), "{suite:?}: {got} of {kind}");
+            hog.end()?;
+        }
+    }
+    setup.settle()?;
+    Ok(())
+}
+
+/// llama.cpp says what is wrong and ends by itself, with any amount of memory that is not enough.
+#[test]
+fn llama_without_enough_memory_ends_by_itself() -> Result<()> {
+    let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
+    for memory in ["1MiB", "4MiB", "8MiB"] {
+        let setup = Setup::on(Daemon::start_with(&["--host-memory", memory])?)?;
+        let guest = Place::Packages(&packages, Device::Venus(setup.socket()));
+        let output = Program::start(LLAMA.command(&guest, &files)?)?.wait(LIMIT)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code().is_some(), "{memory}: {}\n{said}", output.status);
+        ensure!(!output.status.success(), "{memory} is enough\n{said}");
+        let told = ["OutOfDeviceMemory", "OutOfHostMemory", "DeviceLost", "allocat"];
+        ensure!(told.iter().any(|word| said.contains(word)), "{memory}: {said}");
+        setup.settle()?;
+    }
+    Ok(())
+}
+
+/// What no program of Mesa's takes many of: taken through the bridge's own guest.
+#[test]
+fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
+    let options =
+        ["--max-contexts", "32", "--max-resources", "400", "--ring-memory", "64MiB", "--max-rings", "16"];
+    let setup = Setup::on(Daemon::start_with(&options)?)?;
+    let gpu = setup.guest();
+    let contexts: Vec<_> = (0..40).map_while(|_| gpu.create_context("hog").ok()).collect();
+    ensure!(contexts.len() == 28, "{} contexts", contexts.len());
+    let hidden = |context, size| gpu.create_blob(context, BlobId(0), BlobFlags::empty(), size).ok();
+    let large = (0..100).map_while(|_| hidden(contexts[0], 1 << 20)).count();
+    ensure!(large == 56, "{large} MiB for rings");
+    let many = (0..500).map_while(|_| hidden(contexts[1], 4096)).count();
+    ensure!((290..350).contains(&many), "{many} resources");
+    let ringed = contexts[2];
+    let rings = (0..20).map_while(|_| Ring::create(gpu, ringed, RingOptions::default()).ok());
+    let rings: Vec<_> = rings.collect();
+    ensure!(
+        eventually(LIMIT, || setup.daemon().log().contains("limit reached: rings (16)")),
+        "{}",
+        rings.len()
+    );
+    llama(&setup)?;
+    for limit in ["contexts", "resources", "shmem_total_bytes"] {
+        let line = format!("limit {limit} reached");
+        ensure!(setup.daemon().log().contains(&line), "no line \"{line}\"\n{}", setup.daemon().log());
+    }
+    Ok(())
+}
+
+/// Mesa 26.2 keeps fences in the guest, where no error can be told: what cannot run ends the program, and never looks right.
+#[test]
+fn nobody_takes_work_that_was_not_done_for_done() -> Result<()> {
+    let setup = Setup::on(Daemon::start_with(&["--host-memory", "64MiB"])?)?;
+    let client = ClientRoot::open(Suite::Unstable)?;
+    let mut hog = Hog::start(&client, setup.socket(), "memory")?;
+    ensure!(hog.got()?.1.contains("ERROR_"), "a map says nothing");
+    hog.end()?;
+    let mut hog = Hog::start(&client, setup.socket(), "work")?;
+    match hog.got() {
+        Ok((got, ending)) => ensure!(ending.contains("ERROR_") && got < 64, "{got}, {ending}"),
+        Err(ended) => println!("{ended}"),
+    }
+    drop(hog);
+    setup.settle()?;
+    Ok(())
+}
