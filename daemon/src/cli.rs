@@ -1,7 +1,7 @@
 //! The command line. What is wrong with it is said in one line.
 
 use clap::{Parser, Subcommand, ValueEnum};
-use daemon::config::{ContextLimits, DeviceLimits, MemoryBackEnd, Queues};
+use daemon::config::{ContextLimits, DeviceLimits, MemoryBackEnd, Protection, Queues};
 use daemon::ipc::DriverFamily;
 use daemon::sandbox::{self, SandboxMode, SeccompMode};
 use std::os::fd::RawFd;
@@ -51,6 +51,15 @@ pub struct Serve {
     /// For how long, the first time; doubles with each
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub strike_hold: Duration,
+    /// Clear device memory before a guest gets it
+    #[arg(long, value_name = "SWITCH", default_value = "on")]
+    pub zero_memory: Switch,
+    /// Let workgroup memory of shaders start as zeros
+    #[arg(long, value_name = "SWITCH", default_value = "on")]
+    pub zero_workgroup_memory: Switch,
+    /// Keep shaders inside the buffers bound to them; `guest` leaves it to the guest
+    #[arg(long, value_name = "POLICY", default_value = "on")]
+    pub robustness: Robustness,
     #[command(flatten)]
     pub quotas: Quotas,
     /// Scanouts, always disconnected; guest kernels before 6.4 need one
@@ -287,6 +296,31 @@ impl From<QueueKind> for Queues {
         match kind {
             QueueKind::Compute => Self::Compute,
             QueueKind::All => Self::All,
+        }
+    }
+}
+
+/// A protection on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// Who decides about robust buffer access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Robustness {
+    On,
+    Guest,
+}
+
+impl Serve {
+    /// The protections chosen.
+    pub fn protection(&self) -> Protection {
+        Protection {
+            zero_memory: self.zero_memory == Switch::On,
+            zero_workgroup_memory: self.zero_workgroup_memory == Switch::On,
+            robustness: self.robustness == Robustness::On,
         }
     }
 }

@@ -92,6 +92,40 @@ pub struct ContextLimits {
     pub arena_bytes: usize,
     /// Submissions of one queue that are not complete. Default 65 536.
     pub submissions: usize,
+    /// What one shader module may ask of a driver.
+    pub shaders: ShaderLimits,
+}
+
+/// Bounds on one shader module. A module that exceeds one is answered with `VK_ERROR_INVALID_SHADER_NV`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShaderLimits {
+    /// Bytes of code. Default 32 MiB.
+    pub shader_bytes: usize,
+    /// The bound of ids; drivers allocate about 100 bytes for each. Default 1 048 576.
+    pub shader_ids: u32,
+    /// Depth of nested structs and arrays. Default 64.
+    pub shader_type_depth: u32,
+    /// Blocks of one function; drivers recurse from one to the next. Default 16 384.
+    pub shader_blocks: u32,
+    /// Depth of nested selections and loops. Default 256.
+    pub shader_nesting: u32,
+    /// Numbers that instructions produce when all calls are inlined, and those of all constants. Default 16 777 216.
+    pub shader_cost: u64,
+    /// Bytes of all variables of functions, and of all private variables. Default 1 MiB.
+    pub shader_variable_bytes: u64,
+}
+
+impl ShaderLimits {
+    /// What the fields say.
+    pub const DEFAULT: Self = Self {
+        shader_bytes: 32 << 20,
+        shader_ids: 1 << 20,
+        shader_type_depth: 64,
+        shader_blocks: 16_384,
+        shader_nesting: 256,
+        shader_cost: 1 << 24,
+        shader_variable_bytes: 1 << 20,
+    };
 }
 
 impl Default for ContextLimits {
@@ -104,6 +138,7 @@ impl Default for ContextLimits {
             rings: 256,
             command_bytes: 256 << 20,
             arena_bytes: 256 << 20,
+            shaders: ShaderLimits::DEFAULT,
             submissions: 65_536,
         }
     }
@@ -190,6 +225,25 @@ pub struct GpuChoice {
     pub trial: MemoryTrial,
     /// What its queues are offered for.
     pub queues: Queues,
+    /// What guests get that Vulkan does not promise.
+    pub protection: Protection,
+}
+
+/// Protections that cost something and that an operator may turn off. All are on by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Protection {
+    /// Device memory is zero when a guest gets it.
+    pub zero_memory: bool,
+    /// Workgroup memory is zero when a workgroup starts.
+    pub zero_workgroup_memory: bool,
+    /// Shaders access buffers inside their bindings only, whether the guest asks for it or not.
+    pub robustness: bool,
+}
+
+impl Default for Protection {
+    fn default() -> Self {
+        Self { zero_memory: true, zero_workgroup_memory: true, robustness: true }
+    }
 }
 
 /// What queues of the GPU can do for guests.
@@ -232,7 +286,9 @@ impl GpuInfo {
     /// Why guests cannot use it.
     pub fn choice(&self, wanted: Option<MemoryBackEnd>) -> Result<GpuChoice, String> {
         let queues = Queues::Compute;
-        let with = |memory, trial: MemoryTrial| GpuChoice { uuid: self.uuid, memory, trial, queues };
+        let protection = Protection::default();
+        let with =
+            |memory, trial: MemoryTrial| GpuChoice { uuid: self.uuid, memory, trial, queues, protection };
         let memfd = self.memfd.as_ref().map(|trial| with(MemoryBackEnd::Memfd, *trial));
         let dma_buf = self.dma_buf.as_ref().map(|trial| with(MemoryBackEnd::DmaBuf, *trial));
         match (wanted, memfd, dma_buf) {

@@ -5,7 +5,7 @@ mod cli;
 use anyhow::{Context, bail};
 use clap::Parser;
 use cli::{Child, Cli, Role, Serve};
-use daemon::config::{GpuChoice, HangLimits};
+use daemon::config::{GpuChoice, HangLimits, Protection};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport};
 use daemon::sandbox::{self, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited};
 use daemon::serve::{self, List, Listen};
@@ -16,6 +16,9 @@ use std::process::ExitCode;
 
 /// Answer to `--print-capabilities` (QEMU's schema `vhost-user.json`).
 const CAPABILITIES: &str = r#"{ "type": "gpu", "features": [] }"#;
+
+/// What this file logs as: its own module's name begins like that of a library that is silenced.
+const LOG: &str = "daemon";
 
 fn main() -> ExitCode {
     // Whatever else is on the command line, QEMU's conventions say.
@@ -51,6 +54,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         print(panic);
         std::process::abort();
     }));
+    let protection = options.protection();
     let level = LevelFilter::from(options.log_level).as_str().to_ascii_lowercase();
     raise_descriptor_limit()?;
     let (limits, context_limits) = options.quotas.limits();
@@ -79,13 +83,16 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         launcher.remove_at_end(path)?;
     }
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
-    log::info!(gpu = gpu.name.as_str(), driver = gpu.driver.as_str(), memory:? = choice.memory; "ready for a frontend");
+    if protection != Protection::default() {
+        log::warn!(target: LOG, protection:?; "protections are off");
+    }
+    log::info!(target: LOG, gpu = gpu.name.as_str(), driver = gpu.driver.as_str(), memory:? = choice.memory; "ready for a frontend");
     serve::serve(serve::Options {
         listen,
         window_size: options.window_size,
         num_scanouts: options.scanouts,
         exit_on_disconnect: options.exit_on_disconnect,
-        gpu: GpuChoice { queues: options.queues.into(), ..choice },
+        gpu: GpuChoice { queues: options.queues.into(), protection, ..choice },
         capset: Capset::default().to_bytes().to_vec(),
         signals,
         launcher,

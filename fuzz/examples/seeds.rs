@@ -1,6 +1,6 @@
 //! Writes the seeds of all targets into `corpus/`, and `venus.dict`: the same files in every run.
 
-use daemon::config::{CacheKey, GpuChoice, MemoryBackEnd, MemoryTrial, Queues};
+use daemon::config::{CacheKey, GpuChoice, MemoryBackEnd, MemoryTrial, Protection, Queues};
 use daemon::ipc::{Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
 use protocol::cursor::{Arena, Reader};
 use protocol::error::{DecodeError, DecodeErrorKind as Kind};
@@ -16,6 +16,7 @@ fn main() -> io::Result<()> {
     write("venus_stream", streams.clone())?;
     write("venus_roundtrip", streams)?;
     write("venus_reply", self::streams(|number, r| Reply::decode(number, r).map(drop), false))?;
+    write("spirv_module", vec![shader(4), shader(7)])?;
     write("ring_layout", vec![ring(4096, 131_072, 20), ring(0, 16, 17)])?;
     write("ipc_message", packets())?;
     // What makes its events or commands from the bytes begins with any.
@@ -41,6 +42,48 @@ fn write(target: &str, seeds: Vec<Vec<u8>>) -> io::Result<()> {
         fs::write(folder.join(format!("seed_{index:02}")), seed)?;
     }
     Ok(())
+}
+
+/// A compute shader with workgroup memory, a branch and a phi; `class` is the storage class of its array.
+fn shader(class: u32) -> Vec<u8> {
+    let instructions: &[(u32, &[u32])] = &[
+        (17, &[1]),
+        (14, &[0, 1]),
+        (15, &[5, 1, u32::from_le_bytes(*b"main"), 0]),
+        (16, &[1, 17, 64, 1, 1]),
+        (71, &[20, 1, 7]),
+        (19, &[2]),
+        (33, &[3, 2]),
+        (21, &[4, 32, 0]),
+        (50, &[4, 20, 16]),
+        (28, &[5, 4, 20]),
+        (32, &[6, 4, 5]),
+        (59, &[6, 10, 4]),
+        (32, &[15, class, 5]),
+        (20, &[9]),
+        (41, &[9, 12]),
+        (43, &[4, 13, 0]),
+        (32, &[14, 4, 4]),
+        (54, &[2, 1, 0, 3]),
+        (248, &[30]),
+        (59, &[15, 16, class]),
+        (247, &[33, 0]),
+        (250, &[12, 31, 33]),
+        (248, &[31]),
+        (65, &[14, 34, 10, 13]),
+        (61, &[4, 35, 34]),
+        (249, &[33]),
+        (248, &[33]),
+        (245, &[4, 36, 35, 31, 13, 30]),
+        (253, &[]),
+        (56, &[]),
+    ];
+    let mut words = vec![0x0723_0203, 0x1_0300, 0, 100, 0];
+    for (opcode, operands) in instructions {
+        words.push((operands.len() as u32 + 1) << 16 | opcode);
+        words.extend_from_slice(operands);
+    }
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 fn requests() -> Vec<Vec<u8>> {
@@ -147,7 +190,7 @@ fn packets() -> Vec<Vec<u8>> {
     let (resource_id, size) = (ResourceId(5), 8192);
     let fence = Fence { ring_idx: RingIdx(1), fence_id: FenceId(300) };
     let trial = MemoryTrial { mappable_types: 7, shareable: true };
-    let gpu = GpuChoice { uuid: [3; 16], memory: MemoryBackEnd::Memfd, trial, queues: Queues::All };
+    let gpu = GpuChoice { uuid: [3; 16], memory: MemoryBackEnd::Memfd, trial, queues: Queues::All, protection: Protection::default() };
     let setup = WorkerSetup {
         ctx_id: ContextId(1),
         debug_name: "vkcube".into(),

@@ -34,6 +34,14 @@ impl Daemon {
         Self::start_on(&HostVulkan::validated()?, &[])
     }
 
+    /// Starts it on the software driver, where fresh memory of the C library is full of what is not zero.
+    pub fn start_poisoned(options: &[&str]) -> Result<Self> {
+        match vulkan()? {
+            HostVulkan::Lavapipe(root) => Self::start_on(&HostVulkan::Poisoned(root), options),
+            other => Self::start_on(&other, options),
+        }
+    }
+
     /// Starts it on the machine's own Vulkan drivers.
     pub fn start_on_machine(options: &[&str]) -> Result<Self> {
         Self::start_on(&HostVulkan::System, options)

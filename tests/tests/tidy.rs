@@ -13,11 +13,12 @@ const UNSAFE: &[(&str, usize)] = &[
     ("daemon/src/vulkan/generated/", 1000),
     // A driver that only fuzzing loads.
     ("daemon/src/vulkan/fuzzing/", 79),
-    ("daemon/src/vulkan/", 149),
+    ("daemon/src/vulkan/", 187),
     ("tests/src/bin/differential/", 460),
     ("tests/src/bin/hog.rs", 22),
     ("tests/src/bin/many_blobs.rs", 14),
     ("tests/src/bin/many_threads/gpu.rs", 16),
+    ("tests/src/bin/residue/gpu.rs", 10),
     ("tests/src/bin/share_memory/gpu.rs", 14),
 ];
 

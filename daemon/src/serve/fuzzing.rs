@@ -7,8 +7,8 @@
 use super::run::{Options, Server};
 use super::socket::Listen;
 use crate::config::{
-    CacheKey, ContextLimits, GpuChoice, HangLimits, Heap, MemoryBackEnd, MemoryId, MemoryTrial, Queues,
-    Wanted,
+    CacheKey, ContextLimits, GpuChoice, HangLimits, Heap, MemoryBackEnd, MemoryId, MemoryTrial, Protection,
+    Queues, Wanted,
 };
 use crate::device::fuzzing::{self as guest, Event, LIMITS, WINDOW};
 use crate::ipc::{Channel, DriverFamily, Fence, MapInfo, ToDevice, ToLauncher};
@@ -92,6 +92,7 @@ fn options(launcher: Launcher) -> Options {
             memory: MemoryBackEnd::Memfd,
             trial: MemoryTrial { mappable_types: 1, shareable: true },
             queues: Queues::Compute,
+            protection: Protection::default(),
         },
         capset: vec![7; 160],
         signals: None,

@@ -5,6 +5,7 @@ use super::cancel::Cancel;
 use super::error::{ContextLost, Fault};
 use super::extensions::{self, Enable};
 use super::generated::{DeviceTable, sys};
+use super::harden;
 use super::host_copy::HostCopy;
 use super::loss::{Notices, destroy_notices};
 use super::markers::Markers;
@@ -12,7 +13,9 @@ use super::memory::BackEnd;
 use super::objects::{Handle, Object, State};
 use super::physical_device::PhysicalDevice;
 use super::queue::Queue;
+use super::shader::Shaders;
 use super::shape;
+use super::zero::{self, Cleaner, Spare};
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
@@ -33,6 +36,10 @@ pub struct Device {
     pub memory: BackEnd,
     /// Fences that mark ends of submissions.
     pub markers: Markers,
+    /// What of shaders reaches the driver.
+    pub shaders: Shaders,
+    /// Clears memory, unless that is switched off.
+    pub cleaner: Option<Cleaner>,
     /// Queues the guest asked for so far.
     pub queues: Mutex<Vec<Arc<Queue>>>,
     /// How a guest hears that it is lost.
@@ -61,7 +68,13 @@ impl Device {
     /// # Safety
     ///
     /// `handle` is a live device of `physical` that nothing else destroys.
-    unsafe fn new(physical: Arc<PhysicalDevice>, handle: vk::Device, created: Vec<CreatedQueues>) -> Self {
+    unsafe fn new(
+        physical: Arc<PhysicalDevice>,
+        handle: vk::Device,
+        created: Vec<CreatedQueues>,
+        shaders: Shaders,
+        spare: Option<Spare>,
+    ) -> Self {
         let instance = &physical.instance.ash;
         // SAFETY: the caller's promise.
         let ash = unsafe { ash::Device::load(instance.fp_v1_0(), handle) };
@@ -75,8 +88,9 @@ impl Device {
         };
         let (table, host_copy) = (DeviceTable::load(find), HostCopy::load(find));
         let memory = BackEnd::new(&physical, &ash);
+        let cleaner = physical.gpu.protection.zero_memory.then(|| Cleaner::new(&physical, &ash, spare));
         let (markers, queues, notices) = (Markers::default(), Mutex::default(), Mutex::default());
-        Self { ash, table, host_copy, memory, markers, queues, notices, created, physical }
+        Self { ash, table, host_copy, memory, markers, shaders, cleaner, queues, notices, created, physical }
     }
 
     /// The handle as a number.
@@ -196,8 +210,22 @@ fn open(
     c: &venus::CreateDevice<'_>,
 ) -> Result<Device, Fault> {
     let Some(info) = c.p_create_info else { return Err(Fault::lost("vkCreateDevice without a description")) };
-    let queues = call.arena.slice_copy(&distinct_queues(&physical.families, info)?)?;
+    let mut queues = distinct_queues(&physical.families, info)?;
     let created = queues.iter().map(CreatedQueues::from).collect();
+    let protection = physical.gpu.protection;
+    let mut spare = None;
+    if protection.zero_memory
+        && let Some((ours, position)) = zero::spare(&physical.families, &mut queues)
+    {
+        let queue = &mut queues[position];
+        let count = queue.queue_count as usize;
+        let given = queue.p_queue_priorities.and_then(|given| given.get(..count));
+        let given = given.ok_or(vk::Result::ERROR_INITIALIZATION_FAILED)?;
+        queue.p_queue_priorities = Some(call.arena.slice_copy(&[given, &[1.0]].concat())?);
+        queue.queue_count += 1;
+        spare = Some(ours);
+    }
+    let queues = call.arena.slice_copy(&queues)?;
     let names = enabled_extensions(physical, info)?;
     let queue_create_info_count = queues.len() as u32;
     let info =
@@ -209,6 +237,14 @@ fn open(
         log::debug!("device refused: {feature} is not offered");
         return Err(vk::Result::ERROR_FEATURE_NOT_PRESENT.into());
     }
+    if protection.robustness {
+        harden::enable_robustness(call, lowered)?;
+    }
+    let zero_workgroup = protection.zero_workgroup_memory && harden::can_zero_workgroup(physical);
+    if zero_workgroup {
+        harden::enable_zero_workgroup(call, lowered)?;
+    }
+    let shaders = Shaders::new(physical, &call.renderer.shader_limits, zero_workgroup);
     lowered.enabled_layer_count = 0;
     lowered.enabled_extension_count = names.len() as u32;
     lowered.pp_enabled_extension_names = names.as_ptr();
@@ -222,7 +258,7 @@ fn open(
         return Err(Fault::Failed(result));
     }
     // SAFETY: the driver just made this device of `physical`.
-    Ok(unsafe { Device::new(physical.clone(), vk::Device::from_raw(raw), created) })
+    Ok(unsafe { Device::new(physical.clone(), vk::Device::from_raw(raw), created, shaders, spare) })
 }
 
 impl From<&venus::DeviceQueueCreateInfo<'_>> for CreatedQueues {

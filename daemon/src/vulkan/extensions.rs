@@ -96,11 +96,11 @@ pub fn enable(name: &str, host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Enab
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::MemoryTrial;
+    use crate::config::{MemoryTrial, Protection};
 
     fn gpu(memory: MemoryBackEnd, shareable: bool) -> GpuChoice {
         let trial = MemoryTrial { mappable_types: 1, shareable };
-        GpuChoice { uuid: [0; 16], memory, trial, queues: Queues::Compute }
+        GpuChoice { uuid: [0; 16], memory, trial, queues: Queues::Compute, protection: Protection::default() }
     }
 
     #[test]

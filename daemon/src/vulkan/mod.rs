@@ -33,6 +33,7 @@ pub mod fuzzing;
 #[allow(clippy::too_many_lines, clippy::missing_transmute_annotations, reason = "one line per member or function")]
 #[rustfmt::skip]
 mod generated;
+mod harden;
 mod host_copy;
 mod instance;
 #[cfg(test)]
@@ -50,11 +51,13 @@ mod pulse;
 mod query;
 mod queue;
 mod renderer;
+mod shader;
 mod shape;
 mod shaping;
 mod submission;
 mod sync;
 mod useless;
+mod zero;
 
 pub use cancel::Cancel;
 pub use error::ContextLost;

@@ -12,6 +12,7 @@ use super::instance::Instance;
 use super::memory::Memory;
 use super::physical_device::PhysicalDevice;
 use super::queue::Queue;
+use super::shader::Shader;
 use super::submission::Signal;
 use crate::config::ContextLimits;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -68,6 +69,8 @@ pub enum State {
     Semaphore(Arc<Mutex<Signal>>),
     /// Device memory.
     Memory(Arc<Memory>),
+    /// A shader module.
+    Shader(Arc<Shader>),
     /// A command or descriptor pool: the ids allocated from it.
     Pool(Vec<u64>),
     /// A command buffer or descriptor set; for command buffers, how the recording stands.

@@ -3,9 +3,11 @@
 use super::call::Call;
 use super::device::Device;
 use super::error::Fault;
+use super::harden;
 use super::lower::Lower;
 use super::objects::State;
 use ash::vk;
+use protocol::venus::chain::Chain;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
@@ -18,11 +20,18 @@ pub fn create_compute_pipelines<'a>(
     let Some(function) = device.table.create_compute_pipelines else {
         return Err(Fault::missing("vkCreateComputePipelines"));
     };
-    let result =
-        create(call, &device, c.pipeline_cache, c.p_create_infos, c.p_pipelines, |cache, infos, raws| {
-            // SAFETY: handles are live, `infos` has `create_info_count` elements in the arena and as many ids were decoded.
-            unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
-        })?;
+    let stages = |info: &venus::ComputePipelineCreateInfo<'a>| {
+        Ok(venus::ComputePipelineCreateInfo {
+            p_next: chain(call, &device, info.p_next)?,
+            stage: stage(call, &device, &info.stage)?,
+            ..*info
+        })
+    };
+    let infos = prepared(call, c.p_create_infos, stages);
+    let result = create(call, &device, c.pipeline_cache, infos, c.p_pipelines, |cache, infos, raws| {
+        // SAFETY: handles are live, `infos` has `create_info_count` elements in the arena and as many ids were decoded.
+        unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
+    })?;
     Ok(venus::CreateComputePipelinesReply { result, p_pipelines: c.p_pipelines })
 }
 
@@ -35,12 +44,45 @@ pub fn create_graphics_pipelines<'a>(
     let Some(function) = device.table.create_graphics_pipelines else {
         return Err(Fault::missing("vkCreateGraphicsPipelines"));
     };
-    let result =
-        create(call, &device, c.pipeline_cache, c.p_create_infos, c.p_pipelines, |cache, infos, raws| {
-            // SAFETY: as for compute pipelines.
-            unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
-        })?;
+    let stages = |info: &venus::GraphicsPipelineCreateInfo<'a>| {
+        let given = info.p_stages.unwrap_or(&[]);
+        let p_stages: &[_] = call.arena.slice_try_fill(given.len(), |i| stage(call, &device, &given[i]))?;
+        let p_stages = info.p_stages.map(|_| p_stages);
+        Ok(venus::GraphicsPipelineCreateInfo {
+            p_next: chain(call, &device, info.p_next)?,
+            p_stages,
+            ..*info
+        })
+    };
+    let infos = prepared(call, c.p_create_infos, stages);
+    let result = create(call, &device, c.pipeline_cache, infos, c.p_pipelines, |cache, infos, raws| {
+        // SAFETY: as for compute pipelines.
+        unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
+    })?;
     Ok(venus::CreateGraphicsPipelinesReply { result, p_pipelines: c.p_pipelines })
+}
+
+/// Descriptions with their shaders checked.
+fn prepared<'a, I: Copy>(
+    call: &Call<'a>,
+    infos: Option<&'a [I]>,
+    prepare: impl Fn(&I) -> Result<I, Fault>,
+) -> Result<Option<&'a [I]>, Fault> {
+    let Some(infos) = infos else { return Ok(None) };
+    Ok(Some(call.arena.slice_try_fill(infos.len(), |i| prepare(&infos[i]))?))
+}
+
+fn stage<'a>(
+    call: &Call<'a>,
+    device: &Device,
+    stage: &venus::PipelineShaderStageCreateInfo<'a>,
+) -> Result<venus::PipelineShaderStageCreateInfo<'a>, Fault> {
+    let prepared = device.shaders.stage(call, stage)?;
+    Ok(venus::PipelineShaderStageCreateInfo { p_next: chain(call, device, prepared.p_next)?, ..prepared })
+}
+
+fn chain<'a>(call: &Call<'a>, device: &Device, chain: Chain<'a>) -> Result<Chain<'a>, Fault> {
+    if device.physical.gpu.protection.robustness { harden::robust_chain(call, chain) } else { Ok(chain) }
 }
 
 /// Creates pipelines of one kind: each id is bound on its own, since some may fail.
@@ -48,14 +90,14 @@ fn create<'a, I: Lower>(
     call: &Call<'a>,
     device: &Arc<Device>,
     cache: venus::PipelineCache,
-    infos: Option<&'a [I]>,
+    infos: Result<Option<&'a [I]>, Fault>,
     ids: Option<&'a [venus::Pipeline]>,
     invoke: impl FnOnce(u64, *const I::Sys, *mut u64) -> i32,
 ) -> Result<venus::VkResult, Fault> {
     let Some(ids) = ids else { return Err(Fault::lost("pipelines without ids")) };
     let lowered = {
         let l = call.lowering();
-        l.handle(cache).and_then(|cache| Ok((cache, l.array(infos)?)))
+        infos.and_then(|infos| Ok((l.handle(cache)?, l.array(infos)?)))
     };
     let (cache, infos) = match lowered {
         Err(Fault::Failed(result)) => {

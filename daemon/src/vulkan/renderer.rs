@@ -12,7 +12,7 @@ use super::objects::{Objects, State};
 use super::pulse::Pulse;
 use super::queue::{Done, Queue};
 use super::submission::Look;
-use crate::config::{CacheKey, ContextLimits, GpuChoice, Queues};
+use crate::config::{CacheKey, ContextLimits, GpuChoice, Queues, ShaderLimits};
 use parking_lot::Mutex;
 use protocol::cursor::Arena;
 use protocol::cursor::Writer;
@@ -29,6 +29,8 @@ pub struct Renderer {
     pub(super) gpu: GpuChoice,
     /// What pipeline caches are authenticated with.
     pub(super) cache_key: CacheKey,
+    /// What a shader module may ask of the driver.
+    pub(super) shader_limits: ShaderLimits,
     /// Highest API version a guest sees.
     pub(super) api_version: u32,
     /// What the guest created.
@@ -86,6 +88,7 @@ impl Renderer {
             entry,
             gpu,
             cache_key,
+            shader_limits: limits.shaders,
             api_version,
             objects: Objects::new(&limits),
             limits,

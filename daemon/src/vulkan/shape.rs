@@ -313,7 +313,7 @@ fn for_each_withheld(first: *const c_void, mut visit: impl FnMut(&mut vk::Bool32
 }
 
 /// Visits a chain that this process lowered.
-fn for_each(first: *const c_void, mut visit: impl FnMut(vk::StructureType, *mut u8)) {
+pub(super) fn for_each(first: *const c_void, mut visit: impl FnMut(vk::StructureType, *mut u8)) {
     let mut at = first;
     while !at.is_null() {
         // SAFETY: chains are written by `Lowering::linked`; every struct in one starts with a header.

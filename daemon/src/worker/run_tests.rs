@@ -3,7 +3,7 @@
 //! Commands are written as words, so that these tests do not depend on the encoder.
 
 use super::*;
-use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryTrial, Queues};
+use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryTrial, Protection, Queues};
 use crate::shm::{self, Mapping};
 use crate::vulkan::{Cancel, Exported, Look, Piece, Pulse};
 use parking_lot::Mutex;
@@ -107,6 +107,7 @@ impl Peer {
                 memory: MemoryBackEnd::Memfd,
                 trial: MemoryTrial { mappable_types: 0, shareable: false },
                 queues: Queues::Compute,
+                protection: Protection::default(),
             },
             limits: ContextLimits { rings: 4, command_bytes: 1 << 20, ..ContextLimits::default() },
             cache_key: CacheKey([0; 32]),

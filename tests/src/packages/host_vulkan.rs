@@ -23,6 +23,8 @@ pub enum HostVulkan {
     Lavapipe(PackageRoot),
     /// The same below the Khronos validation layer, which prints an error for each misuse of Vulkan to standard output.
     Validated(PackageRoot),
+    /// The software driver in processes whose C library never hands out memory that is zero by chance.
+    Poisoned(PackageRoot),
 }
 
 /// The layer's name in its manifest.
@@ -54,13 +56,17 @@ impl HostVulkan {
     pub fn command(&self, executable: &Path) -> Result<Command> {
         let root = match self {
             Self::System => return Ok(Command::new(executable)),
-            Self::Lavapipe(root) | Self::Validated(root) => root,
+            Self::Lavapipe(root) | Self::Validated(root) | Self::Poisoned(root) => root,
         };
         let mut command = Command::new(relinked(executable, root)?);
         command
             .env("LD_LIBRARY_PATH", root.library_path(&[]))
             .env("VK_DRIVER_FILES", root.driver_manifest("lvp")?)
             .env("VK_LOADER_LAYERS_DISABLE", "~implicit~");
+        if let Self::Poisoned(_) = self {
+            // glibc fills what it allocates and what is freed with this byte, or its complement.
+            command.env("MALLOC_PERTURB_", "90");
+        }
         if let Self::Validated(root) = self {
             // The manifest names the library alone; the loader finds it by the library path.
             command

@@ -12,7 +12,9 @@ mod stream;
 use super::error::ContextLost;
 use super::memory::{Allowance, Lease, MemoryFile, Piece, ResourceMemory, ResourceTable};
 use super::{Cancel, Renderer};
-use crate::config::{CacheKey, ContextLimits, GpuChoice, Heap, MemoryBackEnd, MemoryTrial, Queues};
+use crate::config::{
+    CacheKey, ContextLimits, GpuChoice, Heap, MemoryBackEnd, MemoryTrial, Protection, Queues, ShaderLimits,
+};
 use crate::shm;
 pub use null_state::Exclusive;
 use protocol::cursor::{Arena, Limits, Reader, Writer};
@@ -31,6 +33,7 @@ pub const LIMITS: ContextLimits = ContextLimits {
     command_bytes: 1 << 20,
     arena_bytes: 16 << 20,
     submissions: 64,
+    shaders: ShaderLimits::DEFAULT,
 };
 
 /// The key of pipeline caches.
@@ -72,6 +75,8 @@ pub fn gpu() -> GpuChoice {
         memory: MemoryBackEnd::Memfd,
         trial: MemoryTrial { mappable_types: 2, shareable: true },
         queues: Queues::All,
+        // Memory of the null driver is none: there is nothing to clear.
+        protection: Protection { zero_memory: false, ..Protection::default() },
     }
 }
 

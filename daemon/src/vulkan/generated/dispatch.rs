@@ -730,10 +730,9 @@ pub fn execute<'a>(
         }
         Command::CreateShaderModule(c) => {
             let value = settle(
-                call.tell(|| super::pipeline::create_shader_module(call, c)),
+                call.tell(|| crate::vulkan::shader::create_shader_module(call, c)),
                 |result| {
                     let _ = result;
-                    call.not_created(c.p_shader_module, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;

@@ -28,31 +28,6 @@ impl Lower for venus::PipelineCacheCreateInfo<'_> {
         })
     }
 }
-///`vkCreateShaderModule`.
-pub fn create_shader_module<'a>(
-    call: &Call<'a>,
-    c: &venus::CreateShaderModule<'a>,
-) -> Result<venus::CreateShaderModuleReply<'a>, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.create_shader_module else {
-        return Err(Fault::missing("vkCreateShaderModule"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (p_create_info,) = {
-        let l = call.lowering();
-        (l.pointer(c.p_create_info)?,)
-    };
-    let mut created = 0u64;
-    let result = unsafe {
-        function(handle, p_create_info, ptr::null(), &raw mut created)
-    };
-    call.created(c.p_shader_module, created, &device, result)?;
-    Ok(venus::CreateShaderModuleReply {
-        result: venus::VkResult(result),
-        p_shader_module: c.p_shader_module,
-    })
-}
 ///`vkDestroyShaderModule`.
 pub fn destroy_shader_module<'a>(
     call: &Call<'a>,

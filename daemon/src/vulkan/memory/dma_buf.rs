@@ -78,6 +78,9 @@ impl Functions {
         if request.visible && request.import.is_none() {
             // SAFETY: the driver has just made it, of a type that can be mapped, and nobody else knows it.
             unsafe { clear(&device.ash, raw, lowered.allocation_size) }?;
+        } else if let (Some(cleaner), None, false) = (&device.cleaner, &request.import, dedicated) {
+            // SAFETY: the driver has just made it, and nobody else knows it.
+            unsafe { cleaner.clear(device, raw, lowered.allocation_size, request.type_index) }?;
         }
         let piece = match request.import.as_ref().map(|import| import.file.piece.clone()).or(piece) {
             Some(piece) if exportable => piece,

@@ -10,6 +10,7 @@ use crate::shm::{self, MapError, Mapping};
 use crate::vulkan::call::Call;
 use crate::vulkan::device::Device;
 use crate::vulkan::error::Fault;
+use crate::vulkan::zero;
 use ash::vk;
 use protocol::venus::generated as venus;
 use std::ffi::c_void;
@@ -132,7 +133,8 @@ impl Functions {
             (None, Some(_)) if request.heap == Heap::Host || !request.visible => None,
             (None, _) => Some(request.credit(call, request.size)?),
         };
-        let lowered = lowered(&call.lowering(), info, pages.is_none())?;
+        let dedicated = pages.is_none() && zero::stays_dedicated(call, device, info)?;
+        let lowered = lowered(&call.lowering(), info, dedicated)?;
         let import = pages.as_ref().map(|pages| {
             let mut import = pages.import();
             import.p_next = lowered.p_next;
@@ -143,9 +145,18 @@ impl Functions {
             lowered.allocation_size = pages.size();
             lowered.memory_type_index = self.type_for_pages(device, request);
         }
+        if pages.is_none() && !dedicated {
+            // What is cleared is whole words. Dedicated allocations are as large as what they are for demands.
+            lowered.allocation_size =
+                rounded(request.size, 1).ok_or(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY)?;
+        }
         // SAFETY: `lowered` and its chain live in the arena or in this function; the pages go into the memory's entry, which is
         // dropped after the memory was freed.
         let raw = unsafe { call_driver(device, lowered) }?;
+        if let (Some(cleaner), None, false) = (&device.cleaner, &pages, dedicated) {
+            // SAFETY: the driver has just made it, and nobody else knows it.
+            unsafe { cleaner.clear(device, raw, lowered.allocation_size, request.type_index) }?;
+        }
         Ok((
             raw,
             match pages {

@@ -56,6 +56,7 @@ const BY_HAND: &[(&str, &str, &str)] = &[
     ("vkResetDescriptorPool", "descriptor_pool", "frees the ids of its descriptor sets"),
     ("vkAllocateDescriptorSets", "descriptor_pool", "binds many ids"),
     ("vkFreeDescriptorSets", "descriptor_pool", "frees many ids, zeros allowed"),
+    ("vkCreateShaderModule", "shader", "the code is checked, and its workgroup memory initialised"),
     ("vkCreateComputePipelines", "pipeline", "binds many ids, some may stay empty"),
     ("vkCreateGraphicsPipelines", "pipeline", "binds many ids, some may stay empty"),
     ("vkCreatePipelineCache", "pipeline_cache", "only data that left here reaches the host's cache parser"),

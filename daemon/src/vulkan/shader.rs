@@ -1,0 +1,242 @@
+//! Shader modules on their way to the driver: checked, with workgroup memory that starts as zeros, and no other way in.
+//!
+//! Code reaches the driver as a module or inside a pipeline's stage; each stage is checked against the module it names. What is refused
+//! is answered with `VK_ERROR_INVALID_SHADER_NV`, and a guest that goes on finds a tombstone.
+
+use super::call::{Call, inconsistent};
+use super::device::Device;
+use super::error::Fault;
+use super::objects::State;
+use super::physical_device::PhysicalDevice;
+use crate::config::{Queues, ShaderLimits};
+use ash::vk;
+use protocol::spirv;
+use protocol::venus::generated as venus;
+use protocol::venus::generated::ChainStruct;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A module that passed.
+#[derive(Debug)]
+pub struct Shader {
+    module: spirv::Module,
+    /// Its words, if its sizes depend on specialisation.
+    words: Option<Vec<u32>>,
+}
+
+/// What a device takes of shaders.
+pub struct Shaders {
+    limits: spirv::Limits,
+    version: u32,
+    /// Extensions that the guest sees.
+    extensions: Vec<&'static str>,
+    graphics: bool,
+    device: vk::PhysicalDeviceLimits,
+    zero_workgroup: bool,
+}
+
+/// The newest SPIR-V of a version of Vulkan.
+fn spirv_version(api_version: u32, has_spirv_1_4: bool) -> u32 {
+    match (vk::api_version_major(api_version), vk::api_version_minor(api_version)) {
+        (1, 0) => 0x1_0000,
+        (1, 1) if has_spirv_1_4 => 0x1_0400,
+        (1, 1) => 0x1_0300,
+        (1, 2) => 0x1_0500,
+        _ => 0x1_0600,
+    }
+}
+
+impl Shaders {
+    /// For a device of `physical` on which `shaderZeroInitializeWorkgroupMemory` is enabled, or is not.
+    pub fn new(physical: &PhysicalDevice, limits: &ShaderLimits, zero_workgroup: bool) -> Self {
+        // SAFETY: the handle comes from this live instance.
+        let properties = unsafe { physical.instance.ash.get_physical_device_properties(physical.handle) };
+        let offered = super::extensions::offered(&physical.host_extensions, &physical.gpu);
+        let extensions: Vec<_> = offered.iter().map(|(name, _)| *name).collect();
+        Self {
+            limits: spirv::Limits {
+                words: limits.shader_bytes / size_of::<u32>(),
+                ids: limits.shader_ids,
+                type_depth: limits.shader_type_depth,
+                blocks: limits.shader_blocks,
+                nesting: limits.shader_nesting,
+                cost: limits.shader_cost,
+                variable_bytes: limits.shader_variable_bytes,
+            },
+            version: spirv_version(properties.api_version, extensions.contains(&"VK_KHR_spirv_1_4")),
+            extensions,
+            graphics: physical.gpu.queues == Queues::All,
+            device: properties.limits,
+            zero_workgroup,
+        }
+    }
+
+    fn check(
+        &self,
+        words: &[u32],
+        specialisation: Option<HashMap<u32, u64>>,
+    ) -> Result<spirv::Module, Fault> {
+        let device = spirv::Device {
+            version: self.version,
+            has_extension: &|name| self.extensions.contains(&name),
+            graphics: self.graphics,
+            workgroup_size: self.device.max_compute_work_group_size,
+            workgroup_invocations: self.device.max_compute_work_group_invocations,
+            workgroup_bytes: self.device.max_compute_shared_memory_size,
+            descriptor_sets: self.device.max_bound_descriptor_sets,
+            specialisation,
+        };
+        spirv::check(words, &device, &self.limits).map_err(|error| {
+            log::debug!("shader refused: {error}");
+            invalid()
+        })
+    }
+
+    /// The module as the driver gets it.
+    fn prepare<'a>(
+        &self,
+        call: &Call<'a>,
+        info: &venus::ShaderModuleCreateInfo<'a>,
+    ) -> Result<(venus::ShaderModuleCreateInfo<'a>, Shader), Fault> {
+        let words = info.p_code.unwrap_or(&[]);
+        let module = self.check(words, None)?;
+        let kept = module.sizes_vary.then(|| words.to_vec());
+        let mut prepared = *info;
+        prepared.p_code = Some(words);
+        if self.zero_workgroup
+            && let Some(rewritten) = spirv::zero::workgroup(words)
+        {
+            prepared.p_code = Some(call.arena.slice_copy(&rewritten)?);
+        }
+        prepared.code_size = prepared.p_code.map_or(0, size_of_val) as u64;
+        Ok((prepared, Shader { module, words: kept }))
+    }
+
+    /// A stage as the driver gets it: code in its chain is prepared, and its module has what it names.
+    pub fn stage<'a>(
+        &self,
+        call: &Call<'a>,
+        stage: &venus::PipelineShaderStageCreateInfo<'a>,
+    ) -> Result<venus::PipelineShaderStageCreateInfo<'a>, Fault> {
+        let mut prepared = *stage;
+        let mut inside = None;
+        let chain = call.arena.slice_try_fill(stage.p_next.len(), |i| match stage.p_next[i] {
+            ChainStruct::ShaderModuleCreateInfo(info) => {
+                let (info, shader) = self.prepare(call, info)?;
+                inside = Some(Arc::new(shader));
+                Ok(ChainStruct::ShaderModuleCreateInfo(call.arena.value(info)?))
+            }
+            other => Ok::<_, Fault>(other),
+        })?;
+        prepared.p_next = chain;
+        let shader = match (stage.module.0, inside) {
+            (0, Some(inside)) => inside,
+            // No other way to name code is served.
+            (0, None) => return Err(invalid()),
+            _ => match &call.renderer.objects.read().get(stage.module)?.state {
+                State::Shader(shader) => shader.clone(),
+                _ => return Err(inconsistent()),
+            },
+        };
+        let name = stage.p_name.ok_or_else(invalid)?.to_bytes();
+        let models = models(stage.stage.0);
+        if !shader.module.entry_points.iter().any(|(model, entry)| models.contains(model) && entry == name) {
+            log::debug!("pipeline refused: no such entry point in its module");
+            return Err(invalid());
+        }
+        let values = match stage.p_specialization_info {
+            Some(info) => specialisation(info, &shader.module)?,
+            None => HashMap::new(),
+        };
+        if let Some(words) = &shader.words {
+            self.check(words, Some(values))?;
+        }
+        Ok(prepared)
+    }
+}
+
+/// Execution models of a stage.
+fn models(stage: u32) -> &'static [u32] {
+    match stage {
+        0x01 => &[0],
+        0x02 => &[1],
+        0x04 => &[2],
+        0x08 => &[3],
+        0x10 => &[4],
+        0x20 => &[5],
+        0x40 => &[5267, 5364],
+        0x80 => &[5268, 5365],
+        _ => &[],
+    }
+}
+
+/// The values of specialisation constants, each inside the data and as wide as its constant.
+fn specialisation(
+    info: &venus::SpecializationInfo<'_>,
+    module: &spirv::Module,
+) -> Result<HashMap<u32, u64>, Fault> {
+    let data = info.p_data.unwrap_or(&[]);
+    let widths: HashMap<u32, u8> = module.specialisable.iter().copied().collect();
+    let mut values = HashMap::new();
+    for entry in info.p_map_entries.unwrap_or(&[]) {
+        let start = entry.offset as usize;
+        let bytes =
+            usize::try_from(entry.size).ok().and_then(|size| data.get(start..start.checked_add(size)?));
+        let width = widths.get(&entry.constant_id).copied();
+        let value = bytes.filter(|bytes| match width {
+            Some(width) => bytes.len() == usize::from(width),
+            None => matches!(bytes.len(), 1 | 2 | 4 | 8),
+        });
+        let Some(value) = value else {
+            log::debug!("pipeline refused: specialisation outside its data or of another width");
+            return Err(invalid());
+        };
+        let mut number = [0; 8];
+        number[..value.len()].copy_from_slice(value);
+        values.insert(entry.constant_id, u64::from_le_bytes(number));
+    }
+    Ok(values)
+}
+
+fn invalid() -> Fault {
+    vk::Result::ERROR_INVALID_SHADER_NV.into()
+}
+
+/// `vkCreateShaderModule`.
+pub fn create_shader_module<'a>(
+    call: &Call<'a>,
+    c: &venus::CreateShaderModule<'a>,
+) -> Result<venus::CreateShaderModuleReply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let Some(info) = c.p_create_info else {
+        return Err(Fault::lost("a shader module without a description"));
+    };
+    let result = match create(call, &device, info) {
+        Ok((raw, shader)) => {
+            call.bind(c.p_shader_module, raw, &device, 0, State::Shader(Arc::new(shader)))?;
+            0
+        }
+        Err(Fault::Failed(result)) => {
+            call.not_created(c.p_shader_module, result)?;
+            result
+        }
+        Err(lost) => return Err(lost),
+    };
+    Ok(venus::CreateShaderModuleReply { result: venus::VkResult(result), p_shader_module: c.p_shader_module })
+}
+
+fn create<'a>(
+    call: &Call<'a>,
+    device: &Device,
+    info: &venus::ShaderModuleCreateInfo<'a>,
+) -> Result<(u64, Shader), Fault> {
+    let Some(function) = device.table.create_shader_module else {
+        return Err(Fault::missing("vkCreateShaderModule"));
+    };
+    let (info, shader) = device.shaders.prepare(call, info)?;
+    let lowered = call.lowering().pointer(Some(&info))?;
+    let mut raw = 0u64;
+    // SAFETY: the device is live, `lowered` and the code it points to live in the arena or in the command.
+    let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
+    if result < 0 { Err(Fault::Failed(result)) } else { Ok((raw, shader)) }
+}

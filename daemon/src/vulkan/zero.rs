@@ -1,0 +1,255 @@
+//! Device memory is zero when a guest gets it: cleared by the device itself, on a queue that no guest knows.
+//!
+//! A driver may hand out what another process left in the device's memory, and a software driver what lies about in the worker's heap.
+//! Memory files are zero by the kernel and are not cleared. A queue of our own cannot be held up by what a guest waits for; a device
+//! that has none left is cleared by the processor where its memory can be mapped.
+
+use super::call::Call;
+use super::device::Device;
+use super::error::Fault;
+use super::physical_device::PhysicalDevice;
+use ash::vk::{self, Handle as _};
+use parking_lot::Mutex;
+use protocol::venus::generated as venus;
+use protocol::venus::generated::ChainStruct;
+
+/// How long a clear may take, in nanoseconds: other contexts use the device as well.
+const PATIENCE_NS: u64 = 60_000_000_000;
+/// Bytes cleared by one command; drivers have limits for the size of a buffer.
+const PIECE: u64 = 1 << 30;
+
+/// Whether memory that a guest wants to dedicate to a buffer or image has to be: the driver insists, or nothing is to be cleared.
+/// Through a buffer of ours only memory can be cleared that is dedicated to nothing.
+pub fn stays_dedicated(
+    call: &Call<'_>,
+    device: &Device,
+    info: &venus::MemoryAllocateInfo<'_>,
+) -> Result<bool, Fault> {
+    let dedicated = info.p_next.iter().find_map(|next| match next {
+        ChainStruct::MemoryDedicatedAllocateInfo(dedicated) => Some(*dedicated),
+        _ => None,
+    });
+    let (Some(dedicated), Some(_)) = (dedicated, &device.cleaner) else { return Ok(dedicated.is_some()) };
+    let (image, buffer) = {
+        let l = call.lowering();
+        (l.handle(dedicated.image)?, l.handle(dedicated.buffer)?)
+    };
+    let mut answer = vk::MemoryDedicatedRequirements::default();
+    let mut needs = vk::MemoryRequirements2::default().push_next(&mut answer);
+    if image != 0 {
+        let info = vk::ImageMemoryRequirementsInfo2::default().image(vk::Image::from_raw(image));
+        // SAFETY: device and image are live, the structs live until the call returns.
+        unsafe { device.ash.get_image_memory_requirements2(&info, &mut needs) };
+    } else if buffer != 0 {
+        let info = vk::BufferMemoryRequirementsInfo2::default().buffer(vk::Buffer::from_raw(buffer));
+        // SAFETY: as above.
+        unsafe { device.ash.get_buffer_memory_requirements2(&info, &mut needs) };
+    }
+    Ok(answer.requires_dedicated_allocation != 0)
+}
+
+/// A queue that is not the guest's: family and index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spare {
+    /// Family.
+    pub family: u32,
+    /// Index in the family.
+    pub index: u32,
+}
+
+/// Adds a queue to those of a device creation, if there is a family with one left.
+pub fn spare(
+    families: &[vk::QueueFamilyProperties],
+    queues: &mut Vec<venus::DeviceQueueCreateInfo<'_>>,
+) -> Option<(Spare, usize)> {
+    let taken = |family: u32, queues: &[venus::DeviceQueueCreateInfo<'_>]| -> u32 {
+        queues.iter().filter(|q| q.queue_family_index == family).map(|q| q.queue_count).sum()
+    };
+    let family = (0..families.len() as u32)
+        .find(|family| taken(*family, queues) < families[*family as usize].queue_count)?;
+    // Flagged queues are numbered apart from those without flags.
+    let plain = |q: &&mut venus::DeviceQueueCreateInfo<'_>| q.queue_family_index == family && q.flags.0 == 0;
+    let index = queues.iter_mut().find(plain).map_or(0, |q| q.queue_count);
+    let position = queues.iter().position(|q| q.queue_family_index == family && q.flags.0 == 0);
+    let position = position.unwrap_or_else(|| {
+        queues.push(venus::DeviceQueueCreateInfo {
+            queue_family_index: family,
+            p_queue_priorities: Some(&[]),
+            ..Default::default()
+        });
+        queues.len() - 1
+    });
+    Some((Spare { family, index }, position))
+}
+
+/// Clears memory of one device.
+#[derive(Debug)]
+pub struct Cleaner {
+    queue: Option<(u32, Mutex<vk::Queue>)>,
+    /// The host's types that can be mapped, a bit each, whatever the guest sees of them.
+    mappable: u32,
+}
+
+impl Cleaner {
+    /// For a device that was created with this queue of ours.
+    pub fn new(physical: &PhysicalDevice, device: &ash::Device, spare: Option<Spare>) -> Self {
+        let queue = spare.map(|spare| {
+            // SAFETY: the device was just created with this queue.
+            let queue = unsafe { device.get_device_queue(spare.family, spare.index) };
+            (spare.family, Mutex::new(queue))
+        });
+        // SAFETY: the handle comes from this live instance.
+        let memory = unsafe { physical.instance.ash.get_physical_device_memory_properties(physical.handle) };
+        let wanted = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
+        let types = memory.memory_types_as_slice().iter().enumerate();
+        let mappable =
+            types.filter(|(_, ty)| ty.property_flags.contains(wanted)).fold(0, |bits, (i, _)| bits | 1 << i);
+        Self { queue, mappable }
+    }
+
+    /// Clears `size` bytes of fresh memory; frees the memory if that fails.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is unmapped memory of this live device, of this size and type, and nobody else knows it.
+    pub unsafe fn clear(&self, device: &Device, raw: u64, size: u64, ty: u32) -> Result<(), vk::Result> {
+        let memory = vk::DeviceMemory::from_raw(raw);
+        let cleared = match &self.queue {
+            // SAFETY: the caller's promise, here and below.
+            Some((family, queue)) => unsafe { by_device(&device.ash, *family, queue, memory, size, ty) },
+            // SAFETY: as above; the type can be mapped.
+            None if self.mappable & 1 << ty != 0 => unsafe { by_processor(&device.ash, memory, size) },
+            None => Err(vk::Result::ERROR_FEATURE_NOT_PRESENT),
+        };
+        match cleared {
+            Err(vk::Result::ERROR_FEATURE_NOT_PRESENT) => {
+                log::debug!("memory of type {ty} cannot be cleared");
+                Ok(())
+            }
+            Err(error) => {
+                // SAFETY: the caller's promise: it is in no use.
+                unsafe { device.ash.free_memory(memory, None) };
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`Cleaner::clear`]; the type can be mapped and is coherent.
+unsafe fn by_processor(device: &ash::Device, memory: vk::DeviceMemory, size: u64) -> Result<(), vk::Result> {
+    // SAFETY: the caller's promise.
+    let start = unsafe { device.map_memory(memory, 0, vk::WHOLE_SIZE, vk::MemoryMapFlags::empty()) }?;
+    // SAFETY: the mapping is at least `size` bytes and nobody else uses it.
+    unsafe { start.cast::<u8>().write_bytes(0, size as usize) };
+    // SAFETY: mapped above.
+    unsafe { device.unmap_memory(memory) };
+    Ok(())
+}
+
+/// # Safety
+///
+/// As for [`Cleaner::clear`]; the queue belongs to the family and the device.
+unsafe fn by_device(
+    device: &ash::Device,
+    family: u32,
+    queue: &Mutex<vk::Queue>,
+    memory: vk::DeviceMemory,
+    size: u64,
+    ty: u32,
+) -> Result<(), vk::Result> {
+    let mut buffers = Vec::new();
+    let info = vk::CommandPoolCreateInfo::default().queue_family_index(family);
+    // SAFETY: the device is live, here and below; each `info` lives until its call returns.
+    let pool = unsafe { device.create_command_pool(&info, None) }?;
+    // SAFETY: as above.
+    let fence = unsafe { device.create_fence(&vk::FenceCreateInfo::default(), None) };
+    let done = fence.and_then(|fence| {
+        let commands = record(device, pool, memory, size, ty, &mut buffers)?;
+        let submits = [vk::SubmitInfo::default().command_buffers(std::slice::from_ref(&commands))];
+        // SAFETY: everything is live, and the queue is locked.
+        unsafe { device.queue_submit(*queue.lock(), &submits, fence) }?;
+        // SAFETY: as above.
+        unsafe { device.wait_for_fences(&[fence], true, PATIENCE_NS) }
+    });
+    if done == Err(vk::Result::TIMEOUT) {
+        // The device still works on it: what it uses must stay. A guest sees a lost device and goes.
+        return Err(vk::Result::ERROR_DEVICE_LOST);
+    }
+    for buffer in buffers {
+        // SAFETY: the device is done with it.
+        unsafe { device.destroy_buffer(buffer, None) };
+    }
+    if let Ok(fence) = fence {
+        // SAFETY: as above.
+        unsafe { device.destroy_fence(fence, None) };
+    }
+    // SAFETY: as above.
+    unsafe { device.destroy_command_pool(pool, None) };
+    done
+}
+
+/// Records fills of all of the memory, through buffers that are kept until they are done.
+fn record(
+    device: &ash::Device,
+    pool: vk::CommandPool,
+    memory: vk::DeviceMemory,
+    size: u64,
+    ty: u32,
+    buffers: &mut Vec<vk::Buffer>,
+) -> Result<vk::CommandBuffer, vk::Result> {
+    let info = vk::CommandBufferAllocateInfo::default().command_pool(pool).command_buffer_count(1);
+    // SAFETY: device and pool are live, here and below; each `info` lives until its call returns.
+    let commands = unsafe { device.allocate_command_buffers(&info) }?[0];
+    let once = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
+    // SAFETY: as above.
+    unsafe { device.begin_command_buffer(commands, &once) }?;
+    for start in (0..size).step_by(PIECE as usize) {
+        let length = PIECE.min(size - start);
+        let info = vk::BufferCreateInfo::default().size(length).usage(vk::BufferUsageFlags::TRANSFER_DST);
+        // SAFETY: as above.
+        let buffer = unsafe { device.create_buffer(&info, None) }?;
+        buffers.push(buffer);
+        // SAFETY: as above.
+        let needs = unsafe { device.get_buffer_memory_requirements(buffer) };
+        if needs.memory_type_bits & 1 << ty == 0 || needs.size > size - start {
+            return Err(vk::Result::ERROR_FEATURE_NOT_PRESENT);
+        }
+        // SAFETY: buffer and memory are live and fit each other.
+        unsafe { device.bind_buffer_memory(buffer, memory, start) }?;
+        // SAFETY: as above; the command buffer is being recorded.
+        unsafe { device.cmd_fill_buffer(commands, buffer, 0, vk::WHOLE_SIZE, 0) };
+    }
+    // SAFETY: as above.
+    unsafe { device.end_command_buffer(commands) }?;
+    Ok(commands)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_of_our_own_is_one_that_the_guest_did_not_ask_for() {
+        let families =
+            [1, 16, 2].map(|queue_count| vk::QueueFamilyProperties { queue_count, ..Default::default() });
+        let ask = |wanted: &[(u32, u32)]| {
+            let mut queues: Vec<_> = wanted
+                .iter()
+                .map(|&(queue_family_index, queue_count)| venus::DeviceQueueCreateInfo {
+                    queue_family_index,
+                    queue_count,
+                    ..Default::default()
+                })
+                .collect();
+            spare(&families, &mut queues).map(|(spare, position)| (spare.family, spare.index, position))
+        };
+        assert_eq!(ask(&[(1, 3)]), Some((0, 0, 1)));
+        assert_eq!(ask(&[(0, 1)]), Some((1, 0, 1)));
+        assert_eq!(ask(&[(0, 1), (1, 3)]), Some((1, 3, 1)));
+        assert_eq!(ask(&[(0, 1), (1, 16)]), Some((2, 0, 2)));
+        assert_eq!(ask(&[(0, 1), (1, 16), (2, 2)]), None);
+    }
+}

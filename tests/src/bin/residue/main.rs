@@ -1,0 +1,61 @@
+//! Looks for what others left: one tenant fills memory of every kind and goes, the next counts what it finds.
+//!
+//! Each tenant is a Vulkan instance of its own, which the daemon serves in a process of its own. Prints one line:
+//! `residue: memory BYTES, workgroup BYTES, own workgroup BYTES, outside BYTES`: the third is what a tenant
+//! finds of itself, the last what a shader reads behind the end of its buffer.
+
+mod gpu;
+mod shader;
+
+use anyhow::Result;
+use clap::Parser;
+use gpu::Tenant;
+
+/// Fills memory as one tenant and looks at it as another, again and again.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// How often.
+    #[arg(long, default_value_t = 10)]
+    rounds: u32,
+    /// Memory of each type that a tenant takes.
+    #[arg(long, default_value_t = 16)]
+    mebibytes: u64,
+    /// Only fill, say `filled`, and wait to be killed.
+    #[arg(long)]
+    fill: bool,
+    /// Only look.
+    #[arg(long)]
+    look: bool,
+}
+
+/// Found nowhere by chance.
+const PATTERN: u32 = 0xa5c3_5ac3;
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let bytes = arguments.mebibytes << 20;
+    if arguments.fill {
+        let mut tenant = Tenant::open()?;
+        tenant.fill_memory(bytes, PATTERN)?;
+        tenant.workgroup(Some(PATTERN))?;
+        println!("filled");
+        loop {
+            std::thread::park();
+        }
+    }
+    let (mut memory, mut workgroup, mut own, mut outside) = (0, 0, 0, 0);
+    for _ in 0..arguments.rounds {
+        if !arguments.look {
+            let mut first = Tenant::open()?;
+            first.fill_memory(bytes, PATTERN)?;
+            first.workgroup(Some(PATTERN))?;
+            own += first.workgroup(None)?;
+        }
+        let mut second = Tenant::open()?;
+        workgroup += second.workgroup(None)?;
+        memory += second.count_memory(bytes)?;
+        outside += second.outside(PATTERN)?;
+    }
+    println!("residue: memory {memory}, workgroup {workgroup}, own workgroup {own}, outside {outside}");
+    Ok(())
+}

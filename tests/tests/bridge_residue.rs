@@ -1,0 +1,84 @@
+//! What one tenant leaves, the next does not find: memory of every kind, after the first has gone or was killed.
+
+use anyhow::{Context, Result, ensure};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+use tests::bridge::Bridge;
+use tests::daemon::Daemon;
+use tests::packages::{ClientRoot, Device, Suite};
+use tests::program::succeed;
+
+const LIMIT: Duration = Duration::from_secs(900);
+
+struct Setup {
+    // In the order in which they end.
+    bridge: Bridge,
+    socket: PathBuf,
+    _folder: TempDir,
+    daemon: Daemon,
+    client: ClientRoot,
+}
+
+impl Setup {
+    fn new(options: &[&str]) -> Result<Self> {
+        let daemon = Daemon::start_poisoned(options)?;
+        let folder = tempfile::tempdir()?;
+        let socket = folder.path().join("vtest.sock");
+        let bridge = Bridge::listen(&socket, daemon.guest()?)?;
+        Ok(Self { bridge, socket, _folder: folder, daemon, client: ClientRoot::open(Suite::Testing)? })
+    }
+
+    fn residue(&self, arguments: &[&str]) -> Result<Command> {
+        let executable = Path::new(env!("CARGO_BIN_EXE_residue"));
+        let mut command = self.client.own(executable, Device::Venus(&self.socket))?;
+        command.args(arguments);
+        Ok(command)
+    }
+}
+
+/// Bytes found in memory, in workgroup memory, in workgroup memory of one's own, and behind the end of a buffer.
+fn found(output: &str) -> Result<[u64; 4]> {
+    let line = output.lines().find(|line| line.starts_with("residue: ")).context("no line of results")?;
+    let numbers = line.split([' ', ',']).filter_map(|word| word.parse().ok());
+    <[u64; 4]>::try_from(numbers.collect::<Vec<_>>()).ok().with_context(|| line.to_owned())
+}
+
+#[test]
+fn a_thousand_tenants_find_nothing_of_those_before() -> Result<()> {
+    let setup = Setup::new(&[])?;
+    let rounds = std::env::var("RESIDUE_ROUNDS").unwrap_or_else(|_| "500".into());
+    let output = succeed(setup.residue(&["--rounds", &rounds, "--mebibytes", "4"])?, LIMIT)?;
+    ensure!(found(&output)? == [0; 4], "{output}");
+    setup.daemon.wait_for_workers(0)?;
+    drop(setup.bridge);
+    Ok(())
+}
+
+#[test]
+fn tenants_find_nothing_of_those_that_were_killed() -> Result<()> {
+    let setup = Setup::new(&[])?;
+    for _ in 0..10 {
+        let mut first = setup.residue(&["--fill", "--mebibytes", "4"])?.stdout(Stdio::piped()).spawn()?;
+        let said = BufReader::new(first.stdout.take().context("stdout is piped")?).lines().next();
+        ensure!(said.transpose()?.as_deref() == Some("filled"));
+        first.kill()?;
+        first.wait()?;
+        let output = succeed(setup.residue(&["--look", "--rounds", "1", "--mebibytes", "4"])?, LIMIT)?;
+        ensure!(found(&output)? == [0; 4], "{output}");
+    }
+    Ok(())
+}
+
+/// The same program finds what is there when nobody takes it away. On a GPU that may be nothing.
+#[test]
+fn without_zeroing_there_is_something_to_find() -> Result<()> {
+    let setup = Setup::new(&["--zero-workgroup-memory", "off", "--robustness", "guest"])?;
+    let output = succeed(setup.residue(&["--rounds", "3", "--mebibytes", "4"])?, LIMIT)?;
+    let [memory, workgroup, own, outside] = found(&output)?;
+    let on_gpu = std::env::var_os("VHOST_USER_VULKAN_GPU").is_some();
+    ensure!(memory == 0 && (on_gpu || (workgroup > 0 && own > 0 && outside > 0)), "{output}");
+    Ok(())
+}
