@@ -12,6 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tests::daemon::{self, Daemon, eventually};
 use tests::daemon_process::{build_example, daemon_executable, launcher, workers};
 use tests::frontend::{Options, Session};
@@ -383,6 +384,33 @@ fn a_crash_is_told_with_its_signal() -> Result<()> {
     let guest = daemon.guest()?;
     let told = fatal_attempt(&daemon, &guest, "crash")?;
     ensure!(told.contains("its worker ended (signal: 11 (SIGSEGV)"), "{told}");
+    Ok(())
+}
+
+/// What the sandbox may add to the start of a worker.
+const START_COST_MAX: Duration = Duration::from_millis(20);
+
+#[test]
+fn a_sandboxed_worker_starts_hardly_later() -> Result<()> {
+    let daemons = [Daemon::start()?, Daemon::start_with(&["--sandbox=none"])?];
+    let guests = [daemons[0].guest()?, daemons[1].guest()?];
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..30 {
+        for (guest, times) in guests.iter().zip(&mut times) {
+            let started = Instant::now();
+            let context = guest.create_context("start")?;
+            // Passed by a worker that has loaded its driver.
+            guest.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE)?;
+            times.push(started.elapsed());
+            guest.destroy_context(context)?;
+        }
+    }
+    times.iter_mut().for_each(|times| times.sort_unstable());
+    let [strict, none] = &times;
+    println!("start of a worker: median {:?} with, {:?} without", strict[15], none[15]);
+    println!("undisturbed: {:?} with, {:?} without", strict[0], none[0]);
+    // The shortest of many is what it costs while the machine does nothing else.
+    ensure!(strict[0] <= none[0] + START_COST_MAX, "{:?} and {:?}", strict[0], none[0]);
     Ok(())
 }
 
