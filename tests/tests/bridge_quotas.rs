@@ -73,12 +73,12 @@ fn llama(setup: &Setup) -> Result<()> {
 }
 
 /// Runs a hog of one kind to its limit, with llama.cpp beside it; answers how much it got.
-fn hog_and_llama(setup: &Setup, kind: &str, llama: bool) -> Result<u32> {
+fn hog_and_llama(setup: &Setup, kind: &str, with_llama: bool) -> Result<u32> {
     let client = ClientRoot::open(Suite::Testing)?;
     let mut hog = Hog::start(&client, setup.socket(), kind)?;
     let (got, ending) = hog.got().with_context(|| kind.to_owned())?;
     println!("{kind}: {got}, {ending}");
-    if llama {
+    if with_llama {
         ensure!(!ending.contains("no limit"), "{kind} has no limit");
         llama(setup).with_context(|| format!("beside {kind}"))?;
     }
@@ -167,16 +167,16 @@ fn llama_without_enough_memory_ends_by_itself() -> Result<()> {
 #[test]
 fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
     let options =
-        ["--max-contexts", "32", "--max-resources", "400", "--ring-memory", "64MiB", "--max-rings", "16"];
+        ["--max-contexts", "32", "--max-resources", "2000", "--ring-memory", "512MiB", "--max-rings", "16"];
     let setup = Setup::on(Daemon::start_with(&options)?)?;
     let gpu = setup.guest();
     let contexts: Vec<_> = (0..40).map_while(|_| gpu.create_context("hog").ok()).collect();
     ensure!(contexts.len() == 28, "{} contexts", contexts.len());
     let hidden = |context, size| gpu.create_blob(context, BlobId(0), BlobFlags::empty(), size).ok();
-    let large = (0..100).map_while(|_| hidden(contexts[0], 1 << 20)).count();
-    ensure!(large == 56, "{large} MiB for rings");
-    let many = (0..500).map_while(|_| hidden(contexts[1], 4096)).count();
-    ensure!((290..350).contains(&many), "{many} resources");
+    let large = (0..100).map_while(|_| hidden(contexts[0], 8 << 20)).count();
+    ensure!(large == 56, "{large} times 8 MiB for rings");
+    let many = (0..2500).map_while(|_| hidden(contexts[1], 4096)).count();
+    ensure!((1650..1750).contains(&many), "{many} resources");
     let ringed = contexts[2];
     let rings = (0..20).map_while(|_| Ring::create(gpu, ringed, RingOptions::default()).ok());
     let rings: Vec<_> = rings.collect();
@@ -196,7 +196,7 @@ fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
 /// Mesa 26.2 keeps fences in the guest, where no error can be told: what cannot run ends the program, and never looks right.
 #[test]
 fn nobody_takes_work_that_was_not_done_for_done() -> Result<()> {
-    let setup = Setup::on(Daemon::start_with(&["--host-memory", "64MiB"])?)?;
+    let setup = Setup::on(Daemon::start_with(&["--host-memory", "512MiB"])?)?;
     let client = ClientRoot::open(Suite::Unstable)?;
     let mut hog = Hog::start(&client, setup.socket(), "memory")?;
     ensure!(hog.got()?.1.contains("ERROR_"), "a map says nothing");
