@@ -276,6 +276,9 @@ const MANIFESTS: &[&str] = &[
     "VK_ADD_LAYER_PATH",
     "VK_IMPLICIT_LAYER_PATH",
     "VK_ADD_IMPLICIT_LAYER_PATH",
+    // EGL's, through which NVIDIA's driver finds its devices where there is no display.
+    "__EGL_VENDOR_LIBRARY_FILENAMES",
+    "__EGL_VENDOR_LIBRARY_DIRS",
 ];
 /// Where drivers install theirs.
 const DRIVER_FOLDERS: &[&str] =
