@@ -111,10 +111,8 @@ impl Rig {
             Says::Exported(resource) => {
                 let resource_id = ResourceId::from(*resource);
                 if let Some((size, _)) = self.device.pending_export(ctx_id, resource_id) {
-                    let pieces = (0..=MEMORIES).map(MemoryId);
-                    let memory = pieces
-                        .filter(|memory| self.device.held_piece(ctx_id, *memory) >= Some(size))
-                        .next_back();
+                    let mut pieces = (0..=MEMORIES).map(MemoryId);
+                    let memory = pieces.rfind(|memory| self.device.held_piece(ctx_id, *memory) >= Some(size));
                     self.world.exported(ctx_id, resource_id, size);
                     self.device.blob_exported(resource_id, MapCache::Cached, memory, &mut self.world);
                 }
