@@ -84,6 +84,8 @@ pub struct ContextLimits {
     pub objects: usize,
     /// Bytes of shaders held, and of whatever else the objects alive were described with. Default 512 MiB.
     pub shader_bytes: u64,
+    /// Destroyed objects that commands and submissions still use. Default 65 536.
+    pub retired: usize,
     /// Rings alive at once; each costs a thread. Default 256.
     pub rings: usize,
     /// Bytes of one command, streams included. Default 256 MiB.
@@ -135,6 +137,7 @@ impl Default for ContextLimits {
             host_memory: u64::MAX,
             objects: 1 << 20,
             shader_bytes: 512 << 20,
+            retired: 1 << 16,
             rings: 256,
             command_bytes: 256 << 20,
             arena_bytes: 256 << 20,

@@ -9,6 +9,7 @@ use super::device::Device;
 use super::error::Fault;
 use super::lower::raise_pointer;
 use super::memory;
+use super::validity::buffers;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
 
@@ -38,9 +39,12 @@ pub fn create_buffer<'a>(
     let Some(info) = c.p_create_info else {
         return Err(Fault::lost("vkCreateBuffer without a description"));
     };
-    let info = described(call, &device, info);
-    let lowered = info.and_then(|info| call.lowering().pointer(Some(&info)));
-    let lowered = match lowered {
+    let checked = buffers::of_buffer(info);
+    let lowered = checked.and_then(|state| {
+        let info = described(call, &device, info)?;
+        Ok((state, call.lowering().pointer(Some(&info))?))
+    });
+    let (state, lowered) = match lowered {
         Err(Fault::Failed(result)) => {
             call.not_created(c.p_buffer, result)?;
             return Ok(c.failed(venus::VkResult(result)));
@@ -51,7 +55,7 @@ pub fn create_buffer<'a>(
     let mut raw = 0u64;
     // SAFETY: the device is live, `lowered` and its chain live in the arena.
     let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
-    call.created(c.p_buffer, raw, &device, result)?;
+    call.bind(c.p_buffer, raw, &device, result, state)?;
     Ok(venus::CreateBufferReply { result: venus::VkResult(result), p_buffer: c.p_buffer })
 }
 

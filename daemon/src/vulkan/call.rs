@@ -1,9 +1,9 @@
 //! One command on its way to the driver: what generated and hand-written executors share.
 
 use super::cancel::Cancel;
-use super::command_pool::Recording;
+use super::command_buffer::CommandBuffer;
 use super::device::Device;
-use super::error::{ContextLost, Fault};
+use super::error::{ContextLost, Fault, INVALID};
 use super::instance::Instance;
 use super::lower::Lowering;
 use super::memory::ResourceMemory;
@@ -11,9 +11,12 @@ use super::objects::{Handle, Object, State, Unplaced};
 use super::physical_device::PhysicalDevice;
 use super::queue::Queue;
 use super::renderer::Renderer;
+use super::submission::Number;
+use super::usage::{Usage, Uses};
 use ash::vk;
 use protocol::cursor::Arena;
 use protocol::venus::generated as venus;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// A command being executed.
@@ -28,6 +31,8 @@ pub struct Call<'a> {
     pub cancel: &'a Cancel,
     /// The guest waits for the result.
     pub heard: bool,
+    /// The device that the command is for, once it was looked up; everything else it names must be of this device.
+    pub owner: Cell<Option<*const Device>>,
 }
 
 /// Turns a legal failure into the reply that tells it.
@@ -61,7 +66,12 @@ impl<'a> Call<'a> {
     /// Locks the object table for reading, to lower parameters. Never held across a driver call.
     pub fn lowering(&self) -> Lowering<'a> {
         let (objects, memory) = (self.renderer.objects.read(), self.renderer.gpu.memory);
-        Lowering { objects, arena: self.arena, memory }
+        Lowering { objects, arena: self.arena, memory, owner: self.owner.get(), uses: None }
+    }
+
+    /// The same for a recorded command: what it names goes into `uses`.
+    pub fn recording<'u>(&'u self, uses: &'u Uses) -> Lowering<'u> {
+        Lowering { uses: Some(uses), ..self.lowering() }
     }
 
     /// The device memory behind a resource that the context sees.
@@ -89,26 +99,32 @@ impl<'a> Call<'a> {
     /// The device an id names.
     pub fn device(&self, id: venus::Device) -> Result<Arc<Device>, Fault> {
         match &self.renderer.objects.read().get(id)?.state {
-            State::Device(device) => Ok(device.clone()),
+            State::Device(device) => {
+                self.owner.set(Some(Arc::as_ptr(device)));
+                Ok(device.clone())
+            }
             _ => Err(inconsistent()),
         }
     }
 
     /// The queue an id names.
     pub fn queue(&self, id: venus::Queue) -> Result<Arc<Queue>, Fault> {
-        match &self.renderer.objects.read().get(id)?.state {
+        let objects = self.renderer.objects.read();
+        let object = objects.get(id)?;
+        self.owner.set(object.device.as_ref().map(Arc::as_ptr));
+        match &object.state {
             State::Queue(queue) => Ok(queue.clone()),
             _ => Err(inconsistent()),
         }
     }
 
-    /// The command buffer an id names, and its device. Recording into a spoilt one is skipped.
-    pub fn command_buffer(&self, id: venus::CommandBuffer) -> Result<(u64, Arc<Device>), Fault> {
-        let objects = self.renderer.objects.read();
-        let object = objects.get(id)?;
-        match (&object.state, &object.device) {
-            (State::Pooled(Recording::Spoilt(result)), _) => Err(Fault::Failed(*result)),
-            (_, Some(device)) => Ok((object.raw, device.clone())),
+    /// The command buffer an id names.
+    pub fn command_buffer(&self, id: venus::CommandBuffer) -> Result<Arc<CommandBuffer>, Fault> {
+        match &self.renderer.objects.read().get(id)?.state {
+            State::CommandBuffer(command_buffer) => {
+                self.owner.set(Some(Arc::as_ptr(&command_buffer.device)));
+                Ok(command_buffer.clone())
+            }
             _ => Err(inconsistent()),
         }
     }
@@ -122,7 +138,7 @@ impl<'a> Call<'a> {
         device: &Arc<Device>,
         result: i32,
     ) -> Result<(), Fault> {
-        self.bind(id, raw, device, result, State::Plain)
+        self.bind(id, raw, device, result, State::Plain).map(drop)
     }
 
     /// Like [`Self::created`], with state of its own.
@@ -133,15 +149,18 @@ impl<'a> Call<'a> {
         device: &Arc<Device>,
         result: i32,
         state: State,
-    ) -> Result<(), Fault> {
+    ) -> Result<Arc<Usage>, Fault> {
         let Some(id) = id else { return Err(Fault::lost("an object was created without an id")) };
+        let usage = Arc::new(Usage::default());
         if result < 0 {
-            return Ok(self.not_created(Some(id), result)?);
+            self.not_created(Some(id), result)?;
+            return Ok(usage);
         }
+        let (device_of, created_by) = (Some(device.clone()), self.bytes.into());
         let object =
-            Object { kind: H::KIND, raw, device: Some(device.clone()), state, created_by: self.bytes.into() };
+            Object { kind: H::KIND, raw, device: device_of, state, usage: usage.clone(), created_by };
         match self.renderer.objects.insert(id.id(), object) {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(usage),
             Err(Unplaced::Lost(lost)) => Err(lost.into()),
             Err(Unplaced::Full(limit, object)) => {
                 self.renderer.allowance.reached(limit);
@@ -168,19 +187,38 @@ impl<'a> Call<'a> {
         ids.iter().try_for_each(|id| self.not_created(Some(id), result))
     }
 
-    /// Removes an object to destroy it; none if there is nothing to destroy.
-    pub fn take<H: Handle>(&self, id: H) -> Result<Option<u64>, Fault> {
-        Ok(self.renderer.objects.remove(id)?.map(|object| object.raw))
+    /// Destroys what was taken out of the table: once no command and no submission can use it any more.
+    pub fn destroy(&self, object: Object) -> Result<(), ContextLost> {
+        self.renderer.retired.destroy(object)
     }
 
-    /// Marks a command buffer that names a tombstone: it must never reach the driver's queue.
+    /// Takes an object out of the table and destroys it.
+    pub fn take<H: Handle>(&self, id: H) -> Result<(), Fault> {
+        if let Some(object) = self.renderer.objects.remove(id)? {
+            self.destroy(object)?;
+        }
+        Ok(())
+    }
+
+    /// Waits a moment until a submission has completed: a guest may learn of it before the host's fence is signalled.
+    pub fn await_submission(&self, device: &Device, submission: Number) -> Result<(), Fault> {
+        match device.wait_for(submission, self.cancel) {
+            true => Ok(()),
+            false => Err(Fault::invalid("it is in use by a pending submission")),
+        }
+    }
+
+    /// Marks a command buffer that names a tombstone: it must never reach the driver's queue. What breaks valid usage is only
+    /// left out.
     pub fn spoil(&self, id: venus::CommandBuffer, result: i32) {
+        if result == INVALID {
+            return;
+        }
         // A command buffer that does not exist has nothing to spoil: it was reported when it was looked up.
-        let _ = self.renderer.objects.update(id, |object| {
-            if let State::Pooled(recording) = &mut object.state {
-                *recording = Recording::Spoilt(result);
-            }
-        });
+        let Ok(command_buffer) = self.command_buffer(id) else { return };
+        if let Ok(recording) = command_buffer.pool.lock().find(&command_buffer) {
+            recording.state.spoilt = Some(result);
+        }
     }
 }
 

@@ -1,25 +1,11 @@
-//! Command pools and their command buffers.
-//!
-//! A command buffer that names an object whose creation failed is *spoilt*: the rest of its recording is skipped and it never
-//! reaches a queue. Beginning or resetting it heals it.
+//! Command pools: what is allocated from them lives no longer than they do.
 
-use super::call::Call;
+use super::call::{Call, inconsistent};
+use super::command_buffer::{CommandBuffer, CommandPool};
 use super::error::Fault;
-use super::loss::Told;
-use super::objects::{Handle, Object, State};
-use ash::vk;
+use super::objects::State;
 use protocol::venus::generated as venus;
-
-/// How the recording of a command buffer stands, or the writing of a descriptor set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recording {
-    /// Everything recorded so far reached the driver.
-    Sound,
-    /// As before, and it stores `VK_SUCCESS` where the guest may look for the result of a fence.
-    Telling(Told),
-    /// A command named a tombstone with this `VkResult`.
-    Spoilt(i32),
-}
+use std::sync::Arc;
 
 /// `vkCreateCommandPool`.
 pub fn create_command_pool<'a>(
@@ -27,6 +13,14 @@ pub fn create_command_pool<'a>(
     c: &venus::CreateCommandPool<'a>,
 ) -> Result<venus::CreateCommandPoolReply<'a>, Fault> {
     let device = call.device(c.device)?;
+    let Some(info) = c.p_create_info else {
+        return Err(Fault::lost("vkCreateCommandPool without a description"));
+    };
+    if !device.has_family(info.queue_family_index) {
+        let result = Fault::refused("a command pool for a queue family that the device has no queue of");
+        call.not_created(c.p_command_pool, result)?;
+        return Ok(c.failed(venus::VkResult(result)));
+    }
     let info = call.lowering().pointer(c.p_create_info)?;
     let Some(function) = device.table.create_command_pool else {
         return Err(Fault::missing("vkCreateCommandPool"));
@@ -34,8 +28,19 @@ pub fn create_command_pool<'a>(
     let mut raw = 0u64;
     // SAFETY: the device is live, `info` and its chain live in the arena.
     let result = unsafe { function(device.raw(), info, std::ptr::null(), &raw mut raw) };
-    call.bind(c.p_command_pool, raw, &device, result, State::Pool(Vec::new()))?;
+    let state = State::CommandPool(Arc::new(CommandPool::new(raw)));
+    call.bind(c.p_command_pool, raw, &device, result, state)?;
     Ok(venus::CreateCommandPoolReply { result: venus::VkResult(result), p_command_pool: c.p_command_pool })
+}
+
+/// The pool that an id names.
+fn pool(call: &Call<'_>, id: venus::CommandPool) -> Result<Arc<CommandPool>, Fault> {
+    let l = call.lowering();
+    l.handle(id)?;
+    match &l.objects.get(id)?.state {
+        State::CommandPool(pool) => Ok(pool.clone()),
+        _ => Err(inconsistent()),
+    }
 }
 
 /// `vkDestroyCommandPool`.
@@ -43,58 +48,16 @@ pub fn destroy_command_pool(
     call: &Call<'_>,
     c: &venus::DestroyCommandPool,
 ) -> Result<venus::DestroyCommandPoolReply, Fault> {
-    destroy_pool(call, c.command_pool)?;
+    let Some(object) = call.renderer.objects.remove(c.command_pool)? else {
+        return Ok(venus::DestroyCommandPoolReply {});
+    };
+    if let State::CommandPool(pool) = &object.state {
+        let mut recordings = pool.lock();
+        object.usage.submit(recordings.last_submission());
+        call.renderer.objects.forget(recordings.close().map(|recording| recording.id));
+    }
+    call.destroy(object)?;
     Ok(venus::DestroyCommandPoolReply {})
-}
-
-/// Destroys a pool and forgets what was allocated from it.
-pub fn destroy_pool<H: Handle>(call: &Call<'_>, pool: H) -> Result<(), Fault> {
-    if let Some(Object { kind, raw, device: Some(device), state: State::Pool(children), .. }) =
-        call.renderer.objects.remove(pool)?
-    {
-        call.renderer.objects.forget(children);
-        // SAFETY: the pool was taken out of the table; a guest that still uses it breaks its own context.
-        unsafe { device.destroy(kind, raw) };
-    }
-    Ok(())
-}
-
-/// Binds ids to what was allocated from a pool.
-pub fn bind_children<H: Handle>(
-    call: &Call<'_>,
-    device: &std::sync::Arc<super::device::Device>,
-    pool: impl Handle,
-    ids: &[H],
-    raws: &[u64],
-) -> Result<(), Fault> {
-    let mut bound = Ok(());
-    for (id, raw) in ids.iter().zip(raws) {
-        match call.bind(Some(id), *raw, device, 0, State::Pooled(Recording::Sound)) {
-            Err(Fault::Failed(result)) => bound = Err(Fault::Failed(result)),
-            other => other?,
-        }
-    }
-    call.renderer.objects.update(pool, |object| {
-        if let State::Pool(children) = &mut object.state {
-            children.extend(ids.iter().map(|id| id.id()));
-        }
-    })?;
-    bound
-}
-
-/// Takes ids out of a pool and the table; 0 and tombstones are skipped. Returns the host's handles.
-pub fn take_children<H: Handle>(call: &Call<'_>, pool: impl Handle, ids: &[H]) -> Result<Vec<u64>, Fault> {
-    let mut raws = Vec::new();
-    for id in ids {
-        raws.extend(call.take(*id)?);
-    }
-    let gone: rustc_hash::FxHashSet<u64> = ids.iter().map(|id| id.id()).collect();
-    call.renderer.objects.update(pool, |object| {
-        if let State::Pool(children) = &mut object.state {
-            children.retain(|child| !gone.contains(child));
-        }
-    })?;
-    Ok(raws)
 }
 
 /// `vkAllocateCommandBuffers`.
@@ -106,44 +69,75 @@ pub fn allocate_command_buffers<'a>(
     let (Some(info), Some(ids)) = (c.p_allocate_info, c.p_command_buffers) else {
         return Err(Fault::lost("vkAllocateCommandBuffers without ids"));
     };
-    let lowered = match call.lowering().pointer(Some(info)) {
+    let found =
+        pool(call, info.command_pool).and_then(|pool| Ok((pool, call.lowering().pointer(Some(info))?)));
+    let (pool, lowered) = match found {
         Err(Fault::Failed(result)) => {
             call.none_created(ids, result)?;
             return Ok(c.failed(venus::VkResult(result)));
         }
-        lowered => lowered?,
+        found => found?,
     };
     let raws = call.arena.slice_try_fill(ids.len(), |_| Ok::<_, Fault>(0u64))?;
     let Some(function) = device.table.allocate_command_buffers else {
         return Err(Fault::missing("vkAllocateCommandBuffers"));
     };
-    // SAFETY: the device is live, `info` lives in the arena, and the decoder checked that there are as many ids as it asks for.
+    let mut recordings = pool.lock_alive()?;
+    // SAFETY: device and pool are live, the pool is locked, `lowered` lives in the arena, and the decoder checked that there are as
+    // many ids as it asks for.
     let result = unsafe { function(device.raw(), lowered, raws.as_mut_ptr()) };
     if result < 0 {
         call.none_created(ids, result)?;
         return Ok(c.failed(venus::VkResult(result)));
     }
-    bind_children(call, &device, info.command_pool, ids, raws)?;
+    let secondary = info.level == venus::CommandBufferLevel::SECONDARY;
+    let mut bound = Ok(());
+    for (id, raw) in ids.iter().zip(&*raws) {
+        let command_buffer = CommandBuffer { raw: *raw, device: device.clone(), pool: pool.clone() };
+        let state = State::CommandBuffer(Arc::new(command_buffer));
+        let usage = match call.bind(Some(id), *raw, &device, 0, state) {
+            Err(Fault::Failed(result)) => {
+                bound = Err(Fault::Failed(result));
+                continue;
+            }
+            usage => usage?,
+        };
+        recordings.add(*raw, id.0, usage, secondary, device.physical.limits.max_compute_work_group_count);
+    }
+    bound?;
     Ok(venus::AllocateCommandBuffersReply {
         result: venus::VkResult(result),
         p_command_buffers: c.p_command_buffers,
     })
 }
 
-/// `vkFreeCommandBuffers`.
+/// `vkFreeCommandBuffers`: 0, tombstones, and command buffers of another pool are skipped.
 pub fn free_command_buffers<'a>(
     call: &Call<'a>,
     c: &venus::FreeCommandBuffers<'a>,
 ) -> Result<venus::FreeCommandBuffersReply, Fault> {
     let device = call.device(c.device)?;
-    let pool = call.lowering().handle(c.command_pool)?;
-    let raws = take_children(call, c.command_pool, c.p_command_buffers.unwrap_or(&[]))?;
     let Some(function) = device.table.free_command_buffers else {
         return Err(Fault::missing("vkFreeCommandBuffers"));
     };
-    if !raws.is_empty() {
-        // SAFETY: device, pool and command buffers are live; the latter were taken out of the table.
-        unsafe { function(device.raw(), pool, raws.len() as u32, raws.as_ptr()) };
+    let pool = pool(call, c.command_pool)?;
+    let mut recordings = pool.lock_alive()?;
+    let mut patient = true;
+    for id in c.p_command_buffers.unwrap_or(&[]) {
+        let Some(object) = call.renderer.objects.remove(*id)? else { continue };
+        let State::CommandBuffer(command_buffer) = &object.state else { return Err(inconsistent()) };
+        if !Arc::ptr_eq(&command_buffer.pool, &pool) {
+            // It ends with its own pool.
+            log::debug!("a command buffer is freed from a pool that it is not of");
+            continue;
+        }
+        recordings.remove(object.raw);
+        patient = patient && call.await_submission(&device, object.usage.last()).is_ok();
+        // One that stays pending ends with the pool.
+        if patient || device.completed(object.usage.last()) {
+            // SAFETY: device, pool and command buffer are live, the pool is locked, and nobody can name the command buffer any more.
+            unsafe { function(device.raw(), pool.raw, 1, &raw const object.raw) };
+        }
     }
     Ok(venus::FreeCommandBuffersReply {})
 }
@@ -154,77 +148,32 @@ pub fn reset_command_pool(
     c: &venus::ResetCommandPool,
 ) -> Result<venus::ResetCommandPoolReply, Fault> {
     let device = call.device(c.device)?;
-    let pool = call.lowering().handle(c.command_pool)?;
-    let children = call.renderer.objects.update(c.command_pool, |object| match &object.state {
-        State::Pool(children) => children.clone(),
-        _ => Vec::new(),
-    })?;
-    for child in children {
-        heal(call, venus::CommandBuffer(child))?;
+    let pool = pool(call, c.command_pool)?;
+    let mut recordings = pool.lock_alive()?;
+    call.await_submission(&device, recordings.last_submission())?;
+    for recording in recordings.iter_mut() {
+        recording.restart(call)?;
     }
     let Some(function) = device.table.reset_command_pool else {
         return Err(Fault::missing("vkResetCommandPool"));
     };
-    // SAFETY: device and pool are live.
-    let result = unsafe { function(device.raw(), pool, c.flags.0) };
+    // SAFETY: device and pool are live, nothing of the pool is pending, and it is locked.
+    let result = unsafe { function(device.raw(), pool.raw, c.flags.0) };
     Ok(venus::ResetCommandPoolReply { result: venus::VkResult(result) })
 }
 
-/// `vkBeginCommandBuffer`.
-pub fn begin_command_buffer<'a>(
-    call: &Call<'a>,
-    c: &venus::BeginCommandBuffer<'a>,
-) -> Result<venus::BeginCommandBufferReply, Fault> {
-    heal(call, c.command_buffer)?;
-    let (raw, device) = call.command_buffer(c.command_buffer)?;
-    let info = call.lowering().pointer(c.p_begin_info)?;
-    let Some(function) = device.table.begin_command_buffer else {
-        return Err(Fault::missing("vkBeginCommandBuffer"));
-    };
-    // SAFETY: the command buffer is live, `info` and what it points to live in the arena.
-    let result = unsafe { function(raw, info) };
-    Ok(venus::BeginCommandBufferReply { result: venus::VkResult(result) })
-}
-
-/// `vkResetCommandBuffer`.
-pub fn reset_command_buffer(
+/// `vkTrimCommandPool`.
+pub fn trim_command_pool(
     call: &Call<'_>,
-    c: &venus::ResetCommandBuffer,
-) -> Result<venus::ResetCommandBufferReply, Fault> {
-    heal(call, c.command_buffer)?;
-    let (raw, device) = call.command_buffer(c.command_buffer)?;
-    let Some(function) = device.table.reset_command_buffer else {
-        return Err(Fault::missing("vkResetCommandBuffer"));
+    c: &venus::TrimCommandPool,
+) -> Result<venus::TrimCommandPoolReply, Fault> {
+    let device = call.device(c.device)?;
+    let pool = pool(call, c.command_pool)?;
+    let _recordings = pool.lock_alive()?;
+    let Some(function) = device.table.trim_command_pool else {
+        return Err(Fault::missing("vkTrimCommandPool"));
     };
-    // SAFETY: the command buffer is live.
-    let result = unsafe { function(raw, c.flags.0) };
-    Ok(venus::ResetCommandBufferReply { result: venus::VkResult(result) })
-}
-
-/// `vkCmdFillBuffer`: noted if it may be what Mesa before 26.2 makes for each fence.
-pub fn cmd_fill_buffer(
-    call: &Call<'_>,
-    c: &venus::CmdFillBuffer,
-) -> Result<venus::CmdFillBufferReply, Fault> {
-    let (raw, device) = call.command_buffer(c.command_buffer)?;
-    let buffer = call.lowering().handle(c.dst_buffer)?;
-    let Some(function) = device.table.cmd_fill_buffer else { return Err(Fault::missing("vkCmdFillBuffer")) };
-    // SAFETY: command buffer and buffer are live.
-    unsafe { function(raw, buffer, c.dst_offset, c.size, c.data) };
-    if (c.size, c.data) == (4, vk::Result::SUCCESS.as_raw() as u32) {
-        call.renderer.objects.update(c.command_buffer, |object| {
-            if let State::Pooled(recording) = &mut object.state {
-                *recording = Recording::Telling((buffer, c.dst_offset));
-            }
-        })?;
-    }
-    Ok(venus::CmdFillBufferReply {})
-}
-
-fn heal(call: &Call<'_>, command_buffer: venus::CommandBuffer) -> Result<(), Fault> {
-    call.renderer.objects.update(command_buffer, |object| {
-        if let State::Pooled(recording) = &mut object.state {
-            *recording = Recording::Sound;
-        }
-    })
+    // SAFETY: device and pool are live, and the pool is locked.
+    unsafe { function(device.raw(), pool.raw, c.flags.0) };
+    Ok(venus::TrimCommandPoolReply {})
 }

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// A logical device of a guest.
 pub struct Device {
@@ -44,6 +45,10 @@ pub struct Device {
     pub queues: Mutex<Vec<Arc<Queue>>>,
     /// How a guest hears that it is lost.
     pub notices: Mutex<Notices>,
+    /// The host's queues, each behind one lock however many ids it has.
+    handles: Mutex<Vec<(vk::Queue, Arc<Mutex<vk::Queue>>)>>,
+    /// How many submissions there were.
+    pub numbers: AtomicU64,
     /// Queues that were created with the device.
     created: Vec<CreatedQueues>,
 }
@@ -90,7 +95,22 @@ impl Device {
         let memory = BackEnd::new(&physical, &ash);
         let cleaner = physical.gpu.protection.zero_memory.then(|| Cleaner::new(&physical, &ash, spare));
         let (markers, queues, notices) = (Markers::default(), Mutex::default(), Mutex::default());
-        Self { ash, table, host_copy, memory, markers, shaders, cleaner, queues, notices, created, physical }
+        let (handles, numbers) = (Mutex::default(), AtomicU64::new(0));
+        Self {
+            ash,
+            table,
+            host_copy,
+            memory,
+            markers,
+            shaders,
+            cleaner,
+            queues,
+            notices,
+            handles,
+            numbers,
+            created,
+            physical,
+        }
     }
 
     /// The handle as a number.
@@ -109,7 +129,8 @@ impl Device {
                 match kind {
                     // SAFETY: the caller's promise.
                     $(venus::ObjectType::$kind => unsafe { self.ash.$function(vk::Handle::from_raw(raw), None) },)*
-                    // Queues belong to the device; command buffers and descriptor sets go with their pools.
+                    // Queues belong to the device; command buffers and descriptor sets go with their pools, layouts with their last
+                    // user.
                     _ => {}
                 }
             };
@@ -119,8 +140,6 @@ impl Device {
             DESCRIPTOR_POOL => destroy_descriptor_pool,
             PIPELINE => destroy_pipeline,
             PIPELINE_CACHE => destroy_pipeline_cache,
-            PIPELINE_LAYOUT => destroy_pipeline_layout,
-            DESCRIPTOR_SET_LAYOUT => destroy_descriptor_set_layout,
             SHADER_MODULE => destroy_shader_module,
             BUFFER_VIEW => destroy_buffer_view,
             FRAMEBUFFER => destroy_framebuffer,
@@ -138,8 +157,41 @@ impl Device {
         }
     }
 
-    /// Ends the device: waits for its queues, then destroys `objects`, which are all it owns.
-    pub fn destroy_with(&self, mut objects: Vec<Object>) {
+    /// Destroys a layout of this device.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a live layout of this kind and device that is in no use.
+    pub unsafe fn destroy_layout(&self, kind: venus::ObjectType, raw: u64) {
+        let (set, pipeline) = (vk::DescriptorSetLayout::from_raw(raw), vk::PipelineLayout::from_raw(raw));
+        match kind {
+            // SAFETY: the caller's promise.
+            venus::ObjectType::DESCRIPTOR_SET_LAYOUT => unsafe {
+                self.ash.destroy_descriptor_set_layout(set, None);
+            },
+            // SAFETY: the caller's promise.
+            _ => unsafe { self.ash.destroy_pipeline_layout(pipeline, None) },
+        }
+    }
+
+    /// The lock of a queue of the host, the same for all ids that name it.
+    pub fn handle_of(&self, raw: vk::Queue) -> Arc<Mutex<vk::Queue>> {
+        let mut handles = self.handles.lock();
+        let known = handles.iter().find(|(of, _)| *of == raw).map(|(_, handle)| handle.clone());
+        known.unwrap_or_else(|| {
+            let handle = Arc::new(Mutex::new(raw));
+            handles.push((raw, handle.clone()));
+            handle
+        })
+    }
+
+    /// Whether it was created with queues of a family.
+    pub fn has_family(&self, family: u32) -> bool {
+        self.created.iter().any(|created| created.family == family)
+    }
+
+    /// Waits until the device is idle and answers `objects`, which are all it owns, in an order in which they can be destroyed.
+    pub fn end(&self, mut objects: Vec<Object>) -> Vec<Object> {
         let queues = std::mem::take(&mut *self.queues.lock());
         queues.iter().for_each(|queue| queue.close());
         // SAFETY: the device is live. A lost device answers with an error, which changes nothing.
@@ -148,10 +200,7 @@ impl Device {
         self.markers.destroy(&self.ash);
         destroy_notices(&self.ash, &self.notices);
         objects.sort_by_key(|object| destruction_rank(object.kind));
-        for object in &objects {
-            // SAFETY: the object was taken out of the table, its device is idle, and users go before what they use.
-            unsafe { self.destroy(object.kind, object.raw) };
-        }
+        objects
     }
 }
 
@@ -167,8 +216,7 @@ fn destruction_rank(kind: venus::ObjectType) -> u8 {
     match kind {
         venus::ObjectType::COMMAND_POOL | venus::ObjectType::DESCRIPTOR_POOL => 0,
         venus::ObjectType::PIPELINE => 1,
-        venus::ObjectType::PIPELINE_LAYOUT => 2,
-        venus::ObjectType::DESCRIPTOR_SET_LAYOUT | venus::ObjectType::FRAMEBUFFER => 3,
+        venus::ObjectType::FRAMEBUFFER => 3,
         venus::ObjectType::BUFFER_VIEW | venus::ObjectType::IMAGE_VIEW => 4,
         venus::ObjectType::SAMPLER => 5,
         venus::ObjectType::SAMPLER_YCBCR_CONVERSION => 6,
@@ -198,6 +246,7 @@ pub fn create_device<'a>(
         raw: device.raw(),
         device: None,
         state: State::Device(device),
+        usage: Arc::default(),
         created_by: call.bytes.into(),
     };
     call.renderer.objects.insert(id.id(), object).map_err(ContextLost::from)?;
@@ -321,7 +370,7 @@ pub fn destroy_device(call: &Call<'_>, c: &venus::DestroyDevice) -> Result<venus
         wait_until_idle(&device, call.cancel)?;
     }
     if let Some(Object { state: State::Device(device), .. }) = call.renderer.objects.remove(c.device)? {
-        call.renderer.destroy_device(&device);
+        call.renderer.destroy_device(&device)?;
     }
     Ok(venus::DestroyDeviceReply {})
 }

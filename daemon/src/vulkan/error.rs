@@ -22,6 +22,9 @@ impl ContextLost {
     }
 }
 
+/// `VK_ERROR_VALIDATION_FAILED`.
+pub const INVALID: i32 = ash::vk::Result::ERROR_VALIDATION_FAILED_EXT.as_raw();
+
 /// Why one command was not executed.
 #[derive(Clone, Debug)]
 pub enum Fault {
@@ -35,6 +38,18 @@ impl Fault {
     /// The host's driver has no such function although only what it has was offered.
     pub fn missing(command: &str) -> Self {
         Self::lost(format!("{command} is not offered by this device"))
+    }
+
+    /// It breaks valid usage in a way that could corrupt this process: not executed, and answered with an error if it has an answer.
+    /// Programs live on with that, as many do natively.
+    pub fn invalid(rule: &'static str) -> Self {
+        Self::Failed(Self::refused(rule))
+    }
+
+    /// The result of [`Self::invalid`], for a creation that leaves a tombstone.
+    pub fn refused(rule: &'static str) -> i32 {
+        log::debug!("refused, for it breaks valid usage: {rule}");
+        INVALID
     }
 
     /// The stream is wrong, in words.

@@ -37,12 +37,17 @@ impl HostCopy {
 
 /// One region of a copy, whichever way it goes.
 #[derive(Clone, Copy)]
-struct Region {
-    flags: venus::HostImageCopyFlags,
-    row_length: u32,
-    image_height: u32,
-    subresource: venus::ImageSubresourceLayers,
-    extent: venus::Extent3D,
+pub struct Region {
+    /// Whether texels are taken as they lie in the image.
+    pub flags: venus::HostImageCopyFlags,
+    /// Texels from row to row, or 0.
+    pub row_length: u32,
+    /// Rows from layer to layer, or 0.
+    pub image_height: u32,
+    /// Level and layers of the image.
+    pub subresource: venus::ImageSubresourceLayers,
+    /// Texels.
+    pub extent: venus::Extent3D,
 }
 
 /// The image of a copy.
@@ -107,7 +112,7 @@ impl Image {
 
 /// Bytes of memory that a region of texels spans (Vulkan, "Copying Data Between Buffers and Images"); none if they cannot be
 /// counted. For formats of several planes or aspects this is that of all, which is no less than that of one.
-fn region_bytes(block: FormatBlock, region: &Region, layers: u64) -> Option<u64> {
+pub fn region_bytes(block: FormatBlock, region: &Region, layers: u64) -> Option<u64> {
     let venus::Extent3D { width, height, depth } = region.extent;
     let blocks = |texels: u32, at: usize| u64::from(texels.div_ceil(block.extent[at].max(1)));
     let slices = layers.checked_mul(blocks(depth, 2))?;

@@ -131,6 +131,7 @@ pub fn create_instance<'a>(
         raw: instance.raw(),
         device: None,
         state: State::Instance(instance),
+        usage: Arc::default(),
         created_by: call.bytes.into(),
     };
     call.renderer.objects.insert(id.id(), object).map_err(ContextLost::from)?;
@@ -183,6 +184,7 @@ fn bind_physical_device(
         raw: physical.raw(),
         device: None,
         state: State::PhysicalDevice(Arc::new(physical)),
+        usage: Arc::default(),
         created_by: call.bytes.into(),
     };
     call.renderer.objects.insert(id.id(), object).map_err(ContextLost::from)?;

@@ -7,11 +7,10 @@
 //! counters know no errors. Later Mesa keeps fences in the guest, where nothing can be told: its context ends.
 
 use super::call::Call;
-use super::command_pool::Recording;
+use super::command_buffer;
 use super::device::Device;
 use super::error::Fault;
 use super::generated::sys;
-use super::objects::State;
 use super::queue::Queue;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
@@ -115,18 +114,10 @@ fn kept(
 ) -> Result<Vec<u64>, Fault> {
     let mut kept = Vec::new();
     for id in buffers {
-        let found = match call.renderer.objects.read().get(id) {
-            Ok(object) => match object.state {
-                State::Pooled(recording) => Some((object.raw, recording)),
-                _ => None,
-            },
-            Err(Fault::Failed(_)) => None,
-            Err(lost) => return Err(lost),
-        };
-        match found {
-            Some((raw, Recording::Sound)) => kept.push(raw),
-            Some((_, Recording::Telling(told))) => kept.push(notice(device, queue.family, told)?.as_raw()),
-            Some((_, Recording::Spoilt(_))) | None => {}
+        match command_buffer::runs(call, id)? {
+            Some((raw, None)) => kept.push(raw),
+            Some((_, Some(told))) => kept.push(notice(device, queue.family, told)?.as_raw()),
+            None => {}
         }
     }
     Ok(kept)

@@ -6,16 +6,19 @@
 //! Invariant behind the `unsafe` blocks: a C struct with an `s_type` was written by [`Lowering::linked`] or
 //! [`Lowering::out_pointer`] from the value it is raised against, and drivers never change `s_type` or `p_next`.
 
+use super::device::Device;
 use super::error::Fault;
 use super::generated::{lower_chain_struct, raise_chain_struct};
 use super::memory::external;
 use super::objects::{Handle, Table};
+use super::usage::Uses;
 use crate::config::MemoryBackEnd;
 use parking_lot::RwLockReadGuard;
 use protocol::cursor::Arena;
 use protocol::venus::chain::Chain;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
+use std::sync::Arc;
 
 /// A decoded value that has a C form.
 pub trait Lower {
@@ -37,6 +40,10 @@ pub struct Lowering<'l> {
     pub(super) arena: &'l Arena,
     /// What the host knows the guest's dma-bufs as.
     pub(super) memory: MemoryBackEnd,
+    /// The device that handles must be of.
+    pub(super) owner: Option<*const Device>,
+    /// The recording that the command goes into.
+    pub(super) uses: Option<&'l Uses>,
 }
 
 /// The first two members of every struct that can be in a chain.
@@ -49,7 +56,19 @@ pub(super) struct Header {
 impl Lowering<'_> {
     /// The host's handle; `VK_NULL_HANDLE` stays null.
     pub fn handle<H: Handle>(&self, handle: H) -> Result<u64, Fault> {
-        if handle.id() == 0 { Ok(0) } else { Ok(self.objects.get(handle)?.raw) }
+        if handle.id() == 0 {
+            return Ok(0);
+        }
+        let object = self.objects.get(handle)?;
+        if let (Some(owner), Some(device)) = (self.owner, &object.device)
+            && Arc::as_ptr(device) != owner
+        {
+            return Err(Fault::invalid("an object of another device"));
+        }
+        if let Some(uses) = self.uses {
+            uses.add(&object.usage);
+        }
+        Ok(object.raw)
     }
 
     /// Host handles in an array of their own.

@@ -11,8 +11,9 @@
 //! - A host handle comes from the object table of this context, where its kind was checked, and parents outlive children.
 //! - A pointer given to the driver is null, or comes from the command's arena, or is borrowed from the command itself; all live
 //!   until the call returns. Memory the driver writes is a fresh allocation of the right type and length.
-//! - Vulkan's own valid usage is *not* guaranteed: a guest that breaks it breaks the driver, and the driver is alone in this
-//!   process with that guest.
+//! - Of Vulkan's own valid usage, `validity` guarantees what drivers index by on the processor, the locks of pools and queues what
+//!   they leave to their callers, and `usage` and `retired` that nothing is destroyed in use. The rest is *not* guaranteed: a guest
+//!   that breaks it breaks the driver, and the driver is alone in this process with that guest.
 
 #![allow(unsafe_code, reason = "this module is where the driver is called")]
 
@@ -21,6 +22,7 @@ mod batches;
 mod buffer;
 mod call;
 mod cancel;
+mod command_buffer;
 mod command_pool;
 mod descriptor_pool;
 mod device;
@@ -36,6 +38,7 @@ mod generated;
 mod harden;
 mod host_copy;
 mod instance;
+mod layout;
 #[cfg(test)]
 mod layout_tests;
 mod loss;
@@ -43,6 +46,7 @@ mod lower;
 mod markers;
 mod memory;
 mod objects;
+mod pending;
 mod physical_device;
 mod pipeline;
 mod pipeline_cache;
@@ -51,12 +55,15 @@ mod pulse;
 mod query;
 mod queue;
 mod renderer;
+mod retired;
 mod shader;
 mod shape;
 mod shaping;
 mod submission;
 mod sync;
+mod usage;
 mod useless;
+mod validity;
 mod zero;
 
 pub use cancel::Cancel;

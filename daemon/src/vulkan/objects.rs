@@ -5,15 +5,20 @@
 //! object that is of no use although the host has it, such as a buffer that could not be bound to memory.
 //! Every live entry keeps the bytes of the command that made it, so that a snapshot can be rebuilt.
 
-use super::command_pool::Recording;
+use super::command_buffer::{CommandBuffer, CommandPool};
+use super::descriptor_pool::{DescriptorPool, DescriptorSet};
 use super::device::Device;
 use super::error::{ContextLost, Fault};
 use super::instance::Instance;
 use super::memory::Memory;
+use super::pending::Fence;
 use super::physical_device::PhysicalDevice;
 use super::queue::Queue;
 use super::shader::Shader;
 use super::submission::Signal;
+use super::usage::Usage;
+use super::validity::facts::Facts;
+use super::validity::layouts::{PipelineLayout, SetLayout};
 use crate::config::ContextLimits;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use protocol::venus::generated::ObjectType;
@@ -39,6 +44,8 @@ pub struct Object {
     pub device: Option<Arc<Device>>,
     /// What its kind needs beside the handle.
     pub state: State,
+    /// Who uses it.
+    pub usage: Arc<Usage>,
     /// The encoding of the command that created it.
     pub created_by: Box<[u8]>,
 }
@@ -71,10 +78,22 @@ pub enum State {
     Memory(Arc<Memory>),
     /// A shader module.
     Shader(Arc<Shader>),
-    /// A command or descriptor pool: the ids allocated from it.
-    Pool(Vec<u64>),
-    /// A command buffer or descriptor set; for command buffers, how the recording stands.
-    Pooled(Recording),
+    /// A command pool.
+    CommandPool(Arc<CommandPool>),
+    /// A command buffer.
+    CommandBuffer(Arc<CommandBuffer>),
+    /// A descriptor pool.
+    DescriptorPool(Arc<DescriptorPool>),
+    /// A descriptor set.
+    DescriptorSet(Arc<DescriptorSet>),
+    /// A fence.
+    Fence(Arc<Fence>),
+    /// A layout of descriptor sets, which owns the host's.
+    SetLayout(Arc<SetLayout>),
+    /// A layout of pipelines, which owns the host's.
+    PipelineLayout(Arc<PipelineLayout>),
+    /// What else is checked against how it was created.
+    Facts(Facts),
 }
 
 /// An entry of the table.
@@ -231,13 +250,7 @@ impl Table {
     /// The object an id names.
     pub fn get<H: Handle>(&self, handle: H) -> Result<&Object, Fault> {
         match self.entries.get(&handle.id()) {
-            Some(Entry::Live(object)) if object.kind == H::KIND => match object.state {
-                // A command buffer can be healed, a set cannot.
-                State::Pooled(Recording::Spoilt(result)) if H::KIND == ObjectType::DESCRIPTOR_SET => {
-                    Err(Fault::Failed(result))
-                }
-                _ => Ok(object),
-            },
+            Some(Entry::Live(object)) if object.kind == H::KIND => Ok(object),
             Some(Entry::Failed(kind, result)) if *kind == H::KIND => Err(Fault::Failed(*result)),
             Some(Entry::Useless(object, result)) if object.kind == H::KIND => Err(Fault::Failed(*result)),
             found => Err(mismatch(handle, found).into()),
@@ -290,6 +303,7 @@ impl Table {
         match self.entries.remove(&id)? {
             Entry::Live(object) | Entry::Useless(object, _) => {
                 self.described -= object.created_by.len() as u64;
+                object.usage.end();
                 Some(object)
             }
             Entry::Failed(..) => {

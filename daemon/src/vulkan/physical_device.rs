@@ -26,6 +26,8 @@ pub struct PhysicalDevice {
     pub host_extensions: BTreeMap<String, u32>,
     /// Queue families a guest sees: a prefix of the host's.
     pub families: Vec<vk::QueueFamilyProperties>,
+    /// Limits of the host's device.
+    pub limits: vk::PhysicalDeviceLimits,
     /// Memory types and heaps as a guest sees them.
     pub memory: vk::PhysicalDeviceMemoryProperties,
     /// Bytes of the largest heap: nothing can be larger.
@@ -63,6 +65,8 @@ impl PhysicalDevice {
         shape::memory_types(&mut memory, gpu.trial.mappable_types);
         shape::memory_heaps(&mut memory, gpu.memory, limits);
         let largest_heap = memory.memory_heaps_as_slice().iter().map(|heap| heap.size).max().unwrap_or(0);
+        // SAFETY: as above.
+        let limits = unsafe { instance.ash.get_physical_device_properties(handle) }.limits;
         Ok(Self {
             largest_heap,
             instance: instance.clone(),
@@ -70,6 +74,7 @@ impl PhysicalDevice {
             gpu: *gpu,
             host_extensions: host_extensions(&instance.ash, handle)?,
             families: shape::queue_families(families, gpu.queues),
+            limits,
             memory,
         })
     }

@@ -4,8 +4,9 @@ use super::call::Call;
 use super::device::Device;
 use super::error::Fault;
 use super::harden;
-use super::lower::Lower;
+use super::lower::{Lower, Lowering};
 use super::objects::State;
+use super::validity::pipelines;
 use ash::vk;
 use protocol::venus::chain::Chain;
 use protocol::venus::generated as venus;
@@ -20,6 +21,11 @@ pub fn create_compute_pipelines<'a>(
     let Some(function) = device.table.create_compute_pipelines else {
         return Err(Fault::missing("vkCreateComputePipelines"));
     };
+    let check = |l: &Lowering<'_>| {
+        let infos = c.p_create_infos.unwrap_or(&[]);
+        pipelines::check_compute(infos)?;
+        infos.iter().map(|info| pipelines::facts(l, venus::PipelineBindPoint::COMPUTE, info.layout)).collect()
+    };
     let stages = |info: &venus::ComputePipelineCreateInfo<'a>| {
         Ok(venus::ComputePipelineCreateInfo {
             p_next: chain(call, &device, info.p_next)?,
@@ -28,10 +34,11 @@ pub fn create_compute_pipelines<'a>(
         })
     };
     let infos = prepared(call, c.p_create_infos, stages);
-    let result = create(call, &device, c.pipeline_cache, infos, c.p_pipelines, |cache, infos, raws| {
-        // SAFETY: handles are live, `infos` has `create_info_count` elements in the arena and as many ids were decoded.
-        unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
-    })?;
+    let result =
+        create(call, &device, c.pipeline_cache, (infos, c.p_pipelines), check, |cache, infos, raws| {
+            // SAFETY: handles are live, `infos` has `create_info_count` elements in the arena and as many ids were decoded.
+            unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
+        })?;
     Ok(venus::CreateComputePipelinesReply { result, p_pipelines: c.p_pipelines })
 }
 
@@ -44,6 +51,12 @@ pub fn create_graphics_pipelines<'a>(
     let Some(function) = device.table.create_graphics_pipelines else {
         return Err(Fault::missing("vkCreateGraphicsPipelines"));
     };
+    let check = |l: &Lowering<'_>| {
+        let infos = c.p_create_infos.unwrap_or(&[]);
+        let facts = |layout| pipelines::facts(l, venus::PipelineBindPoint::GRAPHICS, layout);
+        pipelines::check_graphics(infos)?;
+        infos.iter().map(|info| facts(info.layout)).collect()
+    };
     let stages = |info: &venus::GraphicsPipelineCreateInfo<'a>| {
         let given = info.p_stages.unwrap_or(&[]);
         let p_stages: &[_] = call.arena.slice_try_fill(given.len(), |i| stage(call, &device, &given[i]))?;
@@ -55,10 +68,11 @@ pub fn create_graphics_pipelines<'a>(
         })
     };
     let infos = prepared(call, c.p_create_infos, stages);
-    let result = create(call, &device, c.pipeline_cache, infos, c.p_pipelines, |cache, infos, raws| {
-        // SAFETY: as for compute pipelines.
-        unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
-    })?;
+    let result =
+        create(call, &device, c.pipeline_cache, (infos, c.p_pipelines), check, |cache, infos, raws| {
+            // SAFETY: as for compute pipelines.
+            unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
+        })?;
     Ok(venus::CreateGraphicsPipelinesReply { result, p_pipelines: c.p_pipelines })
 }
 
@@ -90,16 +104,17 @@ fn create<'a, I: Lower>(
     call: &Call<'a>,
     device: &Arc<Device>,
     cache: venus::PipelineCache,
-    infos: Result<Option<&'a [I]>, Fault>,
-    ids: Option<&'a [venus::Pipeline]>,
+    (infos, ids): (Result<Option<&'a [I]>, Fault>, Option<&'a [venus::Pipeline]>),
+    check: impl FnOnce(&Lowering<'_>) -> Result<Vec<State>, Fault>,
     invoke: impl FnOnce(u64, *const I::Sys, *mut u64) -> i32,
 ) -> Result<venus::VkResult, Fault> {
     let Some(ids) = ids else { return Err(Fault::lost("pipelines without ids")) };
     let lowered = {
         let l = call.lowering();
-        infos.and_then(|infos| Ok((l.handle(cache)?, l.array(infos)?)))
+        let states = infos.and_then(|infos| Ok((infos, check(&l)?)));
+        states.and_then(|(infos, states)| Ok((states, l.handle(cache)?, l.array(infos)?)))
     };
-    let (cache, infos) = match lowered {
+    let (states, cache, infos) = match lowered {
         Err(Fault::Failed(result)) => {
             call.none_created(ids, result)?;
             return Ok(venus::VkResult(result));
@@ -108,23 +123,23 @@ fn create<'a, I: Lower>(
     };
     let raws = call.arena.slice_try_fill(ids.len(), |_| Ok::<_, Fault>(0u64))?;
     let result = invoke(cache, infos, raws.as_mut_ptr());
-    bind_pipelines(call, device, ids, raws, result)?;
+    bind_pipelines(call, device, ids, raws.iter().zip(states), result)?;
     Ok(venus::VkResult(result))
 }
 
-fn bind_pipelines(
+fn bind_pipelines<'r>(
     call: &Call<'_>,
     device: &Arc<Device>,
     ids: &[venus::Pipeline],
-    raws: &[u64],
+    made: impl Iterator<Item = (&'r u64, State)>,
     result: i32,
 ) -> Result<(), Fault> {
     let mut bound = Ok(());
-    for (id, raw) in ids.iter().zip(raws) {
+    for (id, (raw, state)) in ids.iter().zip(made) {
         if *raw != 0 {
-            match call.bind(Some(id), *raw, device, 0, State::Plain) {
+            match call.bind(Some(id), *raw, device, 0, state) {
                 Err(Fault::Failed(result)) => bound = Err(Fault::Failed(result)),
-                other => other?,
+                other => drop(other?),
             }
         } else {
             // VK_PIPELINE_COMPILE_REQUIRED is positive and still leaves no pipeline.

@@ -4,6 +4,7 @@ use super::call::Call;
 use super::cancel::Cancel;
 use super::error::Fault;
 use super::lower::raise_plain;
+use super::validity::query::demand_range;
 use ash::vk;
 use protocol::venus::generated as venus;
 use std::time::Duration;
@@ -22,7 +23,11 @@ pub fn get_query_pool_results<'a>(
     if last.is_none_or(|last| last > size as u64) {
         return Err(Fault::lost("query results outside the space for them"));
     }
-    let pool = call.lowering().handle(c.query_pool)?;
+    let pool = {
+        let l = call.lowering();
+        demand_range(&l.objects, c.query_pool, c.first_query, c.query_count)?;
+        l.handle(c.query_pool)?
+    };
     // Results are written 8 bytes at a time into memory that has room for the largest result after the last start.
     let words = call.arena.slice_try_fill((size + LARGEST_RESULT).div_ceil(8), |_| Ok::<_, Fault>(0u64))?;
     let Some(function) = device.table.get_query_pool_results else {

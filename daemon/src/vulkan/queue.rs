@@ -1,20 +1,25 @@
 //! `VkQueue`: submission under one lock, and fences of the guest's kernel that wait for what was submitted.
 
 use super::batches::{Group, groups};
-use super::call::Call;
+use super::call::{Call, inconsistent};
 use super::cancel::Cancel;
-use super::command_pool::Recording;
+use super::command_buffer;
 use super::device::Device;
 use super::error::{ContextLost, Fault};
 use super::loss;
-use super::objects::{Objects, State, Table};
+use super::lower::Lowering;
+use super::objects::{Objects, State};
+use super::pending::Fence;
 use super::renderer::Renderer;
-use super::submission::{Driver, Look, Submission, Submissions};
+use super::submission::{Driver, Look, Number, Submission, Submissions};
+use super::usage::Uses;
+use super::validity::semaphores;
 use ash::vk::{self, Handle as _};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -29,7 +34,7 @@ pub type Done = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub struct Queue {
     /// The host's handle, used under the lock only (Vulkan 3.6: queues are externally synchronised).
-    handle: Mutex<vk::Queue>,
+    handle: Arc<Mutex<vk::Queue>>,
     /// Its family.
     pub family: u32,
     /// Fence timeline it is bound to.
@@ -57,7 +62,7 @@ impl Queue {
     /// Wraps a queue the driver handed out.
     pub fn new(device: &Arc<Device>, handle: vk::Queue, family: u32, ring_idx: u8) -> Arc<Self> {
         Arc::new(Self {
-            handle: Mutex::new(handle),
+            handle: device.handle_of(handle),
             family,
             ring_idx,
             device: Arc::downgrade(device),
@@ -66,23 +71,32 @@ impl Queue {
         })
     }
 
-    /// Submits what a guest wants submitted, group by group, with `fence` (or 0) behind the last. `submit` calls the driver with
-    /// the host's handle, the batches and a fence, and answers a `VkResult`.
+    /// Submits what a guest wants submitted, group by group, with `fence` behind the last. `mark` is told the number that all of it
+    /// counts as pending under; `submit` calls the driver with the host's handle, the batches and a fence, and answers a `VkResult`.
     pub fn submit(
         &self,
         renderer: &Renderer,
         groups: &[Group],
-        fence: u64,
+        fence: Option<&Fence>,
+        mark: impl FnOnce(Number) -> Result<(), Fault>,
         mut submit: impl FnMut(vk::Queue, &Range<usize>, u64) -> i32,
     ) -> Result<i32, Fault> {
         let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
         let handle = self.handle.lock();
-        let Some((last, _)) = groups.split_last() else { return Ok(submit(*handle, &(0..0), fence)) };
-        for group in groups {
-            let fence = if std::ptr::eq(group, last) { fence } else { 0 };
-            let submission = self.begin(renderer, &device, group)?;
-            let marker = submission.marker;
-            let mut result = submit(*handle, &group.batches, if fence == 0 { marker } else { fence });
+        let number = device.numbers.fetch_add(1, Ordering::SeqCst) + 1;
+        let state = fence.map(|fence| fence.lock_unused(&device)).transpose()?;
+        let guests = fence.map_or(0, |fence| fence.raw.as_raw());
+        // All of them before the first runs, so that nothing is taken for complete in between.
+        let begun = groups.iter().map(|group| self.begin(renderer, &device, number, group));
+        let begun = begun.collect::<Result<Vec<_>, _>>()?;
+        if let Err(fault) = mark(number) {
+            self.withdraw(&device, &begun);
+            return Err(fault);
+        }
+        let mut result = 0;
+        for (at, (group, submission)) in groups.iter().zip(&begun).enumerate() {
+            let (fence, marker) = (if at + 1 == groups.len() { guests } else { 0 }, submission.marker);
+            result = submit(*handle, &group.batches, if fence == 0 { marker } else { fence });
             if result >= 0 && fence != 0 {
                 // The guest's fence took the only place.
                 // SAFETY: queue and marker are live, the queue is locked.
@@ -91,13 +105,33 @@ impl Queue {
                 result = marked.map_or(vk::Result::ERROR_DEVICE_LOST.as_raw(), |()| result);
             }
             if result < 0 {
-                self.submissions.lock().withdraw(&submission);
-                device.markers.give(&device.ash, vec![marker]);
+                self.withdraw(&device, &begun[at..]);
                 return Ok(result);
             }
             submission.taken();
         }
-        Ok(vk::Result::SUCCESS.as_raw())
+        if groups.is_empty() {
+            result = submit(*handle, &(0..0), guests);
+        }
+        if let Some(mut last) = state {
+            *last = number;
+        }
+        Ok(result)
+    }
+
+    /// The driver does not get these.
+    fn withdraw(&self, device: &Device, begun: &[Arc<Submission>]) {
+        for submission in begun {
+            self.submissions.lock().withdraw(submission);
+            device.markers.give(&device.ash, vec![submission.marker]);
+        }
+    }
+
+    /// Whether no submission up to a number is pending.
+    pub fn has_completed(&self, device: &Device, number: Number) -> bool {
+        let mut submissions = self.submissions.lock();
+        device.markers.give(&device.ash, submissions.collect(&device, Instant::now()));
+        submissions.first().is_none_or(|first| first > number)
     }
 
     /// Notes what is about to be submitted: before it is, because a driver may take its time.
@@ -105,6 +139,7 @@ impl Queue {
         &self,
         renderer: &Renderer,
         device: &Arc<Device>,
+        number: Number,
         group: &Group,
     ) -> Result<Arc<Submission>, Fault> {
         let host = Host { device, objects: &renderer.objects };
@@ -115,7 +150,7 @@ impl Queue {
         if submissions.len() >= limit {
             return Err(Fault::lost(format!("limit reached: submissions ({limit})")));
         }
-        let submission = Submission::new(device.markers.take(&device.ash)?, group.waits());
+        let submission = Submission::new(number, device.markers.take(&device.ash)?, group.waits());
         group.signal(&submission.completion());
         submissions.begin(Arc::clone(&submission), now);
         drop(submissions);
@@ -239,11 +274,22 @@ struct Host<'a> {
     objects: &'a Objects,
 }
 
-impl Driver for Host<'_> {
+impl Driver for &Device {
     fn is_signalled(&self, marker: u64) -> bool {
         // A lost device completes nothing any more: whatever is not "not yet" is an end.
         // SAFETY: device and fence are live; a marker is given away only after it was found here.
-        !matches!(unsafe { self.device.ash.get_fence_status(vk::Fence::from_raw(marker)) }, Ok(false))
+        !matches!(unsafe { self.ash.get_fence_status(vk::Fence::from_raw(marker)) }, Ok(false))
+    }
+
+    fn has_reached(&self, _: venus::Semaphore, _: u64, _: u64) -> bool {
+        // Semaphores are looked up by `Host`.
+        false
+    }
+}
+
+impl Driver for Host<'_> {
+    fn is_signalled(&self, marker: u64) -> bool {
+        self.device.is_signalled(marker)
     }
 
     fn has_reached(&self, semaphore: venus::Semaphore, raw: u64, value: u64) -> bool {
@@ -292,19 +338,51 @@ fn runnable<T>(call: &Call<'_>, whole: impl FnOnce() -> Result<T, Fault>) -> Res
     }
 }
 
-/// The fence of a submission that cannot run as a whole, if there is one.
-fn fence_of_lost(call: &Call<'_>, fence: venus::Fence) -> Result<u64, Fault> {
-    match call.lowering().handle(fence) {
-        Err(Fault::Failed(_)) => Ok(0),
-        found => found,
-    }
+/// What a submission names: marked before the driver is called, so that nothing of it is destroyed or reset meanwhile.
+struct Named {
+    uses: Uses,
+    command_buffers: Vec<venus::CommandBuffer>,
+    fence: Option<Arc<Fence>>,
 }
 
-/// A command buffer that names a tombstone must not run: its work is lost, and with it the device as the guest sees it.
-fn refuse_spoilt(objects: &Table, command_buffer: venus::CommandBuffer) -> Result<(), Fault> {
-    match objects.get(command_buffer)?.state {
-        State::Pooled(Recording::Spoilt(result)) => Err(Fault::Failed(result)),
-        _ => Ok(()),
+impl Named {
+    fn new(
+        l: &Lowering<'_>,
+        command_buffers: Vec<venus::CommandBuffer>,
+        fence: venus::Fence,
+    ) -> Result<Self, Fault> {
+        let uses = Uses::default();
+        l.handle(fence)?;
+        let fence = match fence.0 {
+            0 => None,
+            _ => {
+                let object = l.objects.get(fence)?;
+                let State::Fence(fence) = &object.state else { return Err(inconsistent()) };
+                uses.add(&object.usage);
+                Some(fence.clone())
+            }
+        };
+        Ok(Self { uses, command_buffers, fence })
+    }
+
+    /// Of a submission that cannot run as a whole.
+    fn of_lost(
+        call: &Call<'_>,
+        command_buffers: impl Iterator<Item = venus::CommandBuffer>,
+        fence: venus::Fence,
+    ) -> Result<Self, Fault> {
+        let runs = |id: &venus::CommandBuffer| matches!(command_buffer::runs(call, *id), Ok(Some((_, None))));
+        let command_buffers: Vec<_> = command_buffers.filter(runs).collect();
+        let l = call.lowering();
+        let fence = if matches!(l.handle(fence), Err(Fault::Failed(_))) { venus::Fence(0) } else { fence };
+        Self::new(&l, command_buffers, fence)
+    }
+
+    fn mark(&self, call: &Call<'_>, number: Number) -> Result<(), Fault> {
+        if !self.uses.submit(number) {
+            return Err(Fault::invalid("an object is submitted while it is destroyed"));
+        }
+        self.command_buffers.iter().try_for_each(|id| command_buffer::submit(call, *id, number))
     }
 }
 
@@ -316,24 +394,31 @@ pub fn queue_submit<'a>(
     let queue = call.queue(c.queue)?;
     let Some(device) = queue.device.upgrade() else { return Err(device_gone()) };
     let Some(function) = device.table.queue_submit else { return Err(Fault::missing("vkQueueSubmit")) };
+    let batches = c.p_submits.unwrap_or(&[]);
+    let command_buffers = || batches.iter().flat_map(|batch| batch.p_command_buffers.unwrap_or(&[])).copied();
     let whole = || {
-        let l = call.lowering();
-        for submit in c.p_submits.unwrap_or(&[]) {
-            for command_buffer in submit.p_command_buffers.unwrap_or(&[]) {
-                refuse_spoilt(&l.objects, *command_buffer)?;
-            }
-        }
-        let groups = groups(&l.objects, c.p_submits.unwrap_or(&[]))?;
-        Ok((groups, l.array(c.p_submits)?, l.handle(c.fence)?))
+        command_buffers().try_for_each(|id| command_buffer::refuse_spoilt(call, id))?;
+        let (groups, named) = {
+            let l = call.lowering();
+            batches.iter().try_for_each(|batch| semaphores::check_submit(&l.objects, batch))?;
+            (groups(&l.objects, batches)?, Named::new(&l, command_buffers().collect(), c.fence)?)
+        };
+        let submits = call.recording(&named.uses).array(Some(batches))?;
+        Ok((groups, submits, named))
     };
-    let (groups, submits, fence) = match runnable(call, whole)? {
+    let (groups, submits, named) = match runnable(call, whole)? {
         Runnable::Whole(submission) => submission,
         Runnable::Partly => {
-            let submits = loss::submits(call, &device, &queue, c.p_submits.unwrap_or(&[]))?;
-            (Group::of_lost(submits.len()), submits.as_ptr(), fence_of_lost(call, c.fence)?)
+            let submits = loss::submits(call, &device, &queue, batches)?;
+            (
+                Group::of_lost(submits.len()),
+                submits.as_ptr(),
+                Named::of_lost(call, command_buffers(), c.fence)?,
+            )
         }
     };
-    let result = queue.submit(call.renderer, &groups, fence, |raw, batches, fence| {
+    let (fence, mark) = (named.fence.as_deref(), |number| named.mark(call, number));
+    let result = queue.submit(call.renderer, &groups, fence, mark, |raw, batches, fence| {
         let (first, count) = (submits.wrapping_add(batches.start), batches.len() as u32);
         // SAFETY: all handles are live, `submits` has the batches of `groups` in the arena, the queue is locked.
         unsafe { function(raw.as_raw(), count, first, fence) }
@@ -349,24 +434,33 @@ pub fn queue_submit2<'a>(
     let queue = call.queue(c.queue)?;
     let Some(device) = queue.device.upgrade() else { return Err(device_gone()) };
     let Some(function) = device.table.queue_submit2 else { return Err(Fault::missing("vkQueueSubmit2")) };
-    let whole = || {
-        let l = call.lowering();
-        for submit in c.p_submits.unwrap_or(&[]) {
-            for info in submit.p_command_buffer_infos.unwrap_or(&[]) {
-                refuse_spoilt(&l.objects, info.command_buffer)?;
-            }
-        }
-        let groups = groups(&l.objects, c.p_submits.unwrap_or(&[]))?;
-        Ok((groups, l.array(c.p_submits)?, l.handle(c.fence)?))
+    let batches = c.p_submits.unwrap_or(&[]);
+    let command_buffers = || {
+        let infos = batches.iter().flat_map(|batch| batch.p_command_buffer_infos.unwrap_or(&[]));
+        infos.map(|info| info.command_buffer)
     };
-    let (groups, submits, fence) = match runnable(call, whole)? {
+    let whole = || {
+        command_buffers().try_for_each(|id| command_buffer::refuse_spoilt(call, id))?;
+        let (groups, named) = {
+            let l = call.lowering();
+            (groups(&l.objects, batches)?, Named::new(&l, command_buffers().collect(), c.fence)?)
+        };
+        let submits = call.recording(&named.uses).array(Some(batches))?;
+        Ok((groups, submits, named))
+    };
+    let (groups, submits, named) = match runnable(call, whole)? {
         Runnable::Whole(submission) => submission,
         Runnable::Partly => {
-            let submits = loss::submits2(call, &device, &queue, c.p_submits.unwrap_or(&[]))?;
-            (Group::of_lost(submits.len()), submits.as_ptr(), fence_of_lost(call, c.fence)?)
+            let submits = loss::submits2(call, &device, &queue, batches)?;
+            (
+                Group::of_lost(submits.len()),
+                submits.as_ptr(),
+                Named::of_lost(call, command_buffers(), c.fence)?,
+            )
         }
     };
-    let result = queue.submit(call.renderer, &groups, fence, |raw, batches, fence| {
+    let (fence, mark) = (named.fence.as_deref(), |number| named.mark(call, number));
+    let result = queue.submit(call.renderer, &groups, fence, mark, |raw, batches, fence| {
         let (first, count) = (submits.wrapping_add(batches.start), batches.len() as u32);
         // SAFETY: all handles are live, `submits` has the batches of `groups` in the arena, the queue is locked.
         unsafe { function(raw.as_raw(), count, first, fence) }

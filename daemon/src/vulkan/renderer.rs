@@ -11,12 +11,14 @@ use super::memory::{self, Allowance, Exported, ResourceTable};
 use super::objects::{Objects, State};
 use super::pulse::Pulse;
 use super::queue::{Done, Queue};
+use super::retired::Retired;
 use super::submission::Look;
 use crate::config::{CacheKey, ContextLimits, GpuChoice, Queues, ShaderLimits};
 use parking_lot::Mutex;
 use protocol::cursor::Arena;
 use protocol::cursor::Writer;
 use protocol::venus::generated as venus;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -39,6 +41,8 @@ pub struct Renderer {
     pub(super) limits: ContextLimits,
     /// What it may allocate.
     pub(super) allowance: Arc<dyn Allowance>,
+    /// What the guest destroyed.
+    pub(super) retired: Retired,
     /// What the guest can import.
     pub(super) resources: Arc<dyn ResourceTable>,
     /// Wakes who watches submissions.
@@ -91,6 +95,7 @@ impl Renderer {
             shader_limits: limits.shaders,
             api_version,
             objects: Objects::new(&limits),
+            retired: Retired::new(limits.retired),
             limits,
             allowance,
             resources,
@@ -120,7 +125,9 @@ impl Renderer {
             return Err(ContextLost::new("a graphics command without a graphics queue"));
         }
         let heard = reply.is_some();
-        generated::execute(&Call { renderer: self, arena, bytes, cancel, heard }, command, reply)
+        let _in_flight = self.retired.enter();
+        let owner = Cell::new(None);
+        generated::execute(&Call { renderer: self, arena, bytes, cancel, heard, owner }, command, reply)
     }
 
     /// A command failed that the guest does not wait for: the next that can tell it does.
@@ -230,20 +237,26 @@ impl Renderer {
     }
 
     /// Destroys a device and everything it owns.
-    pub(super) fn destroy_device(&self, device: &Arc<Device>) {
+    pub(super) fn destroy_device(&self, device: &Arc<Device>) -> Result<(), ContextLost> {
         let timelines: Vec<u8> = device.queues.lock().iter().map(|queue| queue.ring_idx).collect();
-        device.destroy_with(self.objects.drain_device(device));
+        for object in device.end(self.objects.drain_device(device)) {
+            object.state.close_pool();
+            self.retired.destroy(object)?;
+        }
         // Not before: what runs on them is watched until it is over.
         for ring_idx in timelines {
             self.timelines.lock()[usize::from(ring_idx)] = Weak::new();
         }
+        Ok(())
     }
 
-    /// Destroys everything a guest made. Waits for the device: bound it from outside.
+    /// Destroys everything a guest made. Waits for the device: bound it from outside. No command is in flight any more.
     pub fn destroy_objects(&self) {
         for device in self.objects.drain_devices() {
-            self.destroy_device(&device);
+            // Only the limit can be in the way, and what exceeds it ends with the process.
+            let _ = self.destroy_device(&device);
         }
+        self.retired.flush();
         self.objects.clear();
     }
 }

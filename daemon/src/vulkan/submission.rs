@@ -16,9 +16,14 @@ use std::time::{Duration, Instant};
 /// ran meanwhile.
 const GAP_MAX: Duration = Duration::from_millis(200);
 
+/// The number of a call to `vkQueueSubmit`, in the order of a device; 0 is none.
+pub type Number = u64;
+
 /// One call to the driver, of batches that begin together.
 #[derive(Debug)]
 pub struct Submission {
+    /// In the order of the device; submissions of one call share it.
+    number: Number,
     /// Signalled with its last batch: a fence of ours.
     pub marker: u64,
     /// What it waits for before it runs.
@@ -93,8 +98,9 @@ impl Look {
 
 impl Submission {
     /// One that is about to be submitted.
-    pub fn new(marker: u64, waits: Vec<Wait>) -> Arc<Self> {
-        Arc::new(Self { marker, waits, taken: AtomicBool::new(false), complete: Completion::default() })
+    pub fn new(number: Number, marker: u64, waits: Vec<Wait>) -> Arc<Self> {
+        let (taken, complete) = (AtomicBool::new(false), Completion::default());
+        Arc::new(Self { number, marker, waits, taken, complete })
     }
 
     /// The driver has taken it, and will signal its marker.
@@ -133,6 +139,11 @@ impl Submissions {
     pub fn withdraw(&mut self, submission: &Arc<Submission>) {
         submission.complete.0.store(true, Ordering::Release);
         self.pending.retain(|other| !Arc::ptr_eq(other, submission));
+    }
+
+    /// The number of the first; to be called after [`Self::collect`].
+    pub fn first(&self) -> Option<Number> {
+        self.pending.front().map(|first| first.number)
     }
 
     /// How many there are.

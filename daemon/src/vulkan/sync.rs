@@ -5,13 +5,15 @@
 //! support of the host's driver is needed.
 
 use super::batches::{Single, groups};
-use super::call::Call;
+use super::call::{Call, inconsistent};
 use super::cancel::Cancel;
 use super::device::Device;
 use super::error::Fault;
 use super::objects::State;
+use super::pending::Fence;
 use super::queue::WAIT_SLICE_NS;
 use super::submission::Signal;
+use super::validity::semaphores;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
@@ -59,7 +61,11 @@ pub fn wait_semaphores<'a>(
     c: &venus::WaitSemaphores<'a>,
 ) -> Result<venus::WaitSemaphoresReply, Fault> {
     let device = call.device(c.device)?;
-    let info = call.lowering().pointer(c.p_wait_info)?;
+    let info = {
+        let l = call.lowering();
+        semaphores::check_wait(&l, c.p_wait_info)?;
+        l.pointer(c.p_wait_info)?
+    };
     let Some(function) = device.table.wait_semaphores else { return Err(Fault::missing("vkWaitSemaphores")) };
     let result = in_slices(c.timeout, call.cancel, |slice| {
         // SAFETY: the device is live, `info` and what it points to live in the arena.
@@ -116,8 +122,43 @@ pub fn create_fence<'a>(
     let mut raw = 0u64;
     // SAFETY: the device is live, `lowered` lives in the arena.
     let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
-    call.created(c.p_fence, raw, &device, result)?;
+    let fence = Fence::new(vk::Fence::from_raw(raw));
+    call.bind(c.p_fence, raw, &device, result, State::Fence(Arc::new(fence)))?;
     Ok(venus::CreateFenceReply { result: venus::VkResult(result), p_fence: c.p_fence })
+}
+
+/// The fence that an id names.
+fn fence(call: &Call<'_>, id: venus::Fence) -> Result<Arc<Fence>, Fault> {
+    let l = call.lowering();
+    l.handle(id)?;
+    match &l.objects.get(id)?.state {
+        State::Fence(fence) => Ok(fence.clone()),
+        _ => Err(inconsistent()),
+    }
+}
+
+/// `vkResetFences`.
+pub fn reset_fences<'a>(
+    call: &Call<'a>,
+    c: &venus::ResetFences<'a>,
+) -> Result<venus::ResetFencesReply, Fault> {
+    let device = call.device(c.device)?;
+    for id in c.p_fences.unwrap_or(&[]) {
+        let fence = fence(call, *id)?;
+        let result = fence.reset(&device, call.cancel, || reset(&device, fence.raw))?;
+        if result < 0 {
+            return Ok(venus::ResetFencesReply { result: venus::VkResult(result) });
+        }
+    }
+    Ok(venus::ResetFencesReply { result: venus::VkResult::SUCCESS })
+}
+
+fn reset(device: &Device, fence: vk::Fence) -> i32 {
+    // SAFETY: device and fence are live, and no submission is going to signal the fence: that was looked at before.
+    match unsafe { device.ash.reset_fences(&[fence]) } {
+        Ok(()) => 0,
+        Err(error) => error.as_raw(),
+    }
 }
 
 /// `vkResetFenceResourceMESA`: the fence is as after an export, unsignalled, once its payload was signalled.
@@ -126,16 +167,15 @@ pub fn reset_fence_resource_mesa(
     c: &venus::ResetFenceResourceMESA,
 ) -> Result<venus::ResetFenceResourceMESAReply, Fault> {
     let device = call.device(c.device)?;
-    let fence = vk::Fence::from_raw(call.lowering().handle(c.fence)?);
+    let fence = fence(call, c.fence)?;
     in_slices(u64::MAX, call.cancel, |slice| {
         // SAFETY: device and fence are live.
-        match unsafe { device.ash.wait_for_fences(&[fence], true, slice) } {
+        match unsafe { device.ash.wait_for_fences(&[fence.raw], true, slice) } {
             Ok(()) => 0,
             Err(error) => error.as_raw(),
         }
     })?;
-    // SAFETY: device and fence are live, and the fence is in no use: it was waited for.
-    unsafe { device.ash.reset_fences(&[fence]) }?;
+    fence.reset(&device, call.cancel, || reset(&device, fence.raw))?;
     Ok(venus::ResetFenceResourceMESAReply {})
 }
 
@@ -180,11 +220,17 @@ fn submit_empty(
     let queue = device.queues.lock().first().cloned();
     let Some(queue) = queue else { return Err(Fault::lost("a device without queues")) };
     let groups = groups(&call.renderer.objects.read(), &[used])?;
-    let result = queue.submit(call.renderer, &groups, 0, |raw, _, fence| {
-        let (batch, fence) = (std::slice::from_ref(batch), vk::Fence::from_raw(fence));
-        // SAFETY: device, queue, fence and the batch's semaphores are live; the queue is locked.
-        let submitted = unsafe { device.ash.queue_submit(raw, batch, fence) };
-        submitted.map_or_else(vk::Result::as_raw, |()| 0)
-    })?;
+    let result = queue.submit(
+        call.renderer,
+        &groups,
+        None,
+        |_| Ok(()),
+        |raw, _, fence| {
+            let (batch, fence) = (std::slice::from_ref(batch), vk::Fence::from_raw(fence));
+            // SAFETY: device, queue, fence and the batch's semaphores are live; the queue is locked.
+            let submitted = unsafe { device.ash.queue_submit(raw, batch, fence) };
+            submitted.map_or_else(vk::Result::as_raw, |()| 0)
+        },
+    )?;
     if result < 0 { Err(Fault::Failed(result)) } else { Ok(()) }
 }

@@ -4,28 +4,28 @@
 //! fails as if it had not been created, and a command buffer that names it is spoilt; it can only be destroyed.
 
 use super::call::Call;
-use super::command_pool::Recording;
-use super::objects::State;
+use super::error::INVALID;
+use super::objects::Handle;
 use protocol::venus::generated as venus;
 
 /// `vkBindBufferMemory` failed.
 pub fn bind_buffer_memory(call: &Call<'_>, c: &venus::BindBufferMemory, result: i32) {
-    call.renderer.objects.fail(c.buffer, result);
+    fail(call, c.buffer, result);
 }
 
 /// `vkBindBufferMemory2` failed.
 pub fn bind_buffer_memory2(call: &Call<'_>, c: &venus::BindBufferMemory2<'_>, result: i32) {
-    c.p_bind_infos.unwrap_or(&[]).iter().for_each(|bind| call.renderer.objects.fail(bind.buffer, result));
+    c.p_bind_infos.unwrap_or(&[]).iter().for_each(|bind| fail(call, bind.buffer, result));
 }
 
 /// `vkBindImageMemory` failed.
 pub fn bind_image_memory(call: &Call<'_>, c: &venus::BindImageMemory, result: i32) {
-    call.renderer.objects.fail(c.image, result);
+    fail(call, c.image, result);
 }
 
 /// `vkBindImageMemory2` failed.
 pub fn bind_image_memory2(call: &Call<'_>, c: &venus::BindImageMemory2<'_>, result: i32) {
-    c.p_bind_infos.unwrap_or(&[]).iter().for_each(|bind| call.renderer.objects.fail(bind.image, result));
+    c.p_bind_infos.unwrap_or(&[]).iter().for_each(|bind| fail(call, bind.image, result));
 }
 
 /// `vkUpdateDescriptorSets` failed: none of its sets is whole. They are freed with their pool, so they stay where they are.
@@ -33,11 +33,13 @@ pub fn update_descriptor_sets(call: &Call<'_>, c: &venus::UpdateDescriptorSets<'
     let written = c.p_descriptor_writes.unwrap_or(&[]).iter().map(|write| write.dst_set);
     let copied = c.p_descriptor_copies.unwrap_or(&[]).iter().map(|copy| copy.dst_set);
     for set in written.chain(copied) {
-        // A set that does not exist has nothing to spoil.
-        let _ = call.renderer.objects.update(set, |object| {
-            if let State::Pooled(recording) = &mut object.state {
-                *recording = Recording::Spoilt(result);
-            }
-        });
+        fail(call, set, result);
+    }
+}
+
+/// What breaks valid usage changed nothing.
+fn fail<H: Handle>(call: &Call<'_>, id: H, result: i32) {
+    if result != INVALID {
+        call.renderer.objects.fail(id, result);
     }
 }

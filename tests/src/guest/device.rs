@@ -21,7 +21,7 @@ pub struct Device {
     /// The ring that carries its commands.
     pub ring: Ring,
     gpu: Arc<Gpu>,
-    /// The GPU.
+    /// What it was made from.
     pub physical: venus::PhysicalDevice,
     /// The id it goes by.
     pub device: venus::Device,

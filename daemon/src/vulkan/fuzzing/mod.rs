@@ -29,6 +29,7 @@ pub const LIMITS: ContextLimits = ContextLimits {
     host_memory: u64::MAX,
     objects: 512,
     shader_bytes: 1 << 20,
+    retired: 64,
     rings: 4,
     command_bytes: 1 << 20,
     arena_bytes: 16 << 20,

@@ -145,6 +145,7 @@ pub fn bind_buffer_memory<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, memory, memory_offset) = {
         let l = call.lowering();
+        crate::vulkan::validity::buffers::bind_buffer_memory(&l, &device, c)?;
         (l.handle(c.buffer)?, l.handle(c.memory)?, c.memory_offset)
     };
     let result = unsafe { function(handle, buffer, memory, memory_offset) };
@@ -182,15 +183,8 @@ pub fn destroy_buffer<'a>(
     call: &Call<'a>,
     c: &venus::DestroyBuffer,
 ) -> Result<venus::DestroyBufferReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_buffer else {
-        return Err(Fault::missing("vkDestroyBuffer"))
-    };
-    let Some(taken) = call.take(c.buffer)? else {
-        return Ok(venus::DestroyBufferReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.buffer)?;
     Ok(venus::DestroyBufferReply {})
 }
 ///`vkCreateBufferView`.
@@ -204,15 +198,20 @@ pub fn create_buffer_view<'a>(
         return Err(Fault::missing("vkCreateBufferView"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (p_create_info,) = {
+    let (state, p_create_info) = {
         let l = call.lowering();
-        (l.pointer(c.p_create_info)?,)
+        let state = crate::vulkan::validity::buffers::create_buffer_view(
+            &l,
+            &device,
+            c,
+        )?;
+        (state, l.pointer(c.p_create_info)?)
     };
     let mut created = 0u64;
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.created(c.p_view, created, &device, result)?;
+    call.bind(c.p_view, created, &device, result, state)?;
     Ok(venus::CreateBufferViewReply {
         result: venus::VkResult(result),
         p_view: c.p_view,
@@ -223,15 +222,8 @@ pub fn destroy_buffer_view<'a>(
     call: &Call<'a>,
     c: &venus::DestroyBufferView,
 ) -> Result<venus::DestroyBufferViewReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_buffer_view else {
-        return Err(Fault::missing("vkDestroyBufferView"))
-    };
-    let Some(taken) = call.take(c.buffer_view)? else {
-        return Ok(venus::DestroyBufferViewReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.buffer_view)?;
     Ok(venus::DestroyBufferViewReply {})
 }
 ///`vkBindBufferMemory2`.
@@ -247,6 +239,7 @@ pub fn bind_buffer_memory2<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (bind_info_count, p_bind_infos) = {
         let l = call.lowering();
+        crate::vulkan::validity::buffers::bind_buffer_memory2(&l, &device, c)?;
         (c.bind_info_count, l.array(c.p_bind_infos)?)
     };
     let result = unsafe { function(handle, bind_info_count, p_bind_infos) };
@@ -292,6 +285,7 @@ pub fn get_buffer_device_address<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_info,) = {
         let l = call.lowering();
+        crate::vulkan::validity::buffers::get_buffer_device_address(&l, &device, c)?;
         (l.pointer(c.p_info)?,)
     };
     let ret = unsafe { function(handle, p_info) };

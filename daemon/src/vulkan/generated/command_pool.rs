@@ -100,36 +100,3 @@ impl Lower for venus::DeviceGroupCommandBufferBeginInfo<'_> {
         })
     }
 }
-///`vkEndCommandBuffer`.
-pub fn end_command_buffer<'a>(
-    call: &Call<'a>,
-    c: &venus::EndCommandBuffer,
-) -> Result<venus::EndCommandBufferReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
-    let Some(function) = table.end_command_buffer else {
-        return Err(Fault::missing("vkEndCommandBuffer"))
-    };
-    let result = unsafe { function(handle) };
-    Ok(venus::EndCommandBufferReply {
-        result: venus::VkResult(result),
-    })
-}
-///`vkTrimCommandPool`.
-pub fn trim_command_pool<'a>(
-    call: &Call<'a>,
-    c: &venus::TrimCommandPool,
-) -> Result<venus::TrimCommandPoolReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.trim_command_pool else {
-        return Err(Fault::missing("vkTrimCommandPool"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (command_pool, flags) = {
-        let l = call.lowering();
-        (l.handle(c.command_pool)?, c.flags.0)
-    };
-    unsafe { function(handle, command_pool, flags) };
-    Ok(venus::TrimCommandPoolReply {})
-}

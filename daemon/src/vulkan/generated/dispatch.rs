@@ -437,7 +437,7 @@ pub fn execute<'a>(
         }
         Command::ResetFences(c) => {
             let value = settle(
-                call.tell(|| super::fence::reset_fences(call, c)),
+                call.tell(|| crate::vulkan::sync::reset_fences(call, c)),
                 |result| {
                     let _ = result;
                     Ok(c.failed(venus::VkResult(result)))
@@ -860,10 +860,9 @@ pub fn execute<'a>(
         }
         Command::CreatePipelineLayout(c) => {
             let value = settle(
-                call.tell(|| super::pipeline::create_pipeline_layout(call, c)),
+                call.tell(|| crate::vulkan::layout::create_pipeline_layout(call, c)),
                 |result| {
                     let _ = result;
-                    call.not_created(c.p_pipeline_layout, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -874,7 +873,7 @@ pub fn execute<'a>(
         }
         Command::DestroyPipelineLayout(c) => {
             let value = settle(
-                super::pipeline::destroy_pipeline_layout(call, c),
+                crate::vulkan::layout::destroy_pipeline_layout(call, c),
                 |result| {
                     let _ = result;
                     Ok(venus::DestroyPipelineLayoutReply {
@@ -915,10 +914,13 @@ pub fn execute<'a>(
         }
         Command::CreateDescriptorSetLayout(c) => {
             let value = settle(
-                call.tell(|| super::descriptor::create_descriptor_set_layout(call, c)),
+                call
+                    .tell(|| crate::vulkan::layout::create_descriptor_set_layout(
+                        call,
+                        c,
+                    )),
                 |result| {
                     let _ = result;
-                    call.not_created(c.p_set_layout, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -929,7 +931,7 @@ pub fn execute<'a>(
         }
         Command::DestroyDescriptorSetLayout(c) => {
             let value = settle(
-                super::descriptor::destroy_descriptor_set_layout(call, c),
+                crate::vulkan::layout::destroy_descriptor_set_layout(call, c),
                 |result| {
                     let _ = result;
                     Ok(venus::DestroyDescriptorSetLayoutReply {
@@ -1025,7 +1027,7 @@ pub fn execute<'a>(
         }
         Command::UpdateDescriptorSets(c) => {
             let value = settle(
-                super::descriptor::update_descriptor_sets(call, c),
+                crate::vulkan::descriptor_pool::update_descriptor_sets(call, c),
                 |result| {
                     let _ = result;
                     crate::vulkan::useless::update_descriptor_sets(call, c, result);
@@ -1178,7 +1180,7 @@ pub fn execute<'a>(
         }
         Command::BeginCommandBuffer(c) => {
             let value = settle(
-                crate::vulkan::command_pool::begin_command_buffer(call, c),
+                crate::vulkan::command_buffer::begin_command_buffer(call, c),
                 |result| {
                     let _ = result;
                     call.spoil(c.command_buffer, result);
@@ -1192,7 +1194,7 @@ pub fn execute<'a>(
         }
         Command::EndCommandBuffer(c) => {
             let value = settle(
-                super::command_pool::end_command_buffer(call, c),
+                crate::vulkan::command_buffer::end_command_buffer(call, c),
                 |result| {
                     let _ = result;
                     call.spoil(c.command_buffer, result);
@@ -1206,7 +1208,7 @@ pub fn execute<'a>(
         }
         Command::ResetCommandBuffer(c) => {
             let value = settle(
-                crate::vulkan::command_pool::reset_command_buffer(call, c),
+                crate::vulkan::command_buffer::reset_command_buffer(call, c),
                 |result| {
                     let _ = result;
                     call.spoil(c.command_buffer, result);
@@ -1579,7 +1581,7 @@ pub fn execute<'a>(
         }
         Command::CmdFillBuffer(c) => {
             let value = settle(
-                crate::vulkan::command_pool::cmd_fill_buffer(call, c),
+                crate::vulkan::command_buffer::cmd_fill_buffer(call, c),
                 |result| {
                     let _ = result;
                     call.spoil(c.command_buffer, result);
@@ -1833,7 +1835,7 @@ pub fn execute<'a>(
         }
         Command::CmdExecuteCommands(c) => {
             let value = settle(
-                super::recording::cmd_execute_commands(call, c),
+                crate::vulkan::command_buffer::cmd_execute_commands(call, c),
                 |result| {
                     let _ = result;
                     call.spoil(c.command_buffer, result);
@@ -2108,7 +2110,7 @@ pub fn execute<'a>(
         }
         Command::TrimCommandPool(c) => {
             let value = settle(
-                super::command_pool::trim_command_pool(call, c),
+                crate::vulkan::command_pool::trim_command_pool(call, c),
                 |result| {
                     let _ = result;
                     Ok(venus::TrimCommandPoolReply {})

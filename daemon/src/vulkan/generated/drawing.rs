@@ -215,14 +215,17 @@ pub fn cmd_bind_index_buffer<'a>(
     call: &Call<'a>,
     c: &venus::CmdBindIndexBuffer,
 ) -> Result<venus::CmdBindIndexBufferReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_bind_index_buffer else {
         return Err(Fault::missing("vkCmdBindIndexBuffer"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, index_type) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.handle(c.buffer)?, c.offset, c.index_type.0)
     };
     unsafe { function(handle, buffer, offset, index_type) };
@@ -233,14 +236,17 @@ pub fn cmd_bind_vertex_buffers<'a>(
     call: &Call<'a>,
     c: &venus::CmdBindVertexBuffers<'a>,
 ) -> Result<venus::CmdBindVertexBuffersReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_bind_vertex_buffers else {
         return Err(Fault::missing("vkCmdBindVertexBuffers"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_binding, binding_count, p_buffers, p_offsets) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.first_binding,
             c.binding_count,
@@ -257,12 +263,15 @@ pub fn cmd_draw<'a>(
     call: &Call<'a>,
     c: &venus::CmdDraw,
 ) -> Result<venus::CmdDrawReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_draw else { return Err(Fault::missing("vkCmdDraw")) };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (vertex_count, instance_count, first_vertex, first_instance) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.vertex_count, c.instance_count, c.first_vertex, c.first_instance)
     };
     unsafe {
@@ -275,14 +284,17 @@ pub fn cmd_draw_indexed<'a>(
     call: &Call<'a>,
     c: &venus::CmdDrawIndexed,
 ) -> Result<venus::CmdDrawIndexedReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_draw_indexed else {
         return Err(Fault::missing("vkCmdDrawIndexed"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (index_count, instance_count, first_index, vertex_offset, first_instance) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.index_count,
             c.instance_count,
@@ -308,14 +320,17 @@ pub fn cmd_draw_indirect<'a>(
     call: &Call<'a>,
     c: &venus::CmdDrawIndirect,
 ) -> Result<venus::CmdDrawIndirectReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_draw_indirect else {
         return Err(Fault::missing("vkCmdDrawIndirect"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, draw_count, stride) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.handle(c.buffer)?, c.offset, c.draw_count, c.stride)
     };
     unsafe { function(handle, buffer, offset, draw_count, stride) };
@@ -326,14 +341,17 @@ pub fn cmd_draw_indexed_indirect<'a>(
     call: &Call<'a>,
     c: &venus::CmdDrawIndexedIndirect,
 ) -> Result<venus::CmdDrawIndexedIndirectReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_draw_indexed_indirect else {
         return Err(Fault::missing("vkCmdDrawIndexedIndirect"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, draw_count, stride) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.handle(c.buffer)?, c.offset, c.draw_count, c.stride)
     };
     unsafe { function(handle, buffer, offset, draw_count, stride) };
@@ -345,14 +363,17 @@ pub fn cmd_clear_attachments<'a>(
     call: &Call<'a>,
     c: &venus::CmdClearAttachments<'a>,
 ) -> Result<venus::CmdClearAttachmentsReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_clear_attachments else {
         return Err(Fault::missing("vkCmdClearAttachments"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (attachment_count, p_attachments, rect_count, p_rects) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.attachment_count,
             l.array(c.p_attachments)?,
@@ -368,14 +389,17 @@ pub fn cmd_begin_render_pass<'a>(
     call: &Call<'a>,
     c: &venus::CmdBeginRenderPass<'a>,
 ) -> Result<venus::CmdBeginRenderPassReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_begin_render_pass else {
         return Err(Fault::missing("vkCmdBeginRenderPass"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_render_pass_begin, contents) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.pointer(c.p_render_pass_begin)?, c.contents.0)
     };
     unsafe { function(handle, p_render_pass_begin, contents) };
@@ -386,14 +410,17 @@ pub fn cmd_next_subpass<'a>(
     call: &Call<'a>,
     c: &venus::CmdNextSubpass,
 ) -> Result<venus::CmdNextSubpassReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_next_subpass else {
         return Err(Fault::missing("vkCmdNextSubpass"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (contents,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.contents.0,)
     };
     unsafe { function(handle, contents) };
@@ -404,8 +431,11 @@ pub fn cmd_end_render_pass<'a>(
     call: &Call<'a>,
     c: &venus::CmdEndRenderPass,
 ) -> Result<venus::CmdEndRenderPassReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_end_render_pass else {
         return Err(Fault::missing("vkCmdEndRenderPass"))
     };
@@ -417,14 +447,17 @@ pub fn cmd_draw_indirect_count<'a>(
     call: &Call<'a>,
     c: &venus::CmdDrawIndirectCount,
 ) -> Result<venus::CmdDrawIndirectCountReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_draw_indirect_count else {
         return Err(Fault::missing("vkCmdDrawIndirectCount"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, count_buffer, count_buffer_offset, max_draw_count, stride) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             l.handle(c.buffer)?,
             c.offset,
@@ -453,14 +486,17 @@ pub fn cmd_draw_indexed_indirect_count<'a>(
     call: &Call<'a>,
     c: &venus::CmdDrawIndexedIndirectCount,
 ) -> Result<venus::CmdDrawIndexedIndirectCountReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_draw_indexed_indirect_count else {
         return Err(Fault::missing("vkCmdDrawIndexedIndirectCount"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, count_buffer, count_buffer_offset, max_draw_count, stride) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             l.handle(c.buffer)?,
             c.offset,
@@ -489,14 +525,17 @@ pub fn cmd_begin_render_pass2<'a>(
     call: &Call<'a>,
     c: &venus::CmdBeginRenderPass2<'a>,
 ) -> Result<venus::CmdBeginRenderPass2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_begin_render_pass2 else {
         return Err(Fault::missing("vkCmdBeginRenderPass2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_render_pass_begin, p_subpass_begin_info) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.pointer(c.p_render_pass_begin)?, l.pointer(c.p_subpass_begin_info)?)
     };
     unsafe { function(handle, p_render_pass_begin, p_subpass_begin_info) };
@@ -507,14 +546,17 @@ pub fn cmd_next_subpass2<'a>(
     call: &Call<'a>,
     c: &venus::CmdNextSubpass2<'a>,
 ) -> Result<venus::CmdNextSubpass2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_next_subpass2 else {
         return Err(Fault::missing("vkCmdNextSubpass2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_subpass_begin_info, p_subpass_end_info) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.pointer(c.p_subpass_begin_info)?, l.pointer(c.p_subpass_end_info)?)
     };
     unsafe { function(handle, p_subpass_begin_info, p_subpass_end_info) };
@@ -525,14 +567,17 @@ pub fn cmd_end_render_pass2<'a>(
     call: &Call<'a>,
     c: &venus::CmdEndRenderPass2<'a>,
 ) -> Result<venus::CmdEndRenderPass2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_end_render_pass2 else {
         return Err(Fault::missing("vkCmdEndRenderPass2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_subpass_end_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.pointer(c.p_subpass_end_info)?,)
     };
     unsafe { function(handle, p_subpass_end_info) };
@@ -543,14 +588,17 @@ pub fn cmd_bind_transform_feedback_buffers_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdBindTransformFeedbackBuffersEXT<'a>,
 ) -> Result<venus::CmdBindTransformFeedbackBuffersEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_bind_transform_feedback_buffers_ext else {
         return Err(Fault::missing("vkCmdBindTransformFeedbackBuffersEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_binding, binding_count, p_buffers, p_offsets, p_sizes) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.first_binding,
             c.binding_count,
@@ -570,8 +618,11 @@ pub fn cmd_begin_transform_feedback_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdBeginTransformFeedbackEXT<'a>,
 ) -> Result<venus::CmdBeginTransformFeedbackEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_begin_transform_feedback_ext else {
         return Err(Fault::missing("vkCmdBeginTransformFeedbackEXT"))
     };
@@ -582,7 +633,7 @@ pub fn cmd_begin_transform_feedback_ext<'a>(
         p_counter_buffers,
         p_counter_buffer_offsets,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.first_counter_buffer,
             c.counter_buffer_count,
@@ -607,8 +658,11 @@ pub fn cmd_end_transform_feedback_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdEndTransformFeedbackEXT<'a>,
 ) -> Result<venus::CmdEndTransformFeedbackEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_end_transform_feedback_ext else {
         return Err(Fault::missing("vkCmdEndTransformFeedbackEXT"))
     };
@@ -619,7 +673,7 @@ pub fn cmd_end_transform_feedback_ext<'a>(
         p_counter_buffers,
         p_counter_buffer_offsets,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.first_counter_buffer,
             c.counter_buffer_count,
@@ -644,14 +698,18 @@ pub fn cmd_begin_query_indexed_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdBeginQueryIndexedEXT,
 ) -> Result<venus::CmdBeginQueryIndexedEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_begin_query_indexed_ext else {
         return Err(Fault::missing("vkCmdBeginQueryIndexedEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, query, flags, index) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::query::cmd_begin_query_indexed_ext(&l, state, c)?;
         (l.handle(c.query_pool)?, c.query, c.flags.0, c.index)
     };
     unsafe { function(handle, query_pool, query, flags, index) };
@@ -663,14 +721,18 @@ pub fn cmd_end_query_indexed_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdEndQueryIndexedEXT,
 ) -> Result<venus::CmdEndQueryIndexedEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_end_query_indexed_ext else {
         return Err(Fault::missing("vkCmdEndQueryIndexedEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, query, index) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::query::cmd_end_query_indexed_ext(&l, state, c)?;
         (l.handle(c.query_pool)?, c.query, c.index)
     };
     unsafe { function(handle, query_pool, query, index) };
@@ -682,8 +744,11 @@ pub fn cmd_draw_indirect_byte_count_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdDrawIndirectByteCountEXT,
 ) -> Result<venus::CmdDrawIndirectByteCountEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_draw_indirect_byte_count_ext else {
         return Err(Fault::missing("vkCmdDrawIndirectByteCountEXT"))
     };
@@ -696,7 +761,7 @@ pub fn cmd_draw_indirect_byte_count_ext<'a>(
         counter_offset,
         vertex_stride,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.instance_count,
             c.first_instance,
@@ -725,14 +790,17 @@ pub fn cmd_begin_rendering<'a>(
     call: &Call<'a>,
     c: &venus::CmdBeginRendering<'a>,
 ) -> Result<venus::CmdBeginRenderingReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_begin_rendering else {
         return Err(Fault::missing("vkCmdBeginRendering"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_rendering_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.pointer(c.p_rendering_info)?,)
     };
     unsafe { function(handle, p_rendering_info) };
@@ -743,8 +811,11 @@ pub fn cmd_end_rendering<'a>(
     call: &Call<'a>,
     c: &venus::CmdEndRendering,
 ) -> Result<venus::CmdEndRenderingReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_end_rendering else {
         return Err(Fault::missing("vkCmdEndRendering"))
     };
@@ -756,14 +827,17 @@ pub fn cmd_bind_vertex_buffers2<'a>(
     call: &Call<'a>,
     c: &venus::CmdBindVertexBuffers2<'a>,
 ) -> Result<venus::CmdBindVertexBuffers2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_bind_vertex_buffers2 else {
         return Err(Fault::missing("vkCmdBindVertexBuffers2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_binding, binding_count, p_buffers, p_offsets, p_sizes, p_strides) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.first_binding,
             c.binding_count,
@@ -792,14 +866,17 @@ pub fn cmd_draw_multi_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdDrawMultiEXT<'a>,
 ) -> Result<venus::CmdDrawMultiEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_draw_multi_ext else {
         return Err(Fault::missing("vkCmdDrawMultiEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (draw_count, p_vertex_info, instance_count, first_instance, stride) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.draw_count,
             l.array(c.p_vertex_info)?,
@@ -825,8 +902,11 @@ pub fn cmd_draw_multi_indexed_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdDrawMultiIndexedEXT<'a>,
 ) -> Result<venus::CmdDrawMultiIndexedEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_draw_multi_indexed_ext else {
         return Err(Fault::missing("vkCmdDrawMultiIndexedEXT"))
     };
@@ -839,7 +919,7 @@ pub fn cmd_draw_multi_indexed_ext<'a>(
         stride,
         p_vertex_offset,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.draw_count,
             l.array(c.p_index_info)?,
@@ -868,14 +948,17 @@ pub fn cmd_bind_index_buffer2<'a>(
     call: &Call<'a>,
     c: &venus::CmdBindIndexBuffer2,
 ) -> Result<venus::CmdBindIndexBuffer2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_bind_index_buffer2 else {
         return Err(Fault::missing("vkCmdBindIndexBuffer2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, size, index_type) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.handle(c.buffer)?, c.offset, c.size, c.index_type.0)
     };
     unsafe { function(handle, buffer, offset, size, index_type) };
@@ -886,14 +969,17 @@ pub fn cmd_draw_mesh_tasks_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdDrawMeshTasksEXT,
 ) -> Result<venus::CmdDrawMeshTasksEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_draw_mesh_tasks_ext else {
         return Err(Fault::missing("vkCmdDrawMeshTasksEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (group_count_x, group_count_y, group_count_z) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.group_count_x, c.group_count_y, c.group_count_z)
     };
     unsafe { function(handle, group_count_x, group_count_y, group_count_z) };
@@ -904,14 +990,17 @@ pub fn cmd_draw_mesh_tasks_indirect_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdDrawMeshTasksIndirectEXT,
 ) -> Result<venus::CmdDrawMeshTasksIndirectEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_draw_mesh_tasks_indirect_ext else {
         return Err(Fault::missing("vkCmdDrawMeshTasksIndirectEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, draw_count, stride) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.handle(c.buffer)?, c.offset, c.draw_count, c.stride)
     };
     unsafe { function(handle, buffer, offset, draw_count, stride) };
@@ -923,14 +1012,17 @@ pub fn cmd_draw_mesh_tasks_indirect_count_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdDrawMeshTasksIndirectCountEXT,
 ) -> Result<venus::CmdDrawMeshTasksIndirectCountEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_draw_mesh_tasks_indirect_count_ext else {
         return Err(Fault::missing("vkCmdDrawMeshTasksIndirectCountEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, count_buffer, count_buffer_offset, max_draw_count, stride) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             l.handle(c.buffer)?,
             c.offset,

@@ -78,14 +78,17 @@ pub fn cmd_set_viewport<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetViewport<'a>,
 ) -> Result<venus::CmdSetViewportReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_viewport else {
         return Err(Fault::missing("vkCmdSetViewport"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_viewport, viewport_count, p_viewports) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.first_viewport, c.viewport_count, l.array(c.p_viewports)?)
     };
     unsafe { function(handle, first_viewport, viewport_count, p_viewports) };
@@ -96,14 +99,17 @@ pub fn cmd_set_scissor<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetScissor<'a>,
 ) -> Result<venus::CmdSetScissorReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_scissor else {
         return Err(Fault::missing("vkCmdSetScissor"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_scissor, scissor_count, p_scissors) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.first_scissor, c.scissor_count, l.array(c.p_scissors)?)
     };
     unsafe { function(handle, first_scissor, scissor_count, p_scissors) };
@@ -114,14 +120,17 @@ pub fn cmd_set_line_width<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetLineWidth,
 ) -> Result<venus::CmdSetLineWidthReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_line_width else {
         return Err(Fault::missing("vkCmdSetLineWidth"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (line_width,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.line_width,)
     };
     unsafe { function(handle, line_width) };
@@ -132,14 +141,17 @@ pub fn cmd_set_depth_bias<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDepthBias,
 ) -> Result<venus::CmdSetDepthBiasReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_depth_bias else {
         return Err(Fault::missing("vkCmdSetDepthBias"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_bias_constant_factor, depth_bias_clamp, depth_bias_slope_factor) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.depth_bias_constant_factor, c.depth_bias_clamp, c.depth_bias_slope_factor)
     };
     unsafe {
@@ -157,14 +169,17 @@ pub fn cmd_set_blend_constants<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetBlendConstants,
 ) -> Result<venus::CmdSetBlendConstantsReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_blend_constants else {
         return Err(Fault::missing("vkCmdSetBlendConstants"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (blend_constants,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.blend_constants,)
     };
     unsafe { function(handle, &raw const blend_constants) };
@@ -176,14 +191,17 @@ pub fn cmd_set_depth_bounds<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDepthBounds,
 ) -> Result<venus::CmdSetDepthBoundsReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_depth_bounds else {
         return Err(Fault::missing("vkCmdSetDepthBounds"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (min_depth_bounds, max_depth_bounds) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.min_depth_bounds, c.max_depth_bounds)
     };
     unsafe { function(handle, min_depth_bounds, max_depth_bounds) };
@@ -194,14 +212,17 @@ pub fn cmd_set_stencil_compare_mask<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetStencilCompareMask,
 ) -> Result<venus::CmdSetStencilCompareMaskReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_stencil_compare_mask else {
         return Err(Fault::missing("vkCmdSetStencilCompareMask"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (face_mask, compare_mask) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.face_mask.0, c.compare_mask)
     };
     unsafe { function(handle, face_mask, compare_mask) };
@@ -213,14 +234,17 @@ pub fn cmd_set_stencil_write_mask<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetStencilWriteMask,
 ) -> Result<venus::CmdSetStencilWriteMaskReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_stencil_write_mask else {
         return Err(Fault::missing("vkCmdSetStencilWriteMask"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (face_mask, write_mask) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.face_mask.0, c.write_mask)
     };
     unsafe { function(handle, face_mask, write_mask) };
@@ -232,14 +256,17 @@ pub fn cmd_set_stencil_reference<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetStencilReference,
 ) -> Result<venus::CmdSetStencilReferenceReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_stencil_reference else {
         return Err(Fault::missing("vkCmdSetStencilReference"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (face_mask, reference) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.face_mask.0, c.reference)
     };
     unsafe { function(handle, face_mask, reference) };
@@ -251,14 +278,17 @@ pub fn cmd_set_cull_mode<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetCullMode,
 ) -> Result<venus::CmdSetCullModeReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_cull_mode else {
         return Err(Fault::missing("vkCmdSetCullMode"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (cull_mode,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.cull_mode.0,)
     };
     unsafe { function(handle, cull_mode) };
@@ -269,14 +299,17 @@ pub fn cmd_set_front_face<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetFrontFace,
 ) -> Result<venus::CmdSetFrontFaceReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_front_face else {
         return Err(Fault::missing("vkCmdSetFrontFace"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (front_face,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.front_face.0,)
     };
     unsafe { function(handle, front_face) };
@@ -287,14 +320,17 @@ pub fn cmd_set_primitive_topology<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetPrimitiveTopology,
 ) -> Result<venus::CmdSetPrimitiveTopologyReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_primitive_topology else {
         return Err(Fault::missing("vkCmdSetPrimitiveTopology"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (primitive_topology,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.primitive_topology.0,)
     };
     unsafe { function(handle, primitive_topology) };
@@ -306,14 +342,17 @@ pub fn cmd_set_viewport_with_count<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetViewportWithCount<'a>,
 ) -> Result<venus::CmdSetViewportWithCountReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_viewport_with_count else {
         return Err(Fault::missing("vkCmdSetViewportWithCount"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (viewport_count, p_viewports) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.viewport_count, l.array(c.p_viewports)?)
     };
     unsafe { function(handle, viewport_count, p_viewports) };
@@ -325,14 +364,17 @@ pub fn cmd_set_scissor_with_count<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetScissorWithCount<'a>,
 ) -> Result<venus::CmdSetScissorWithCountReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_scissor_with_count else {
         return Err(Fault::missing("vkCmdSetScissorWithCount"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (scissor_count, p_scissors) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.scissor_count, l.array(c.p_scissors)?)
     };
     unsafe { function(handle, scissor_count, p_scissors) };
@@ -344,14 +386,17 @@ pub fn cmd_set_depth_test_enable<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDepthTestEnable,
 ) -> Result<venus::CmdSetDepthTestEnableReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_depth_test_enable else {
         return Err(Fault::missing("vkCmdSetDepthTestEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_test_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.depth_test_enable,)
     };
     unsafe { function(handle, depth_test_enable) };
@@ -363,14 +408,17 @@ pub fn cmd_set_depth_write_enable<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDepthWriteEnable,
 ) -> Result<venus::CmdSetDepthWriteEnableReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_depth_write_enable else {
         return Err(Fault::missing("vkCmdSetDepthWriteEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_write_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.depth_write_enable,)
     };
     unsafe { function(handle, depth_write_enable) };
@@ -382,14 +430,17 @@ pub fn cmd_set_depth_compare_op<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDepthCompareOp,
 ) -> Result<venus::CmdSetDepthCompareOpReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_depth_compare_op else {
         return Err(Fault::missing("vkCmdSetDepthCompareOp"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_compare_op,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.depth_compare_op.0,)
     };
     unsafe { function(handle, depth_compare_op) };
@@ -401,14 +452,17 @@ pub fn cmd_set_depth_bounds_test_enable<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDepthBoundsTestEnable,
 ) -> Result<venus::CmdSetDepthBoundsTestEnableReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_depth_bounds_test_enable else {
         return Err(Fault::missing("vkCmdSetDepthBoundsTestEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_bounds_test_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.depth_bounds_test_enable,)
     };
     unsafe { function(handle, depth_bounds_test_enable) };
@@ -420,14 +474,17 @@ pub fn cmd_set_stencil_test_enable<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetStencilTestEnable,
 ) -> Result<venus::CmdSetStencilTestEnableReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_stencil_test_enable else {
         return Err(Fault::missing("vkCmdSetStencilTestEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (stencil_test_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.stencil_test_enable,)
     };
     unsafe { function(handle, stencil_test_enable) };
@@ -439,14 +496,17 @@ pub fn cmd_set_stencil_op<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetStencilOp,
 ) -> Result<venus::CmdSetStencilOpReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_stencil_op else {
         return Err(Fault::missing("vkCmdSetStencilOp"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (face_mask, fail_op, pass_op, depth_fail_op, compare_op) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.face_mask.0, c.fail_op.0, c.pass_op.0, c.depth_fail_op.0, c.compare_op.0)
     };
     unsafe { function(handle, face_mask, fail_op, pass_op, depth_fail_op, compare_op) };
@@ -457,14 +517,17 @@ pub fn cmd_set_rasterizer_discard_enable<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetRasterizerDiscardEnable,
 ) -> Result<venus::CmdSetRasterizerDiscardEnableReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_rasterizer_discard_enable else {
         return Err(Fault::missing("vkCmdSetRasterizerDiscardEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (rasterizer_discard_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.rasterizer_discard_enable,)
     };
     unsafe { function(handle, rasterizer_discard_enable) };
@@ -476,14 +539,17 @@ pub fn cmd_set_depth_bias_enable<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDepthBiasEnable,
 ) -> Result<venus::CmdSetDepthBiasEnableReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_depth_bias_enable else {
         return Err(Fault::missing("vkCmdSetDepthBiasEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_bias_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.depth_bias_enable,)
     };
     unsafe { function(handle, depth_bias_enable) };
@@ -495,14 +561,17 @@ pub fn cmd_set_primitive_restart_enable<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetPrimitiveRestartEnable,
 ) -> Result<venus::CmdSetPrimitiveRestartEnableReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_primitive_restart_enable else {
         return Err(Fault::missing("vkCmdSetPrimitiveRestartEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (primitive_restart_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.primitive_restart_enable,)
     };
     unsafe { function(handle, primitive_restart_enable) };
@@ -514,14 +583,17 @@ pub fn cmd_set_patch_control_points_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetPatchControlPointsEXT,
 ) -> Result<venus::CmdSetPatchControlPointsEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_patch_control_points_ext else {
         return Err(Fault::missing("vkCmdSetPatchControlPointsEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (patch_control_points,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.patch_control_points,)
     };
     unsafe { function(handle, patch_control_points) };
@@ -533,14 +605,17 @@ pub fn cmd_set_logic_op_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetLogicOpEXT,
 ) -> Result<venus::CmdSetLogicOpEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_logic_op_ext else {
         return Err(Fault::missing("vkCmdSetLogicOpEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (logic_op,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.logic_op.0,)
     };
     unsafe { function(handle, logic_op) };
@@ -551,14 +626,17 @@ pub fn cmd_set_line_stipple<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetLineStipple,
 ) -> Result<venus::CmdSetLineStippleReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_line_stipple else {
         return Err(Fault::missing("vkCmdSetLineStipple"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (line_stipple_factor, line_stipple_pattern) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.line_stipple_factor, c.line_stipple_pattern)
     };
     unsafe { function(handle, line_stipple_factor, line_stipple_pattern) };
@@ -569,14 +647,17 @@ pub fn cmd_set_color_write_enable_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetColorWriteEnableEXT<'a>,
 ) -> Result<venus::CmdSetColorWriteEnableEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_color_write_enable_ext else {
         return Err(Fault::missing("vkCmdSetColorWriteEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (attachment_count, p_color_write_enables) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.attachment_count, l.plain_array(c.p_color_write_enables))
     };
     unsafe { function(handle, attachment_count, p_color_write_enables) };
@@ -588,8 +669,11 @@ pub fn cmd_set_vertex_input_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetVertexInputEXT<'a>,
 ) -> Result<venus::CmdSetVertexInputEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_vertex_input_ext else {
         return Err(Fault::missing("vkCmdSetVertexInputEXT"))
     };
@@ -600,7 +684,7 @@ pub fn cmd_set_vertex_input_ext<'a>(
         vertex_attribute_description_count,
         p_vertex_attribute_descriptions,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.vertex_binding_description_count,
             l.array(c.p_vertex_binding_descriptions)?,
@@ -625,14 +709,17 @@ pub fn cmd_set_tessellation_domain_origin_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetTessellationDomainOriginEXT,
 ) -> Result<venus::CmdSetTessellationDomainOriginEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_tessellation_domain_origin_ext else {
         return Err(Fault::missing("vkCmdSetTessellationDomainOriginEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (domain_origin,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.domain_origin.0,)
     };
     unsafe { function(handle, domain_origin) };
@@ -644,14 +731,17 @@ pub fn cmd_set_depth_clamp_enable_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDepthClampEnableEXT,
 ) -> Result<venus::CmdSetDepthClampEnableEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_depth_clamp_enable_ext else {
         return Err(Fault::missing("vkCmdSetDepthClampEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_clamp_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.depth_clamp_enable,)
     };
     unsafe { function(handle, depth_clamp_enable) };
@@ -663,14 +753,17 @@ pub fn cmd_set_polygon_mode_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetPolygonModeEXT,
 ) -> Result<venus::CmdSetPolygonModeEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_polygon_mode_ext else {
         return Err(Fault::missing("vkCmdSetPolygonModeEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (polygon_mode,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.polygon_mode.0,)
     };
     unsafe { function(handle, polygon_mode) };
@@ -682,14 +775,17 @@ pub fn cmd_set_rasterization_samples_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetRasterizationSamplesEXT,
 ) -> Result<venus::CmdSetRasterizationSamplesEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_rasterization_samples_ext else {
         return Err(Fault::missing("vkCmdSetRasterizationSamplesEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (rasterization_samples,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.rasterization_samples.0,)
     };
     unsafe { function(handle, rasterization_samples) };
@@ -701,14 +797,17 @@ pub fn cmd_set_sample_mask_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetSampleMaskEXT<'a>,
 ) -> Result<venus::CmdSetSampleMaskEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_sample_mask_ext else {
         return Err(Fault::missing("vkCmdSetSampleMaskEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (samples, p_sample_mask) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.samples.0, l.plain_array(c.p_sample_mask))
     };
     unsafe { function(handle, samples, p_sample_mask) };
@@ -719,14 +818,17 @@ pub fn cmd_set_alpha_to_coverage_enable_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetAlphaToCoverageEnableEXT,
 ) -> Result<venus::CmdSetAlphaToCoverageEnableEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_alpha_to_coverage_enable_ext else {
         return Err(Fault::missing("vkCmdSetAlphaToCoverageEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (alpha_to_coverage_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.alpha_to_coverage_enable,)
     };
     unsafe { function(handle, alpha_to_coverage_enable) };
@@ -738,14 +840,17 @@ pub fn cmd_set_alpha_to_one_enable_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetAlphaToOneEnableEXT,
 ) -> Result<venus::CmdSetAlphaToOneEnableEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_alpha_to_one_enable_ext else {
         return Err(Fault::missing("vkCmdSetAlphaToOneEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (alpha_to_one_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.alpha_to_one_enable,)
     };
     unsafe { function(handle, alpha_to_one_enable) };
@@ -757,14 +862,17 @@ pub fn cmd_set_logic_op_enable_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetLogicOpEnableEXT,
 ) -> Result<venus::CmdSetLogicOpEnableEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_logic_op_enable_ext else {
         return Err(Fault::missing("vkCmdSetLogicOpEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (logic_op_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.logic_op_enable,)
     };
     unsafe { function(handle, logic_op_enable) };
@@ -776,14 +884,17 @@ pub fn cmd_set_color_blend_enable_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetColorBlendEnableEXT<'a>,
 ) -> Result<venus::CmdSetColorBlendEnableEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_color_blend_enable_ext else {
         return Err(Fault::missing("vkCmdSetColorBlendEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_attachment, attachment_count, p_color_blend_enables) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.first_attachment, c.attachment_count, l.plain_array(c.p_color_blend_enables))
     };
     unsafe {
@@ -797,14 +908,17 @@ pub fn cmd_set_color_blend_equation_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetColorBlendEquationEXT<'a>,
 ) -> Result<venus::CmdSetColorBlendEquationEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_color_blend_equation_ext else {
         return Err(Fault::missing("vkCmdSetColorBlendEquationEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_attachment, attachment_count, p_color_blend_equations) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.first_attachment, c.attachment_count, l.array(c.p_color_blend_equations)?)
     };
     unsafe {
@@ -818,14 +932,17 @@ pub fn cmd_set_color_write_mask_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetColorWriteMaskEXT<'a>,
 ) -> Result<venus::CmdSetColorWriteMaskEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_color_write_mask_ext else {
         return Err(Fault::missing("vkCmdSetColorWriteMaskEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_attachment, attachment_count, p_color_write_masks) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.first_attachment,
             c.attachment_count,
@@ -841,14 +958,17 @@ pub fn cmd_set_rasterization_stream_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetRasterizationStreamEXT,
 ) -> Result<venus::CmdSetRasterizationStreamEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_rasterization_stream_ext else {
         return Err(Fault::missing("vkCmdSetRasterizationStreamEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (rasterization_stream,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.rasterization_stream,)
     };
     unsafe { function(handle, rasterization_stream) };
@@ -860,14 +980,17 @@ pub fn cmd_set_conservative_rasterization_mode_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetConservativeRasterizationModeEXT,
 ) -> Result<venus::CmdSetConservativeRasterizationModeEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_conservative_rasterization_mode_ext else {
         return Err(Fault::missing("vkCmdSetConservativeRasterizationModeEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (conservative_rasterization_mode,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.conservative_rasterization_mode.0,)
     };
     unsafe { function(handle, conservative_rasterization_mode) };
@@ -879,14 +1002,17 @@ pub fn cmd_set_extra_primitive_overestimation_size_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetExtraPrimitiveOverestimationSizeEXT,
 ) -> Result<venus::CmdSetExtraPrimitiveOverestimationSizeEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_extra_primitive_overestimation_size_ext else {
         return Err(Fault::missing("vkCmdSetExtraPrimitiveOverestimationSizeEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (extra_primitive_overestimation_size,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.extra_primitive_overestimation_size,)
     };
     unsafe { function(handle, extra_primitive_overestimation_size) };
@@ -898,14 +1024,17 @@ pub fn cmd_set_depth_clip_enable_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDepthClipEnableEXT,
 ) -> Result<venus::CmdSetDepthClipEnableEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_depth_clip_enable_ext else {
         return Err(Fault::missing("vkCmdSetDepthClipEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_clip_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.depth_clip_enable,)
     };
     unsafe { function(handle, depth_clip_enable) };
@@ -917,14 +1046,17 @@ pub fn cmd_set_sample_locations_enable_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetSampleLocationsEnableEXT,
 ) -> Result<venus::CmdSetSampleLocationsEnableEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_sample_locations_enable_ext else {
         return Err(Fault::missing("vkCmdSetSampleLocationsEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (sample_locations_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.sample_locations_enable,)
     };
     unsafe { function(handle, sample_locations_enable) };
@@ -936,14 +1068,17 @@ pub fn cmd_set_color_blend_advanced_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetColorBlendAdvancedEXT<'a>,
 ) -> Result<venus::CmdSetColorBlendAdvancedEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_color_blend_advanced_ext else {
         return Err(Fault::missing("vkCmdSetColorBlendAdvancedEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_attachment, attachment_count, p_color_blend_advanced) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.first_attachment, c.attachment_count, l.array(c.p_color_blend_advanced)?)
     };
     unsafe {
@@ -957,14 +1092,17 @@ pub fn cmd_set_provoking_vertex_mode_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetProvokingVertexModeEXT,
 ) -> Result<venus::CmdSetProvokingVertexModeEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_provoking_vertex_mode_ext else {
         return Err(Fault::missing("vkCmdSetProvokingVertexModeEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (provoking_vertex_mode,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.provoking_vertex_mode.0,)
     };
     unsafe { function(handle, provoking_vertex_mode) };
@@ -976,14 +1114,17 @@ pub fn cmd_set_line_rasterization_mode_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetLineRasterizationModeEXT,
 ) -> Result<venus::CmdSetLineRasterizationModeEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_line_rasterization_mode_ext else {
         return Err(Fault::missing("vkCmdSetLineRasterizationModeEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (line_rasterization_mode,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.line_rasterization_mode.0,)
     };
     unsafe { function(handle, line_rasterization_mode) };
@@ -995,14 +1136,17 @@ pub fn cmd_set_line_stipple_enable_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetLineStippleEnableEXT,
 ) -> Result<venus::CmdSetLineStippleEnableEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_line_stipple_enable_ext else {
         return Err(Fault::missing("vkCmdSetLineStippleEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (stippled_line_enable,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.stippled_line_enable,)
     };
     unsafe { function(handle, stippled_line_enable) };
@@ -1014,14 +1158,17 @@ pub fn cmd_set_depth_clip_negative_one_to_one_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDepthClipNegativeOneToOneEXT,
 ) -> Result<venus::CmdSetDepthClipNegativeOneToOneEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_depth_clip_negative_one_to_one_ext else {
         return Err(Fault::missing("vkCmdSetDepthClipNegativeOneToOneEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (negative_one_to_one,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.negative_one_to_one,)
     };
     unsafe { function(handle, negative_one_to_one) };
@@ -1033,14 +1180,17 @@ pub fn cmd_set_fragment_shading_rate_khr<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetFragmentShadingRateKHR<'a>,
 ) -> Result<venus::CmdSetFragmentShadingRateKHRReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_fragment_shading_rate_khr else {
         return Err(Fault::missing("vkCmdSetFragmentShadingRateKHR"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_fragment_size, combiner_ops) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.pointer(c.p_fragment_size)?, c.combiner_ops.map(|x| x.0))
     };
     unsafe { function(handle, p_fragment_size, &raw const combiner_ops) };
@@ -1052,14 +1202,17 @@ pub fn cmd_set_sample_locations_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetSampleLocationsEXT<'a>,
 ) -> Result<venus::CmdSetSampleLocationsEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_sample_locations_ext else {
         return Err(Fault::missing("vkCmdSetSampleLocationsEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_sample_locations_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.pointer(c.p_sample_locations_info)?,)
     };
     unsafe { function(handle, p_sample_locations_info) };
@@ -1071,14 +1224,17 @@ pub fn cmd_set_rendering_attachment_locations<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetRenderingAttachmentLocations<'a>,
 ) -> Result<venus::CmdSetRenderingAttachmentLocationsReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_rendering_attachment_locations else {
         return Err(Fault::missing("vkCmdSetRenderingAttachmentLocations"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_location_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.pointer(c.p_location_info)?,)
     };
     unsafe { function(handle, p_location_info) };
@@ -1090,14 +1246,17 @@ pub fn cmd_set_rendering_input_attachment_indices<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetRenderingInputAttachmentIndices<'a>,
 ) -> Result<venus::CmdSetRenderingInputAttachmentIndicesReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_rendering_input_attachment_indices else {
         return Err(Fault::missing("vkCmdSetRenderingInputAttachmentIndices"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_input_attachment_index_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.pointer(c.p_input_attachment_index_info)?,)
     };
     unsafe { function(handle, p_input_attachment_index_info) };
@@ -1109,14 +1268,17 @@ pub fn cmd_set_depth_bias2_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDepthBias2EXT<'a>,
 ) -> Result<venus::CmdSetDepthBias2EXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_depth_bias2_ext else {
         return Err(Fault::missing("vkCmdSetDepthBias2EXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_depth_bias_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.pointer(c.p_depth_bias_info)?,)
     };
     unsafe { function(handle, p_depth_bias_info) };
@@ -1127,14 +1289,17 @@ pub fn cmd_set_attachment_feedback_loop_enable_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetAttachmentFeedbackLoopEnableEXT,
 ) -> Result<venus::CmdSetAttachmentFeedbackLoopEnableEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_attachment_feedback_loop_enable_ext else {
         return Err(Fault::missing("vkCmdSetAttachmentFeedbackLoopEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (aspect_mask,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.aspect_mask.0,)
     };
     unsafe { function(handle, aspect_mask) };
@@ -1146,14 +1311,17 @@ pub fn cmd_set_depth_clamp_range_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDepthClampRangeEXT<'a>,
 ) -> Result<venus::CmdSetDepthClampRangeEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_depth_clamp_range_ext else {
         return Err(Fault::missing("vkCmdSetDepthClampRangeEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_clamp_mode, p_depth_clamp_range) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.depth_clamp_mode.0, l.pointer(c.p_depth_clamp_range)?)
     };
     unsafe { function(handle, depth_clamp_mode, p_depth_clamp_range) };

@@ -42,15 +42,8 @@ pub fn destroy_event<'a>(
     call: &Call<'a>,
     c: &venus::DestroyEvent,
 ) -> Result<venus::DestroyEventReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_event else {
-        return Err(Fault::missing("vkDestroyEvent"))
-    };
-    let Some(taken) = call.take(c.event)? else {
-        return Ok(venus::DestroyEventReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.event)?;
     Ok(venus::DestroyEventReply {})
 }
 ///`vkGetEventStatus`.

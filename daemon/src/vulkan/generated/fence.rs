@@ -27,36 +27,9 @@ pub fn destroy_fence<'a>(
     call: &Call<'a>,
     c: &venus::DestroyFence,
 ) -> Result<venus::DestroyFenceReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_fence else {
-        return Err(Fault::missing("vkDestroyFence"))
-    };
-    let Some(taken) = call.take(c.fence)? else {
-        return Ok(venus::DestroyFenceReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.fence)?;
     Ok(venus::DestroyFenceReply {})
-}
-///`vkResetFences`.
-pub fn reset_fences<'a>(
-    call: &Call<'a>,
-    c: &venus::ResetFences<'a>,
-) -> Result<venus::ResetFencesReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.reset_fences else {
-        return Err(Fault::missing("vkResetFences"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (fence_count, p_fences) = {
-        let l = call.lowering();
-        (c.fence_count, l.handles(c.p_fences)?)
-    };
-    let result = unsafe { function(handle, fence_count, p_fences) };
-    Ok(venus::ResetFencesReply {
-        result: venus::VkResult(result),
-    })
 }
 ///`vkGetFenceStatus`.
 pub fn get_fence_status<'a>(

@@ -512,6 +512,7 @@ pub fn bind_image_memory<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (image, memory, memory_offset) = {
         let l = call.lowering();
+        crate::vulkan::validity::images::bind_image_memory(&l, &device, c)?;
         (l.handle(c.image)?, l.handle(c.memory)?, c.memory_offset)
     };
     let result = unsafe { function(handle, image, memory, memory_offset) };
@@ -601,15 +602,16 @@ pub fn create_image<'a>(
         return Err(Fault::missing("vkCreateImage"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (p_create_info,) = {
+    let (state, p_create_info) = {
         let l = call.lowering();
-        (l.pointer(c.p_create_info)?,)
+        let state = crate::vulkan::validity::images::create_image(&l, &device, c)?;
+        (state, l.pointer(c.p_create_info)?)
     };
     let mut created = 0u64;
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.created(c.p_image, created, &device, result)?;
+    call.bind(c.p_image, created, &device, result, state)?;
     Ok(venus::CreateImageReply {
         result: venus::VkResult(result),
         p_image: c.p_image,
@@ -620,15 +622,8 @@ pub fn destroy_image<'a>(
     call: &Call<'a>,
     c: &venus::DestroyImage,
 ) -> Result<venus::DestroyImageReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_image else {
-        return Err(Fault::missing("vkDestroyImage"))
-    };
-    let Some(taken) = call.take(c.image)? else {
-        return Ok(venus::DestroyImageReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.image)?;
     Ok(venus::DestroyImageReply {})
 }
 ///`vkGetImageSubresourceLayout`.
@@ -663,15 +658,16 @@ pub fn create_image_view<'a>(
         return Err(Fault::missing("vkCreateImageView"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (p_create_info,) = {
+    let (state, p_create_info) = {
         let l = call.lowering();
-        (l.pointer(c.p_create_info)?,)
+        let state = crate::vulkan::validity::images::create_image_view(&l, &device, c)?;
+        (state, l.pointer(c.p_create_info)?)
     };
     let mut created = 0u64;
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.created(c.p_view, created, &device, result)?;
+    call.bind(c.p_view, created, &device, result, state)?;
     Ok(venus::CreateImageViewReply {
         result: venus::VkResult(result),
         p_view: c.p_view,
@@ -682,15 +678,8 @@ pub fn destroy_image_view<'a>(
     call: &Call<'a>,
     c: &venus::DestroyImageView,
 ) -> Result<venus::DestroyImageViewReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_image_view else {
-        return Err(Fault::missing("vkDestroyImageView"))
-    };
-    let Some(taken) = call.take(c.image_view)? else {
-        return Ok(venus::DestroyImageViewReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.image_view)?;
     Ok(venus::DestroyImageViewReply {})
 }
 ///`vkBindImageMemory2`.
@@ -706,6 +695,7 @@ pub fn bind_image_memory2<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (bind_info_count, p_bind_infos) = {
         let l = call.lowering();
+        crate::vulkan::validity::images::bind_image_memory2(&l, &device, c)?;
         (c.bind_info_count, l.array(c.p_bind_infos)?)
     };
     let result = unsafe { function(handle, bind_info_count, p_bind_infos) };

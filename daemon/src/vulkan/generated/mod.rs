@@ -86,6 +86,7 @@ pub(super) use types::*;
 mod prelude {
     #![allow(unused_imports, reason = "each generated module uses its own part")]
     pub use crate::vulkan::call::Call;
+    pub use crate::vulkan::command_buffer::Recording;
     pub use crate::vulkan::error::Fault;
     pub use crate::vulkan::lower::{
         Lower, Lowering, Raise, raise_array, raise_chain, raise_fixed, raise_mapped,

@@ -33,15 +33,8 @@ pub fn destroy_shader_module<'a>(
     call: &Call<'a>,
     c: &venus::DestroyShaderModule,
 ) -> Result<venus::DestroyShaderModuleReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_shader_module else {
-        return Err(Fault::missing("vkDestroyShaderModule"))
-    };
-    let Some(taken) = call.take(c.shader_module)? else {
-        return Ok(venus::DestroyShaderModuleReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.shader_module)?;
     Ok(venus::DestroyShaderModuleReply {})
 }
 ///`vkDestroyPipelineCache`.
@@ -49,16 +42,8 @@ pub fn destroy_pipeline_cache<'a>(
     call: &Call<'a>,
     c: &venus::DestroyPipelineCache,
 ) -> Result<venus::DestroyPipelineCacheReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_pipeline_cache else {
-        return Err(Fault::missing("vkDestroyPipelineCache"))
-    };
-    let Some(taken) = call.take(c.pipeline_cache)? else {
-        return Ok(venus::DestroyPipelineCacheReply {
-        })
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.pipeline_cache)?;
     Ok(venus::DestroyPipelineCacheReply {
     })
 }
@@ -75,6 +60,7 @@ pub fn merge_pipeline_caches<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (dst_cache, src_cache_count, p_src_caches) = {
         let l = call.lowering();
+        crate::vulkan::validity::pipelines::merge_pipeline_caches(&l, &device, c)?;
         (l.handle(c.dst_cache)?, c.src_cache_count, l.handles(c.p_src_caches)?)
     };
     let result = unsafe { function(handle, dst_cache, src_cache_count, p_src_caches) };
@@ -87,57 +73,7 @@ pub fn destroy_pipeline<'a>(
     call: &Call<'a>,
     c: &venus::DestroyPipeline,
 ) -> Result<venus::DestroyPipelineReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_pipeline else {
-        return Err(Fault::missing("vkDestroyPipeline"))
-    };
-    let Some(taken) = call.take(c.pipeline)? else {
-        return Ok(venus::DestroyPipelineReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.pipeline)?;
     Ok(venus::DestroyPipelineReply {})
-}
-///`vkCreatePipelineLayout`.
-pub fn create_pipeline_layout<'a>(
-    call: &Call<'a>,
-    c: &venus::CreatePipelineLayout<'a>,
-) -> Result<venus::CreatePipelineLayoutReply<'a>, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.create_pipeline_layout else {
-        return Err(Fault::missing("vkCreatePipelineLayout"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (p_create_info,) = {
-        let l = call.lowering();
-        (l.pointer(c.p_create_info)?,)
-    };
-    let mut created = 0u64;
-    let result = unsafe {
-        function(handle, p_create_info, ptr::null(), &raw mut created)
-    };
-    call.created(c.p_pipeline_layout, created, &device, result)?;
-    Ok(venus::CreatePipelineLayoutReply {
-        result: venus::VkResult(result),
-        p_pipeline_layout: c.p_pipeline_layout,
-    })
-}
-///`vkDestroyPipelineLayout`.
-pub fn destroy_pipeline_layout<'a>(
-    call: &Call<'a>,
-    c: &venus::DestroyPipelineLayout,
-) -> Result<venus::DestroyPipelineLayoutReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_pipeline_layout else {
-        return Err(Fault::missing("vkDestroyPipelineLayout"))
-    };
-    let Some(taken) = call.take(c.pipeline_layout)? else {
-        return Ok(venus::DestroyPipelineLayoutReply {
-        })
-    };
-    unsafe { function(handle, taken, ptr::null()) };
-    Ok(venus::DestroyPipelineLayoutReply {
-    })
 }

@@ -26,15 +26,16 @@ pub fn create_query_pool<'a>(
         return Err(Fault::missing("vkCreateQueryPool"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (p_create_info,) = {
+    let (state, p_create_info) = {
         let l = call.lowering();
-        (l.pointer(c.p_create_info)?,)
+        let state = crate::vulkan::validity::query::create_query_pool(&l, &device, c)?;
+        (state, l.pointer(c.p_create_info)?)
     };
     let mut created = 0u64;
     let result = unsafe {
         function(handle, p_create_info, ptr::null(), &raw mut created)
     };
-    call.created(c.p_query_pool, created, &device, result)?;
+    call.bind(c.p_query_pool, created, &device, result, state)?;
     Ok(venus::CreateQueryPoolReply {
         result: venus::VkResult(result),
         p_query_pool: c.p_query_pool,
@@ -45,15 +46,8 @@ pub fn destroy_query_pool<'a>(
     call: &Call<'a>,
     c: &venus::DestroyQueryPool,
 ) -> Result<venus::DestroyQueryPoolReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_query_pool else {
-        return Err(Fault::missing("vkDestroyQueryPool"))
-    };
-    let Some(taken) = call.take(c.query_pool)? else {
-        return Ok(venus::DestroyQueryPoolReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.query_pool)?;
     Ok(venus::DestroyQueryPoolReply {})
 }
 ///`vkResetQueryPool`.
@@ -69,6 +63,7 @@ pub fn reset_query_pool<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, first_query, query_count) = {
         let l = call.lowering();
+        crate::vulkan::validity::query::reset_query_pool(&l, &device, c)?;
         (l.handle(c.query_pool)?, c.first_query, c.query_count)
     };
     unsafe { function(handle, query_pool, first_query, query_count) };

@@ -176,14 +176,18 @@ pub fn cmd_bind_pipeline<'a>(
     call: &Call<'a>,
     c: &venus::CmdBindPipeline,
 ) -> Result<venus::CmdBindPipelineReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_bind_pipeline else {
         return Err(Fault::missing("vkCmdBindPipeline"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (pipeline_bind_point, pipeline) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::binding::cmd_bind_pipeline(&l, state, c)?;
         (c.pipeline_bind_point.0, l.handle(c.pipeline)?)
     };
     unsafe { function(handle, pipeline_bind_point, pipeline) };
@@ -194,8 +198,11 @@ pub fn cmd_bind_descriptor_sets<'a>(
     call: &Call<'a>,
     c: &venus::CmdBindDescriptorSets<'a>,
 ) -> Result<venus::CmdBindDescriptorSetsReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_bind_descriptor_sets else {
         return Err(Fault::missing("vkCmdBindDescriptorSets"))
     };
@@ -209,7 +216,8 @@ pub fn cmd_bind_descriptor_sets<'a>(
         dynamic_offset_count,
         p_dynamic_offsets,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::binding::cmd_bind_descriptor_sets(&l, state, c)?;
         (
             c.pipeline_bind_point.0,
             l.handle(c.layout)?,
@@ -240,14 +248,18 @@ pub fn cmd_dispatch<'a>(
     call: &Call<'a>,
     c: &venus::CmdDispatch,
 ) -> Result<venus::CmdDispatchReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_dispatch else {
         return Err(Fault::missing("vkCmdDispatch"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (group_count_x, group_count_y, group_count_z) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::binding::cmd_dispatch(&l, state, c)?;
         (c.group_count_x, c.group_count_y, c.group_count_z)
     };
     unsafe { function(handle, group_count_x, group_count_y, group_count_z) };
@@ -258,14 +270,18 @@ pub fn cmd_dispatch_indirect<'a>(
     call: &Call<'a>,
     c: &venus::CmdDispatchIndirect,
 ) -> Result<venus::CmdDispatchIndirectReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_dispatch_indirect else {
         return Err(Fault::missing("vkCmdDispatchIndirect"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::binding::cmd_dispatch_indirect(&l, state, c)?;
         (l.handle(c.buffer)?, c.offset)
     };
     unsafe { function(handle, buffer, offset) };
@@ -276,14 +292,17 @@ pub fn cmd_set_event<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetEvent,
 ) -> Result<venus::CmdSetEventReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_event else {
         return Err(Fault::missing("vkCmdSetEvent"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event, stage_mask) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.handle(c.event)?, c.stage_mask.0)
     };
     unsafe { function(handle, event, stage_mask) };
@@ -294,14 +313,17 @@ pub fn cmd_reset_event<'a>(
     call: &Call<'a>,
     c: &venus::CmdResetEvent,
 ) -> Result<venus::CmdResetEventReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_reset_event else {
         return Err(Fault::missing("vkCmdResetEvent"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event, stage_mask) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.handle(c.event)?, c.stage_mask.0)
     };
     unsafe { function(handle, event, stage_mask) };
@@ -312,8 +334,11 @@ pub fn cmd_wait_events<'a>(
     call: &Call<'a>,
     c: &venus::CmdWaitEvents<'a>,
 ) -> Result<venus::CmdWaitEventsReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_wait_events else {
         return Err(Fault::missing("vkCmdWaitEvents"))
     };
@@ -330,7 +355,7 @@ pub fn cmd_wait_events<'a>(
         image_memory_barrier_count,
         p_image_memory_barriers,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.event_count,
             l.handles(c.p_events)?,
@@ -366,8 +391,11 @@ pub fn cmd_pipeline_barrier<'a>(
     call: &Call<'a>,
     c: &venus::CmdPipelineBarrier<'a>,
 ) -> Result<venus::CmdPipelineBarrierReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_pipeline_barrier else {
         return Err(Fault::missing("vkCmdPipelineBarrier"))
     };
@@ -383,7 +411,7 @@ pub fn cmd_pipeline_barrier<'a>(
         image_memory_barrier_count,
         p_image_memory_barriers,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (
             c.src_stage_mask.0,
             c.dst_stage_mask.0,
@@ -417,14 +445,18 @@ pub fn cmd_begin_query<'a>(
     call: &Call<'a>,
     c: &venus::CmdBeginQuery,
 ) -> Result<venus::CmdBeginQueryReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_begin_query else {
         return Err(Fault::missing("vkCmdBeginQuery"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, query, flags) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::query::cmd_begin_query(&l, state, c)?;
         (l.handle(c.query_pool)?, c.query, c.flags.0)
     };
     unsafe { function(handle, query_pool, query, flags) };
@@ -435,14 +467,18 @@ pub fn cmd_end_query<'a>(
     call: &Call<'a>,
     c: &venus::CmdEndQuery,
 ) -> Result<venus::CmdEndQueryReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_end_query else {
         return Err(Fault::missing("vkCmdEndQuery"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, query) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::query::cmd_end_query(&l, state, c)?;
         (l.handle(c.query_pool)?, c.query)
     };
     unsafe { function(handle, query_pool, query) };
@@ -453,14 +489,18 @@ pub fn cmd_reset_query_pool<'a>(
     call: &Call<'a>,
     c: &venus::CmdResetQueryPool,
 ) -> Result<venus::CmdResetQueryPoolReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_reset_query_pool else {
         return Err(Fault::missing("vkCmdResetQueryPool"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, first_query, query_count) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::query::cmd_reset_query_pool(&l, state, c)?;
         (l.handle(c.query_pool)?, c.first_query, c.query_count)
     };
     unsafe { function(handle, query_pool, first_query, query_count) };
@@ -471,14 +511,18 @@ pub fn cmd_write_timestamp<'a>(
     call: &Call<'a>,
     c: &venus::CmdWriteTimestamp,
 ) -> Result<venus::CmdWriteTimestampReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_write_timestamp else {
         return Err(Fault::missing("vkCmdWriteTimestamp"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (pipeline_stage, query_pool, query) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::query::cmd_write_timestamp(&l, state, c)?;
         (c.pipeline_stage.0, l.handle(c.query_pool)?, c.query)
     };
     unsafe { function(handle, pipeline_stage, query_pool, query) };
@@ -489,14 +533,18 @@ pub fn cmd_copy_query_pool_results<'a>(
     call: &Call<'a>,
     c: &venus::CmdCopyQueryPoolResults,
 ) -> Result<venus::CmdCopyQueryPoolResultsReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_copy_query_pool_results else {
         return Err(Fault::missing("vkCmdCopyQueryPoolResults"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, first_query, query_count, dst_buffer, dst_offset, stride, flags) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::query::cmd_copy_query_pool_results(&l, state, c)?;
         (
             l.handle(c.query_pool)?,
             c.first_query,
@@ -527,14 +575,18 @@ pub fn cmd_push_constants<'a>(
     call: &Call<'a>,
     c: &venus::CmdPushConstants<'a>,
 ) -> Result<venus::CmdPushConstantsReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_push_constants else {
         return Err(Fault::missing("vkCmdPushConstants"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (layout, stage_flags, offset, size, p_values) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::binding::cmd_push_constants(&l, state, c)?;
         (
             l.handle(c.layout)?,
             c.stage_flags.0,
@@ -546,37 +598,22 @@ pub fn cmd_push_constants<'a>(
     unsafe { function(handle, layout, stage_flags, offset, size, p_values) };
     Ok(venus::CmdPushConstantsReply {})
 }
-///`vkCmdExecuteCommands`.
-pub fn cmd_execute_commands<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdExecuteCommands<'a>,
-) -> Result<venus::CmdExecuteCommandsReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
-    let Some(function) = table.cmd_execute_commands else {
-        return Err(Fault::missing("vkCmdExecuteCommands"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (command_buffer_count, p_command_buffers) = {
-        let l = call.lowering();
-        (c.command_buffer_count, l.handles(c.p_command_buffers)?)
-    };
-    unsafe { function(handle, command_buffer_count, p_command_buffers) };
-    Ok(venus::CmdExecuteCommandsReply {})
-}
 ///`vkCmdSetDeviceMask`.
 pub fn cmd_set_device_mask<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetDeviceMask,
 ) -> Result<venus::CmdSetDeviceMaskReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_device_mask else {
         return Err(Fault::missing("vkCmdSetDeviceMask"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (device_mask,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.device_mask,)
     };
     unsafe { function(handle, device_mask) };
@@ -587,8 +624,11 @@ pub fn cmd_dispatch_base<'a>(
     call: &Call<'a>,
     c: &venus::CmdDispatchBase,
 ) -> Result<venus::CmdDispatchBaseReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_dispatch_base else {
         return Err(Fault::missing("vkCmdDispatchBase"))
     };
@@ -601,7 +641,8 @@ pub fn cmd_dispatch_base<'a>(
         group_count_y,
         group_count_z,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::binding::cmd_dispatch_base(&l, state, c)?;
         (
             c.base_group_x,
             c.base_group_y,
@@ -629,14 +670,17 @@ pub fn cmd_set_event2<'a>(
     call: &Call<'a>,
     c: &venus::CmdSetEvent2<'a>,
 ) -> Result<venus::CmdSetEvent2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_set_event2 else {
         return Err(Fault::missing("vkCmdSetEvent2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event, p_dependency_info) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.handle(c.event)?, l.pointer(c.p_dependency_info)?)
     };
     unsafe { function(handle, event, p_dependency_info) };
@@ -647,14 +691,17 @@ pub fn cmd_reset_event2<'a>(
     call: &Call<'a>,
     c: &venus::CmdResetEvent2,
 ) -> Result<venus::CmdResetEvent2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_reset_event2 else {
         return Err(Fault::missing("vkCmdResetEvent2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event, stage_mask) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.handle(c.event)?, c.stage_mask.0)
     };
     unsafe { function(handle, event, stage_mask) };
@@ -665,14 +712,17 @@ pub fn cmd_wait_events2<'a>(
     call: &Call<'a>,
     c: &venus::CmdWaitEvents2<'a>,
 ) -> Result<venus::CmdWaitEvents2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_wait_events2 else {
         return Err(Fault::missing("vkCmdWaitEvents2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event_count, p_events, p_dependency_infos) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (c.event_count, l.handles(c.p_events)?, l.array(c.p_dependency_infos)?)
     };
     unsafe { function(handle, event_count, p_events, p_dependency_infos) };
@@ -683,14 +733,17 @@ pub fn cmd_pipeline_barrier2<'a>(
     call: &Call<'a>,
     c: &venus::CmdPipelineBarrier2<'a>,
 ) -> Result<venus::CmdPipelineBarrier2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_pipeline_barrier2 else {
         return Err(Fault::missing("vkCmdPipelineBarrier2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_dependency_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.pointer(c.p_dependency_info)?,)
     };
     unsafe { function(handle, p_dependency_info) };
@@ -701,14 +754,18 @@ pub fn cmd_write_timestamp2<'a>(
     call: &Call<'a>,
     c: &venus::CmdWriteTimestamp2,
 ) -> Result<venus::CmdWriteTimestamp2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_write_timestamp2 else {
         return Err(Fault::missing("vkCmdWriteTimestamp2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (stage, query_pool, query) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::query::cmd_write_timestamp2(&l, state, c)?;
         (c.stage.0, l.handle(c.query_pool)?, c.query)
     };
     unsafe { function(handle, stage, query_pool, query) };
@@ -719,14 +776,17 @@ pub fn cmd_begin_conditional_rendering_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdBeginConditionalRenderingEXT<'a>,
 ) -> Result<venus::CmdBeginConditionalRenderingEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_begin_conditional_rendering_ext else {
         return Err(Fault::missing("vkCmdBeginConditionalRenderingEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_conditional_rendering_begin,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
         (l.pointer(c.p_conditional_rendering_begin)?,)
     };
     unsafe { function(handle, p_conditional_rendering_begin) };
@@ -738,8 +798,11 @@ pub fn cmd_end_conditional_rendering_ext<'a>(
     call: &Call<'a>,
     c: &venus::CmdEndConditionalRenderingEXT,
 ) -> Result<venus::CmdEndConditionalRenderingEXTReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_end_conditional_rendering_ext else {
         return Err(Fault::missing("vkCmdEndConditionalRenderingEXT"))
     };
@@ -752,8 +815,11 @@ pub fn cmd_push_descriptor_set<'a>(
     call: &Call<'a>,
     c: &venus::CmdPushDescriptorSet<'a>,
 ) -> Result<venus::CmdPushDescriptorSetReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_push_descriptor_set else {
         return Err(Fault::missing("vkCmdPushDescriptorSet"))
     };
@@ -765,7 +831,8 @@ pub fn cmd_push_descriptor_set<'a>(
         descriptor_write_count,
         p_descriptor_writes,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::binding::cmd_push_descriptor_set(&l, state, c)?;
         (
             c.pipeline_bind_point.0,
             l.handle(c.layout)?,
@@ -792,14 +859,18 @@ pub fn cmd_bind_descriptor_sets2<'a>(
     call: &Call<'a>,
     c: &venus::CmdBindDescriptorSets2<'a>,
 ) -> Result<venus::CmdBindDescriptorSets2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_bind_descriptor_sets2 else {
         return Err(Fault::missing("vkCmdBindDescriptorSets2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_bind_descriptor_sets_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::binding::cmd_bind_descriptor_sets2(&l, state, c)?;
         (l.pointer(c.p_bind_descriptor_sets_info)?,)
     };
     unsafe { function(handle, p_bind_descriptor_sets_info) };
@@ -811,14 +882,18 @@ pub fn cmd_push_constants2<'a>(
     call: &Call<'a>,
     c: &venus::CmdPushConstants2<'a>,
 ) -> Result<venus::CmdPushConstants2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_push_constants2 else {
         return Err(Fault::missing("vkCmdPushConstants2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_push_constants_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::binding::cmd_push_constants2(&l, state, c)?;
         (l.pointer(c.p_push_constants_info)?,)
     };
     unsafe { function(handle, p_push_constants_info) };
@@ -829,14 +904,18 @@ pub fn cmd_push_descriptor_set2<'a>(
     call: &Call<'a>,
     c: &venus::CmdPushDescriptorSet2<'a>,
 ) -> Result<venus::CmdPushDescriptorSet2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_push_descriptor_set2 else {
         return Err(Fault::missing("vkCmdPushDescriptorSet2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_push_descriptor_set_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::binding::cmd_push_descriptor_set2(&l, state, c)?;
         (l.pointer(c.p_push_descriptor_set_info)?,)
     };
     unsafe { function(handle, p_push_descriptor_set_info) };

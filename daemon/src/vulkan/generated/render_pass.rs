@@ -375,15 +375,8 @@ pub fn destroy_framebuffer<'a>(
     call: &Call<'a>,
     c: &venus::DestroyFramebuffer,
 ) -> Result<venus::DestroyFramebufferReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_framebuffer else {
-        return Err(Fault::missing("vkDestroyFramebuffer"))
-    };
-    let Some(taken) = call.take(c.framebuffer)? else {
-        return Ok(venus::DestroyFramebufferReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.framebuffer)?;
     Ok(venus::DestroyFramebufferReply {})
 }
 ///`vkCreateRenderPass`.
@@ -416,15 +409,8 @@ pub fn destroy_render_pass<'a>(
     call: &Call<'a>,
     c: &venus::DestroyRenderPass,
 ) -> Result<venus::DestroyRenderPassReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_render_pass else {
-        return Err(Fault::missing("vkDestroyRenderPass"))
-    };
-    let Some(taken) = call.take(c.render_pass)? else {
-        return Ok(venus::DestroyRenderPassReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.render_pass)?;
     Ok(venus::DestroyRenderPassReply {})
 }
 ///`vkGetRenderAreaGranularity`.

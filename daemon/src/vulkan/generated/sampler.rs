@@ -118,15 +118,8 @@ pub fn destroy_sampler<'a>(
     call: &Call<'a>,
     c: &venus::DestroySampler,
 ) -> Result<venus::DestroySamplerReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_sampler else {
-        return Err(Fault::missing("vkDestroySampler"))
-    };
-    let Some(taken) = call.take(c.sampler)? else {
-        return Ok(venus::DestroySamplerReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.sampler)?;
     Ok(venus::DestroySamplerReply {})
 }
 ///`vkCreateSamplerYcbcrConversion`.
@@ -159,16 +152,8 @@ pub fn destroy_sampler_ycbcr_conversion<'a>(
     call: &Call<'a>,
     c: &venus::DestroySamplerYcbcrConversion,
 ) -> Result<venus::DestroySamplerYcbcrConversionReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_sampler_ycbcr_conversion else {
-        return Err(Fault::missing("vkDestroySamplerYcbcrConversion"))
-    };
-    let Some(taken) = call.take(c.ycbcr_conversion)? else {
-        return Ok(venus::DestroySamplerYcbcrConversionReply {
-        })
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.ycbcr_conversion)?;
     Ok(venus::DestroySamplerYcbcrConversionReply {
     })
 }

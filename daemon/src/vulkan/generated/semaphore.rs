@@ -65,15 +65,8 @@ pub fn destroy_semaphore<'a>(
     call: &Call<'a>,
     c: &venus::DestroySemaphore,
 ) -> Result<venus::DestroySemaphoreReply, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.destroy_semaphore else {
-        return Err(Fault::missing("vkDestroySemaphore"))
-    };
-    let Some(taken) = call.take(c.semaphore)? else {
-        return Ok(venus::DestroySemaphoreReply {})
-    };
-    unsafe { function(handle, taken, ptr::null()) };
+    call.device(c.device)?;
+    call.take(c.semaphore)?;
     Ok(venus::DestroySemaphoreReply {})
 }
 ///`vkGetSemaphoreCounterValue`.
@@ -89,6 +82,11 @@ pub fn get_semaphore_counter_value<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (semaphore, p_value) = {
         let l = call.lowering();
+        crate::vulkan::validity::semaphores::get_semaphore_counter_value(
+            &l,
+            &device,
+            c,
+        )?;
         (l.handle(c.semaphore)?, l.writable_array(c.p_value.map(std::slice::from_ref))?)
     };
     let result = unsafe { function(handle, semaphore, p_value) };
@@ -111,6 +109,7 @@ pub fn signal_semaphore<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_signal_info,) = {
         let l = call.lowering();
+        crate::vulkan::validity::semaphores::signal_semaphore(&l, &device, c)?;
         (l.pointer(c.p_signal_info)?,)
     };
     let result = unsafe { function(handle, p_signal_info) };

@@ -207,14 +207,18 @@ pub fn cmd_copy_buffer<'a>(
     call: &Call<'a>,
     c: &venus::CmdCopyBuffer<'a>,
 ) -> Result<venus::CmdCopyBufferReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_copy_buffer else {
         return Err(Fault::missing("vkCmdCopyBuffer"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (src_buffer, dst_buffer, region_count, p_regions) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::buffers::cmd_copy_buffer(&l, state, c)?;
         (
             l.handle(c.src_buffer)?,
             l.handle(c.dst_buffer)?,
@@ -230,8 +234,11 @@ pub fn cmd_copy_image<'a>(
     call: &Call<'a>,
     c: &venus::CmdCopyImage<'a>,
 ) -> Result<venus::CmdCopyImageReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_copy_image else {
         return Err(Fault::missing("vkCmdCopyImage"))
     };
@@ -244,7 +251,8 @@ pub fn cmd_copy_image<'a>(
         region_count,
         p_regions,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::region::cmd_copy_image(&l, state, c)?;
         (
             l.handle(c.src_image)?,
             c.src_image_layout.0,
@@ -272,8 +280,11 @@ pub fn cmd_blit_image<'a>(
     call: &Call<'a>,
     c: &venus::CmdBlitImage<'a>,
 ) -> Result<venus::CmdBlitImageReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_blit_image else {
         return Err(Fault::missing("vkCmdBlitImage"))
     };
@@ -287,7 +298,8 @@ pub fn cmd_blit_image<'a>(
         p_regions,
         filter,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::region::cmd_blit_image(&l, state, c)?;
         (
             l.handle(c.src_image)?,
             c.src_image_layout.0,
@@ -317,14 +329,18 @@ pub fn cmd_copy_buffer_to_image<'a>(
     call: &Call<'a>,
     c: &venus::CmdCopyBufferToImage<'a>,
 ) -> Result<venus::CmdCopyBufferToImageReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_copy_buffer_to_image else {
         return Err(Fault::missing("vkCmdCopyBufferToImage"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (src_buffer, dst_image, dst_image_layout, region_count, p_regions) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::region::cmd_copy_buffer_to_image(&l, state, c)?;
         (
             l.handle(c.src_buffer)?,
             l.handle(c.dst_image)?,
@@ -351,14 +367,18 @@ pub fn cmd_copy_image_to_buffer<'a>(
     call: &Call<'a>,
     c: &venus::CmdCopyImageToBuffer<'a>,
 ) -> Result<venus::CmdCopyImageToBufferReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_copy_image_to_buffer else {
         return Err(Fault::missing("vkCmdCopyImageToBuffer"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (src_image, src_image_layout, dst_buffer, region_count, p_regions) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::region::cmd_copy_image_to_buffer(&l, state, c)?;
         (
             l.handle(c.src_image)?,
             c.src_image_layout.0,
@@ -385,14 +405,18 @@ pub fn cmd_update_buffer<'a>(
     call: &Call<'a>,
     c: &venus::CmdUpdateBuffer<'a>,
 ) -> Result<venus::CmdUpdateBufferReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_update_buffer else {
         return Err(Fault::missing("vkCmdUpdateBuffer"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (dst_buffer, dst_offset, data_size, p_data) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::buffers::cmd_update_buffer(&l, state, c)?;
         (l.handle(c.dst_buffer)?, c.dst_offset, c.data_size, l.plain_array(c.p_data))
     };
     unsafe { function(handle, dst_buffer, dst_offset, data_size, p_data) };
@@ -403,14 +427,18 @@ pub fn cmd_clear_color_image<'a>(
     call: &Call<'a>,
     c: &venus::CmdClearColorImage<'a>,
 ) -> Result<venus::CmdClearColorImageReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_clear_color_image else {
         return Err(Fault::missing("vkCmdClearColorImage"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (image, image_layout, p_color, range_count, p_ranges) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::images::cmd_clear_color_image(&l, state, c)?;
         (
             l.handle(c.image)?,
             c.image_layout.0,
@@ -427,14 +455,18 @@ pub fn cmd_clear_depth_stencil_image<'a>(
     call: &Call<'a>,
     c: &venus::CmdClearDepthStencilImage<'a>,
 ) -> Result<venus::CmdClearDepthStencilImageReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_clear_depth_stencil_image else {
         return Err(Fault::missing("vkCmdClearDepthStencilImage"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (image, image_layout, p_depth_stencil, range_count, p_ranges) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::images::cmd_clear_depth_stencil_image(&l, state, c)?;
         (
             l.handle(c.image)?,
             c.image_layout.0,
@@ -454,8 +486,11 @@ pub fn cmd_resolve_image<'a>(
     call: &Call<'a>,
     c: &venus::CmdResolveImage<'a>,
 ) -> Result<venus::CmdResolveImageReply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_resolve_image else {
         return Err(Fault::missing("vkCmdResolveImage"))
     };
@@ -468,7 +503,8 @@ pub fn cmd_resolve_image<'a>(
         region_count,
         p_regions,
     ) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::region::cmd_resolve_image(&l, state, c)?;
         (
             l.handle(c.src_image)?,
             c.src_image_layout.0,
@@ -496,14 +532,18 @@ pub fn cmd_copy_buffer2<'a>(
     call: &Call<'a>,
     c: &venus::CmdCopyBuffer2<'a>,
 ) -> Result<venus::CmdCopyBuffer2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_copy_buffer2 else {
         return Err(Fault::missing("vkCmdCopyBuffer2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_copy_buffer_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::buffers::cmd_copy_buffer2(&l, state, c)?;
         (l.pointer(c.p_copy_buffer_info)?,)
     };
     unsafe { function(handle, p_copy_buffer_info) };
@@ -514,14 +554,18 @@ pub fn cmd_copy_image2<'a>(
     call: &Call<'a>,
     c: &venus::CmdCopyImage2<'a>,
 ) -> Result<venus::CmdCopyImage2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_copy_image2 else {
         return Err(Fault::missing("vkCmdCopyImage2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_copy_image_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::region::cmd_copy_image2(&l, state, c)?;
         (l.pointer(c.p_copy_image_info)?,)
     };
     unsafe { function(handle, p_copy_image_info) };
@@ -532,14 +576,18 @@ pub fn cmd_copy_buffer_to_image2<'a>(
     call: &Call<'a>,
     c: &venus::CmdCopyBufferToImage2<'a>,
 ) -> Result<venus::CmdCopyBufferToImage2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_copy_buffer_to_image2 else {
         return Err(Fault::missing("vkCmdCopyBufferToImage2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_copy_buffer_to_image_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::region::cmd_copy_buffer_to_image2(&l, state, c)?;
         (l.pointer(c.p_copy_buffer_to_image_info)?,)
     };
     unsafe { function(handle, p_copy_buffer_to_image_info) };
@@ -551,14 +599,18 @@ pub fn cmd_copy_image_to_buffer2<'a>(
     call: &Call<'a>,
     c: &venus::CmdCopyImageToBuffer2<'a>,
 ) -> Result<venus::CmdCopyImageToBuffer2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_copy_image_to_buffer2 else {
         return Err(Fault::missing("vkCmdCopyImageToBuffer2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_copy_image_to_buffer_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::region::cmd_copy_image_to_buffer2(&l, state, c)?;
         (l.pointer(c.p_copy_image_to_buffer_info)?,)
     };
     unsafe { function(handle, p_copy_image_to_buffer_info) };
@@ -570,14 +622,18 @@ pub fn cmd_blit_image2<'a>(
     call: &Call<'a>,
     c: &venus::CmdBlitImage2<'a>,
 ) -> Result<venus::CmdBlitImage2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_blit_image2 else {
         return Err(Fault::missing("vkCmdBlitImage2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_blit_image_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::region::cmd_blit_image2(&l, state, c)?;
         (l.pointer(c.p_blit_image_info)?,)
     };
     unsafe { function(handle, p_blit_image_info) };
@@ -588,14 +644,18 @@ pub fn cmd_resolve_image2<'a>(
     call: &Call<'a>,
     c: &venus::CmdResolveImage2<'a>,
 ) -> Result<venus::CmdResolveImage2Reply, Fault> {
-    let (handle, device) = call.command_buffer(c.command_buffer)?;
-    let table = &device.table;
+    let command_buffer = call.command_buffer(c.command_buffer)?;
+    let mut recordings = command_buffer.pool.lock();
+    #[allow(unused_variables, reason = "not every command is checked")]
+    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
     let Some(function) = table.cmd_resolve_image2 else {
         return Err(Fault::missing("vkCmdResolveImage2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_resolve_image_info,) = {
-        let l = call.lowering();
+        let l = call.recording(uses);
+        crate::vulkan::validity::region::cmd_resolve_image2(&l, state, c)?;
         (l.pointer(c.p_resolve_image_info)?,)
     };
     unsafe { function(handle, p_resolve_image_info) };

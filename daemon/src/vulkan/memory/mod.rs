@@ -221,12 +221,7 @@ unsafe fn call_driver(device: &Device, info: &sys::MemoryAllocateInfo) -> Result
 
 /// `vkFreeMemory`: the driver's memory goes first, the pages with their last owner.
 pub fn free_memory(call: &Call<'_>, c: &venus::FreeMemory) -> Result<venus::FreeMemoryReply, Fault> {
-    if let Some(object) = call.renderer.objects.remove(c.memory)?
-        && let Some(device) = &object.device
-    {
-        // SAFETY: the memory was taken out of the table; a guest that still uses it breaks its own context.
-        unsafe { device.destroy(object.kind, object.raw) };
-    }
+    call.take(c.memory)?;
     Ok(venus::FreeMemoryReply {})
 }
 

@@ -3,7 +3,7 @@
 //! Three kinds come out of here: creation (one object id is bound to a handle), destruction, and plain calls. What does more
 //! is executed by hand (`by_hand.rs`) and only dispatched from here.
 
-use super::{by_hand, field, structs};
+use super::{by_hand, checked, field, structs};
 use crate::ir::{Command, Direction, Len, Level, Param, Protocol, Return, Scalar, Shape, Type};
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
@@ -47,20 +47,31 @@ fn kind(command: &Command) -> Kind<'_> {
 pub fn emit(protocol: &Protocol, module: &str) -> TokenStream {
     let functions = protocol.commands_of(module).filter_map(|c| match kind(c) {
         Kind::ByHand(_) | Kind::Transport => None,
-        Kind::Create(param) => Some(function(protocol, c, Some(param), None)),
-        Kind::Destroy(param) => Some(function(protocol, c, None, Some(param))),
-        Kind::Plain => Some(function(protocol, c, None, None)),
+        Kind::Create(param) => Some(function(protocol, c, Some(param))),
+        Kind::Destroy(param) => Some(destruction(protocol, c, param)),
+        Kind::Plain => Some(function(protocol, c, None)),
     });
     quote!(#(#functions)*)
 }
 
+/// The executor of a destruction: the object is taken out of the table, and destroyed when nothing uses it any more.
+fn destruction(protocol: &Protocol, c: &Command, destroyed: &Param) -> TokenStream {
+    let (name, reply) = (format_ident!("{}", c.snake), format_ident!("{}Reply", c.names.rust));
+    let (request, reply_type) = (request_type(protocol, c), reply_type(protocol, c));
+    let doc = format!("`{}`.", c.names.vk);
+    let (owner, id) = (field(&c.params[0].member.rust), field(&destroyed.member.rust));
+    quote! {
+        #[doc = #doc]
+        pub fn #name<'a>(call: &Call<'a>, c: &#request) -> Result<#reply_type, Fault> {
+            call.device(c.#owner)?;
+            call.take(c.#id)?;
+            Ok(venus::#reply {})
+        }
+    }
+}
+
 /// One executor.
-fn function(
-    protocol: &Protocol,
-    c: &Command,
-    created: Option<&Param>,
-    destroyed: Option<&Param>,
-) -> TokenStream {
+fn function(protocol: &Protocol, c: &Command, created: Option<&Param>) -> TokenStream {
     let name = format_ident!("{}", c.snake);
     let request = request_type(protocol, c);
     let reply_type = reply_type(protocol, c);
@@ -68,17 +79,16 @@ fn function(
     let doc = format!("`{}`.", c.names.vk);
     let vk = &c.names.vk;
     let owner = owner(c);
-    let lowering = lower_params(c, created, destroyed);
-    let arguments = c.params.iter().skip(1).map(|p| argument(p, created, destroyed));
-    let take = destroyed.map(|p| {
-        let id = field(&p.member.rust);
-        quote!(let Some(taken) = call.take(c.#id)? else { return Ok(venus::#reply {}) };)
-    });
+    let lowering = lower_params(c, created);
+    let arguments = c.params.iter().skip(1).map(|p| argument(p, created));
     let new = created.map(|_| quote!(let mut created = 0u64;));
     let invoke = quote!(unsafe { function(handle, #(#arguments),*) });
     let bind = created.map(|p| {
         let id = field(&p.member.rust);
-        quote!(call.created(c.#id, created, &device, result)?;)
+        match checked::module(vk) {
+            Some(_) => quote!(call.bind(c.#id, created, &device, result, state)?;),
+            None => quote!(call.created(c.#id, created, &device, result)?;),
+        }
     });
     let (result, ret) = match c.ret {
         Return::Void => (quote!(#invoke;), None),
@@ -94,7 +104,6 @@ fn function(
             #owner
             let Some(function) = table.#name else { return Err(Fault::missing(#vk)) };
             #lowering
-            #take
             #new
             #result
             #bind
@@ -121,8 +130,11 @@ fn owner(c: &Command) -> TokenStream {
             let (handle, table) = (device.raw(), &device.table);
         },
         Level::CommandBuffer => quote! {
-            let (handle, device) = call.command_buffer(c.#id)?;
-            let table = &device.table;
+            let command_buffer = call.command_buffer(c.#id)?;
+            let mut recordings = command_buffer.pool.lock();
+            #[allow(unused_variables, reason = "not every command is checked")]
+            let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
+            let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
         },
         Level::Queue | Level::Global | Level::Transport => {
             panic!("{}: commands of this level are executed by hand", c.names.vk)
@@ -131,16 +143,21 @@ fn owner(c: &Command) -> TokenStream {
 }
 
 /// `let (a, b) = { let l = call.lowering(); (…, …) };`: the object table is locked no longer than that.
-fn lower_params(c: &Command, created: Option<&Param>, destroyed: Option<&Param>) -> TokenStream {
-    let params: Vec<_> = c
-        .params
-        .iter()
-        .skip(1)
-        .filter(|p| p.member.has_field() && !is(p, created) && !is(p, destroyed))
-        .collect();
-    if params.is_empty() {
+fn lower_params(c: &Command, created: Option<&Param>) -> TokenStream {
+    let params: Vec<_> =
+        c.params.iter().skip(1).filter(|p| p.member.has_field() && !is(p, created)).collect();
+    let recorded = c.level == Level::CommandBuffer;
+    let check = checked::module(&c.names.vk).map(|module| {
+        let (module, name) = (format_ident!("{module}"), format_ident!("{}", c.snake));
+        let subject = if recorded { quote!(state) } else { quote!(&device) };
+        let check = quote!(crate::vulkan::validity::#module::#name(&l, #subject, c)?;);
+        if created.is_some() { quote!(let state = #check) } else { check }
+    });
+    if params.is_empty() && check.is_none() {
         return quote!();
     }
+    let state = created.and(check.as_ref()).map(|_| quote!(state,));
+    let lock = if recorded { quote!(call.recording(uses)) } else { quote!(call.lowering()) };
     let names: Vec<Ident> = params.iter().map(|p| field(&p.member.rust)).collect();
     let values = params.iter().map(|p| match p.direction {
         Direction::In => structs::lower_member(&p.member, &quote!(c)),
@@ -148,9 +165,10 @@ fn lower_params(c: &Command, created: Option<&Param>, destroyed: Option<&Param>)
     });
     quote! {
         #[allow(unused_variables, reason = "not every parameter needs the object table")]
-        let (#(#names,)*) = {
-            let l = call.lowering();
-            (#(#values,)*)
+        let (#state #(#names,)*) = {
+            let l = #lock;
+            #check
+            (#state #(#values,)*)
         };
     }
 }
@@ -172,12 +190,9 @@ fn lower_out(p: &Param) -> TokenStream {
     }
 }
 
-fn argument(p: &Param, created: Option<&Param>, destroyed: Option<&Param>) -> TokenStream {
+fn argument(p: &Param, created: Option<&Param>) -> TokenStream {
     if is(p, created) {
         return quote!(&raw mut created);
-    }
-    if is(p, destroyed) {
-        return quote!(taken);
     }
     if !p.member.has_field() {
         return quote!(ptr::null());

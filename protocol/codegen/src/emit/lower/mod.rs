@@ -5,6 +5,7 @@
 //! lacks must not be lost; a test in the daemon compares every layout that both know.
 
 mod by_hand;
+mod checked;
 mod commands;
 mod structs;
 mod sys;
@@ -20,6 +21,8 @@ use quote::{format_ident, quote};
 pub fn executor(protocol: &Protocol) -> Result<Vec<Output>> {
     let stale = by_hand::stale(|name| protocol.commands.contains_key(name));
     anyhow::ensure!(stale.is_empty(), "by_hand.rs names commands that are not selected: {stale:?}");
+    let stale = checked::stale(|name| protocol.commands.contains_key(name));
+    anyhow::ensure!(stale.is_empty(), "checked.rs names commands that are not selected: {stale:?}");
     let mut modules: Vec<&str> = protocol.structs.values().map(|s| s.module.as_str()).collect();
     modules.extend(protocol.commands.values().map(|c| c.module.as_str()));
     modules.sort_unstable();
@@ -74,6 +77,7 @@ fn root(modules: &[&str]) -> TokenStream {
         mod prelude {
             #![allow(unused_imports, reason = "each generated module uses its own part")]
             pub use crate::vulkan::call::Call;
+            pub use crate::vulkan::command_buffer::Recording;
             pub use crate::vulkan::error::Fault;
             pub use crate::vulkan::lower::{
                 Lower, Lowering, Raise, raise_array, raise_chain, raise_fixed, raise_mapped, raise_plain,

@@ -1,0 +1,70 @@
+//! Whether submissions are pending: what they use is not reset, freed or destroyed before they have completed.
+//!
+//! A guest sees the completion of its work in memory that the work itself writes, so nobody tells; the markers of submissions are
+//! looked at when somebody has to know. Lock order: a queue's handle, a fence, pools, the table of objects; submissions last.
+
+use super::cancel::Cancel;
+use super::device::Device;
+use super::error::Fault;
+use super::submission::Number;
+use ash::vk;
+use parking_lot::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long a command waits for a submission that uses its object. Programs may learn of a completion some microseconds before the
+/// host's fence is signalled; whoever waits for longer has broken valid usage.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A fence of the guest, with the last submission that it was given to.
+#[derive(Debug)]
+pub struct Fence {
+    /// The host's handle.
+    pub raw: vk::Fence,
+    last: Mutex<Number>,
+}
+
+impl Fence {
+    /// One that was given to no submission.
+    pub fn new(raw: vk::Fence) -> Self {
+        Self { raw, last: Mutex::default() }
+    }
+
+    /// Locks the fence for a submission, unless one uses it already.
+    pub fn lock_unused(&self, device: &Device) -> Result<MutexGuard<'_, Number>, Fault> {
+        let last = self.last.lock();
+        match device.completed(*last) {
+            true => Ok(last),
+            false => Err(Fault::invalid("a fence is submitted that is in use")),
+        }
+    }
+
+    /// Calls `reset`, unless a pending submission is going to signal the fence.
+    pub fn reset(&self, device: &Device, cancel: &Cancel, reset: impl FnOnce() -> i32) -> Result<i32, Fault> {
+        let last = self.last.lock();
+        match device.wait_for(*last, cancel) {
+            true => Ok(reset()),
+            false => Err(Fault::invalid("a fence of a pending submission is reset")),
+        }
+    }
+}
+
+impl Device {
+    /// Whether a submission and all before it have completed.
+    pub fn completed(&self, number: Number) -> bool {
+        number == 0 || self.queues.lock().iter().all(|queue| queue.has_completed(self, number))
+    }
+
+    /// Waits a moment until [`Self::completed`]; answers whether it is.
+    pub fn wait_for(&self, number: Number, cancel: &Cancel) -> bool {
+        let start = Instant::now();
+        loop {
+            if self.completed(number) {
+                return true;
+            }
+            if cancel.is_cancelled() || start.elapsed() > PATIENCE {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Objects that are gone for the guest and not yet for the driver.
+//!
+//! An object is destroyed when no command in flight can have looked it up, and no pending submission uses it. The first is known by
+//! epochs: a command enters the current one and leaves it; an object retired in one epoch is out of everybody's hands two epochs
+//! later, and an epoch ends when nobody is left in the one before. With one ring there is nobody else, and nothing waits.
+
+use super::error::ContextLost;
+use super::objects::Object;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// What waits to be destroyed, and who is at work.
+#[derive(Debug)]
+pub struct Retired {
+    epoch: AtomicU64,
+    /// Commands in flight, by the lowest bit of the epoch they entered.
+    active: [AtomicUsize; 2],
+    waiting: Mutex<VecDeque<(u64, Object)>>,
+    count: AtomicUsize,
+    limit: usize,
+}
+
+/// A command in flight; collects what can be destroyed when it ends.
+pub struct InFlight<'a> {
+    retired: &'a Retired,
+    epoch: u64,
+}
+
+impl Retired {
+    /// Nothing, and room for `limit` objects.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            epoch: AtomicU64::new(0),
+            active: Default::default(),
+            waiting: Mutex::default(),
+            count: AtomicUsize::new(0),
+            limit,
+        }
+    }
+
+    /// A command begins. What it looks up is not destroyed before it ends.
+    pub fn enter(&self) -> InFlight<'_> {
+        loop {
+            let epoch = self.epoch.load(Ordering::SeqCst);
+            self.active(epoch).fetch_add(1, Ordering::SeqCst);
+            if self.epoch.load(Ordering::SeqCst) == epoch {
+                return InFlight { retired: self, epoch };
+            }
+            self.active(epoch).fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Destroys an object that was taken out of the table, now or later. Called by a command in flight.
+    pub fn destroy(&self, object: Object) -> Result<(), ContextLost> {
+        // Whoever enters from now on does not find it in the table.
+        let alone = self.active.iter().map(|active| active.load(Ordering::SeqCst)).sum::<usize>() <= 1;
+        if alone && is_idle(&object) {
+            destroy(object);
+            return Ok(());
+        }
+        let mut waiting = self.waiting.lock();
+        if waiting.len() >= self.limit {
+            return Err(ContextLost::new(format!(
+                "more than {} destroyed objects in use (limit: retired)",
+                self.limit
+            )));
+        }
+        waiting.push_back((self.epoch.load(Ordering::SeqCst), object));
+        self.count.store(waiting.len(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Destroys everything that waits: no command is in flight, and every device is idle.
+    pub fn flush(&self) {
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        self.count.store(0, Ordering::SeqCst);
+        waiting.into_iter().for_each(|(_, object)| destroy(object));
+    }
+
+    fn active(&self, epoch: u64) -> &AtomicUsize {
+        &self.active[(epoch & 1) as usize]
+    }
+
+    /// Goes on to the next epoch if nobody is left in the one before, then destroys from the oldest on.
+    fn collect(&self) {
+        // Another command collects already, then.
+        let Some(mut waiting) = self.waiting.try_lock() else { return };
+        let mut epoch = self.epoch.load(Ordering::SeqCst);
+        for _ in 0..2 {
+            if self.active(epoch.wrapping_sub(1)).load(Ordering::SeqCst) == 0 {
+                epoch += 1;
+                self.epoch.store(epoch, Ordering::SeqCst);
+            }
+        }
+        while waiting.front().is_some_and(|(retired, object)| retired + 2 <= epoch && is_idle(object)) {
+            if let Some((_, object)) = waiting.pop_front() {
+                destroy(object);
+            }
+        }
+        self.count.store(waiting.len(), Ordering::SeqCst);
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.retired.active(self.epoch).fetch_sub(1, Ordering::SeqCst);
+        if self.retired.count.load(Ordering::Relaxed) > 0 {
+            self.retired.collect();
+        }
+    }
+}
+
+/// Whether no pending submission uses it.
+fn is_idle(object: &Object) -> bool {
+    object.device.as_ref().is_none_or(|device| device.completed(object.usage.last()))
+}
+
+fn destroy(object: Object) {
+    if let Some(device) = &object.device {
+        // SAFETY: the object was taken out of the table; no command in flight and no pending submission uses it.
+        unsafe { device.destroy(object.kind, object.raw) };
+    }
+}

@@ -1,0 +1,143 @@
+//! What later checks have to know of an object's creation.
+
+use super::images::ImageFacts;
+use super::layouts::PipelineLayout;
+use crate::vulkan::call::inconsistent;
+use crate::vulkan::error::Fault;
+use crate::vulkan::objects::{Handle, State, Table};
+use crate::vulkan::submission::Signal;
+use protocol::venus::generated as venus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Facts by kind of object.
+#[derive(Debug)]
+pub enum Facts {
+    /// A buffer.
+    Buffer(BufferFacts),
+    /// An image.
+    Image(Box<ImageFacts>),
+    /// A query pool.
+    QueryPool {
+        /// Kind of its queries.
+        ty: venus::QueryType,
+        /// How many there are.
+        count: u32,
+        /// Words of one result, without that for its availability.
+        words: u32,
+    },
+    /// A pipeline.
+    Pipeline {
+        /// Where it is bound.
+        bind_point: venus::PipelineBindPoint,
+        /// What it was made with.
+        layout: Option<Arc<PipelineLayout>>,
+    },
+}
+
+/// What is known of a buffer.
+#[derive(Debug)]
+pub struct BufferFacts {
+    /// Bytes.
+    pub size: u64,
+    memory: AtomicBool,
+}
+
+impl BufferFacts {
+    /// A buffer without memory.
+    pub fn new(size: u64) -> Self {
+        Self { size, memory: AtomicBool::new(false) }
+    }
+
+    /// It is about to be bound. Answers whether it was not yet.
+    pub fn bind(&self) -> bool {
+        !self.memory.swap(true, Ordering::AcqRel)
+    }
+
+    /// It was not bound after all.
+    pub fn unbind(&self) {
+        self.memory.store(false, Ordering::Release);
+    }
+
+    /// Whether it has memory.
+    pub fn has_memory(&self) -> bool {
+        self.memory.load(Ordering::Acquire)
+    }
+
+    /// Demands that a range lies in a buffer that has memory.
+    pub fn demand(&self, offset: u64, size: u64, rule: &'static str) -> Result<(), Fault> {
+        let inside = offset.checked_add(size).is_some_and(|end| end <= self.size);
+        demand(inside && self.has_memory(), rule)
+    }
+}
+
+/// Demands that a rule of valid usage is kept.
+pub fn demand(kept: bool, rule: &'static str) -> Result<(), Fault> {
+    if kept { Ok(()) } else { Err(Fault::invalid(rule)) }
+}
+
+impl Table {
+    fn facts<H: Handle>(&self, id: H) -> Result<&Facts, Fault> {
+        match &self.get(id)?.state {
+            State::Facts(facts) => Ok(facts),
+            _ => Err(inconsistent()),
+        }
+    }
+
+    /// What is known of a buffer; none may not be named.
+    pub fn buffer(&self, id: venus::Buffer) -> Result<&BufferFacts, Fault> {
+        demand(id.0 != 0, "a buffer is missing")?;
+        match self.facts(id)? {
+            Facts::Buffer(facts) => Ok(facts),
+            _ => Err(inconsistent()),
+        }
+    }
+
+    /// What is known of an image.
+    pub fn image(&self, id: venus::Image) -> Result<&ImageFacts, Fault> {
+        demand(id.0 != 0, "an image is missing")?;
+        match self.facts(id)? {
+            Facts::Image(facts) => Ok(facts),
+            _ => Err(inconsistent()),
+        }
+    }
+
+    /// Kind and number of the queries of a pool, and the words of a result.
+    pub fn query_pool(&self, id: venus::QueryPool) -> Result<(venus::QueryType, u32, u32), Fault> {
+        demand(id.0 != 0, "a query pool is missing")?;
+        match self.facts(id)? {
+            Facts::QueryPool { ty, count, words } => Ok((*ty, *count, *words)),
+            _ => Err(inconsistent()),
+        }
+    }
+
+    /// Whether a semaphore is a timeline.
+    pub fn is_timeline(&self, id: venus::Semaphore) -> Result<bool, Fault> {
+        demand(id.0 != 0, "a semaphore is missing")?;
+        match &self.get(id)?.state {
+            State::Semaphore(signal) => Ok(matches!(*signal.lock(), Signal::Timeline)),
+            _ => Err(inconsistent()),
+        }
+    }
+
+    /// The layout that an id names.
+    pub fn pipeline_layout(&self, id: venus::PipelineLayout) -> Result<&Arc<PipelineLayout>, Fault> {
+        demand(id.0 != 0, "a pipeline layout is missing")?;
+        match &self.get(id)?.state {
+            State::PipelineLayout(layout) => Ok(layout),
+            _ => Err(inconsistent()),
+        }
+    }
+
+    /// Where a pipeline is bound, and what it was made with.
+    pub fn pipeline(
+        &self,
+        id: venus::Pipeline,
+    ) -> Result<(venus::PipelineBindPoint, Option<&Arc<PipelineLayout>>), Fault> {
+        demand(id.0 != 0, "a pipeline is missing")?;
+        match self.facts(id)? {
+            Facts::Pipeline { bind_point, layout } => Ok((*bind_point, layout.as_ref())),
+            _ => Err(inconsistent()),
+        }
+    }
+}

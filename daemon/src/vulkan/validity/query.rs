@@ -1,0 +1,173 @@
+//! Queries: drivers keep them in arrays.
+
+use super::facts::{Facts, demand};
+use crate::vulkan::command_buffer::RecordingState;
+use crate::vulkan::device::Device;
+use crate::vulkan::error::Fault;
+use crate::vulkan::lower::Lowering;
+use crate::vulkan::objects::{State, Table};
+use protocol::venus::generated as venus;
+use std::sync::Arc;
+
+/// Most queries of one pool. Drivers multiply the number by the size of a result.
+pub const QUERIES: u32 = 1 << 20;
+/// Most queries that are active at once in one recording.
+const ACTIVE: usize = 256;
+
+const OUTSIDE: &str = "queries outside of their pool";
+const KIND: &str = "a query of another kind than its pool";
+
+/// Queries that a recording has begun and not ended: pool, query, index.
+#[derive(Debug, Default)]
+pub struct ActiveQueries(Vec<(u64, u32, u32)>);
+
+impl ActiveQueries {
+    fn begin(&mut self, query: (u64, u32, u32)) -> Result<(), Fault> {
+        demand(!self.0.contains(&query) && self.0.len() < ACTIVE, "a query is begun twice")?;
+        self.0.push(query);
+        Ok(())
+    }
+
+    fn end(&mut self, query: (u64, u32, u32)) -> Result<(), Fault> {
+        let at = self.0.iter().position(|active| *active == query);
+        let at = at.ok_or_else(|| Fault::invalid("a query is ended that was not begun"))?;
+        self.0.swap_remove(at);
+        Ok(())
+    }
+}
+
+/// `vkCreateQueryPool`.
+pub fn create_query_pool(
+    _: &Lowering<'_>,
+    _: &Arc<Device>,
+    c: &venus::CreateQueryPool<'_>,
+) -> Result<State, Fault> {
+    let info = c.p_create_info.ok_or_else(|| Fault::invalid("a query pool without a description"))?;
+    demand(
+        (1..=QUERIES).contains(&info.query_count),
+        "a query pool of no or too many queries (limit: queries)",
+    )?;
+    let statistics =
+        info.query_type != venus::QueryType::PIPELINE_STATISTICS || info.pipeline_statistics.0 != 0;
+    demand(statistics, "a pool of statistics queries without statistics")?;
+    let words = match info.query_type {
+        venus::QueryType::PIPELINE_STATISTICS => info.pipeline_statistics.0.count_ones(),
+        venus::QueryType::OCCLUSION | venus::QueryType::TIMESTAMP => 1,
+        _ => 2,
+    };
+    Ok(State::Facts(Facts::QueryPool { ty: info.query_type, count: info.query_count, words }))
+}
+
+/// Demands that queries lie in a pool; answers their kind.
+pub fn demand_range(
+    objects: &Table,
+    pool: venus::QueryPool,
+    first: u32,
+    count: u32,
+) -> Result<venus::QueryType, Fault> {
+    let (ty, queries, _) = objects.query_pool(pool)?;
+    demand(u64::from(first) + u64::from(count) <= queries.into(), OUTSIDE)?;
+    Ok(ty)
+}
+
+/// `vkResetQueryPool`.
+pub fn reset_query_pool(l: &Lowering<'_>, _: &Arc<Device>, c: &venus::ResetQueryPool) -> Result<(), Fault> {
+    demand_range(&l.objects, c.query_pool, c.first_query, c.query_count).map(drop)
+}
+
+/// `vkCmdResetQueryPool`.
+pub fn cmd_reset_query_pool(
+    l: &Lowering<'_>,
+    _: &mut RecordingState,
+    c: &venus::CmdResetQueryPool,
+) -> Result<(), Fault> {
+    demand_range(&l.objects, c.query_pool, c.first_query, c.query_count).map(drop)
+}
+
+fn begin(
+    l: &Lowering<'_>,
+    state: &mut RecordingState,
+    pool: venus::QueryPool,
+    query: u32,
+    index: u32,
+) -> Result<(), Fault> {
+    let ty = demand_range(&l.objects, pool, query, 1)?;
+    demand(ty != venus::QueryType::TIMESTAMP, KIND)?;
+    demand(index < 4, "a query of a vertex stream that is not there")?;
+    state.queries.begin((pool.0, query, index))
+}
+
+/// `vkCmdBeginQuery`.
+pub fn cmd_begin_query(
+    l: &Lowering<'_>,
+    state: &mut RecordingState,
+    c: &venus::CmdBeginQuery,
+) -> Result<(), Fault> {
+    begin(l, state, c.query_pool, c.query, 0)
+}
+
+/// `vkCmdBeginQueryIndexedEXT`.
+pub fn cmd_begin_query_indexed_ext(
+    l: &Lowering<'_>,
+    state: &mut RecordingState,
+    c: &venus::CmdBeginQueryIndexedEXT,
+) -> Result<(), Fault> {
+    begin(l, state, c.query_pool, c.query, c.index)
+}
+
+/// `vkCmdEndQuery`.
+pub fn cmd_end_query(
+    l: &Lowering<'_>,
+    state: &mut RecordingState,
+    c: &venus::CmdEndQuery,
+) -> Result<(), Fault> {
+    demand_range(&l.objects, c.query_pool, c.query, 1)?;
+    state.queries.end((c.query_pool.0, c.query, 0))
+}
+
+/// `vkCmdEndQueryIndexedEXT`.
+pub fn cmd_end_query_indexed_ext(
+    l: &Lowering<'_>,
+    state: &mut RecordingState,
+    c: &venus::CmdEndQueryIndexedEXT,
+) -> Result<(), Fault> {
+    demand_range(&l.objects, c.query_pool, c.query, 1)?;
+    state.queries.end((c.query_pool.0, c.query, c.index))
+}
+
+/// `vkCmdWriteTimestamp`.
+pub fn cmd_write_timestamp(
+    l: &Lowering<'_>,
+    _: &mut RecordingState,
+    c: &venus::CmdWriteTimestamp,
+) -> Result<(), Fault> {
+    let ty = demand_range(&l.objects, c.query_pool, c.query, 1)?;
+    demand(ty == venus::QueryType::TIMESTAMP, KIND)
+}
+
+/// `vkCmdWriteTimestamp2`.
+pub fn cmd_write_timestamp2(
+    l: &Lowering<'_>,
+    _: &mut RecordingState,
+    c: &venus::CmdWriteTimestamp2,
+) -> Result<(), Fault> {
+    let ty = demand_range(&l.objects, c.query_pool, c.query, 1)?;
+    demand(ty == venus::QueryType::TIMESTAMP, KIND)
+}
+
+/// `vkCmdCopyQueryPoolResults`.
+pub fn cmd_copy_query_pool_results(
+    l: &Lowering<'_>,
+    _: &mut RecordingState,
+    c: &venus::CmdCopyQueryPoolResults,
+) -> Result<(), Fault> {
+    demand_range(&l.objects, c.query_pool, c.first_query, c.query_count)?;
+    let Some(last) = c.query_count.checked_sub(1) else { return Ok(()) };
+    let (_, _, words) = l.objects.query_pool(c.query_pool)?;
+    let word = if c.flags.contains(venus::QueryResultFlags::TYPE_64) { 8 } else { 4 };
+    let available = u32::from(c.flags.contains(venus::QueryResultFlags::WITH_AVAILABILITY));
+    let result = u64::from(words + available) * word;
+    let bytes = u64::from(last).checked_mul(c.stride).and_then(|bytes| bytes.checked_add(result));
+    let bytes = bytes.ok_or_else(|| Fault::invalid(OUTSIDE))?;
+    l.objects.buffer(c.dst_buffer)?.demand(c.dst_offset, bytes, "query results outside of the buffer")
+}

@@ -1,0 +1,224 @@
+//! Regions of images that are copied, between images and from and to buffers.
+
+use super::facts::{BufferFacts, demand};
+use super::images::ImageFacts;
+use crate::vulkan::command_buffer::RecordingState;
+use crate::vulkan::error::Fault;
+use crate::vulkan::host_copy::{Region, region_bytes};
+use crate::vulkan::lower::Lowering;
+use protocol::venus::generated as venus;
+use protocol::venus::generated::{FormatBlock, ImageAspectFlags};
+
+const OUTSIDE: &str = "a region outside of its image, or an image without memory";
+const REMAINING: u32 = u32::MAX;
+
+/// How the planes of a format lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planes {
+    /// Bytes of a component.
+    component: u32,
+    /// The second plane holds both colour differences.
+    interleaved: bool,
+    /// Texels of the image for one of the second and third plane.
+    shared: [u32; 3],
+}
+
+impl Planes {
+    /// Those of a format that has some.
+    pub fn of(format: venus::Format) -> Option<Self> {
+        use venus::Format as F;
+        // The registry numbers the five layouts of each width in a row; the sixth came later.
+        let widths = [
+            (F::G8_B8_R8_3PLANE_420_UNORM, F::G8_B8R8_2PLANE_444_UNORM, 1),
+            (F::G10X6_B10X6_R10X6_3PLANE_420_UNORM_3PACK16, F::G10X6_B10X6R10X6_2PLANE_444_UNORM_3PACK16, 2),
+            (F::G12X4_B12X4_R12X4_3PLANE_420_UNORM_3PACK16, F::G12X4_B12X4R12X4_2PLANE_444_UNORM_3PACK16, 2),
+            (F::G16_B16_R16_3PLANE_420_UNORM, F::G16_B16R16_2PLANE_444_UNORM, 2),
+        ];
+        widths.into_iter().find_map(|(first, late, component)| {
+            let (interleaved, shared) = match format.0.wrapping_sub(first.0) {
+                _ if format == late => (true, [1, 1, 1]),
+                at @ 0..=1 => (at == 1, [2, 2, 1]),
+                at @ 2..=3 => (at == 3, [2, 1, 1]),
+                4 => (false, [1, 1, 1]),
+                _ => return None,
+            };
+            Some(Self { component, interleaved, shared })
+        })
+    }
+}
+
+/// What a region is made of: texels of the level, and blocks of one aspect in memory.
+fn aspect(image: &ImageFacts, layers: &venus::ImageSubresourceLayers) -> ([u32; 3], FormatBlock) {
+    let (extent, block) = (image.level_extent(layers.mip_level), image.block);
+    let bytes = |bytes| FormatBlock { bytes, extent: [1, 1, 1] };
+    let Some(planes) = image.planes else {
+        return match layers.aspect_mask {
+            // Depth of 24 bits is copied in words of 32.
+            ImageAspectFlags::DEPTH => {
+                (extent, bytes(if block.bytes <= 3 && block.bytes != 0 { 2 } else { 4 }))
+            }
+            ImageAspectFlags::STENCIL => (extent, bytes(1)),
+            _ => (extent, block),
+        };
+    };
+    match layers.aspect_mask {
+        ImageAspectFlags::PLANE_1 | ImageAspectFlags::PLANE_2 => {
+            let both = if planes.interleaved { 2 } else { 1 };
+            let extent = std::array::from_fn(|at| extent[at].div_ceil(planes.shared[at]));
+            (extent, bytes(planes.component * both))
+        }
+        _ => (extent, bytes(planes.component)),
+    }
+}
+
+/// Demands that the texels from `from` to `to` lie in a level, and that level and layers are there.
+fn demand_inside(
+    image: &ImageFacts,
+    layers: &venus::ImageSubresourceLayers,
+    (from, to): ([i64; 3], [i64; 3]),
+) -> Result<(), Fault> {
+    let last = u64::from(layers.base_array_layer) + u64::from(layers.layer_count);
+    let all = layers.layer_count == REMAINING && layers.base_array_layer < image.layers;
+    let there = all || layers.layer_count > 0 && last <= image.layers.into();
+    demand(image.has_memory() && layers.mip_level < image.levels && there, OUTSIDE)?;
+    let (extent, block) = aspect(image, layers);
+    let inside = |at: usize| {
+        // The last block of a compressed level reaches over its edge.
+        let most = i64::from(extent[at].next_multiple_of(block.extent[at].max(1)));
+        // Layers stand for depth in a copy between an image of layers and one of depth.
+        let most = if at == 2 && !image.volume { most.max(layers.layer_count.into()) } else { most };
+        (0..=most).contains(&from[at]) && (0..=most).contains(&to[at])
+    };
+    demand((0..3).all(inside) && (image.volume || from[2].min(to[2]) == 0), OUTSIDE)
+}
+
+fn corner(offset: venus::Offset3D) -> [i64; 3] {
+    [offset.x.into(), offset.y.into(), offset.z.into()]
+}
+
+fn box_at(offset: venus::Offset3D, extent: venus::Extent3D) -> ([i64; 3], [i64; 3]) {
+    let (from, size) = (corner(offset), [extent.width, extent.height, extent.depth]);
+    (from, std::array::from_fn(|at| from[at] + i64::from(size[at])))
+}
+
+/// One region between an image and a buffer.
+struct InBuffer {
+    offset: u64,
+    row_length: u32,
+    image_height: u32,
+    layers: venus::ImageSubresourceLayers,
+    image_offset: venus::Offset3D,
+    extent: venus::Extent3D,
+}
+
+macro_rules! in_buffer {
+    ($region:expr) => {
+        InBuffer {
+            offset: $region.buffer_offset,
+            row_length: $region.buffer_row_length,
+            image_height: $region.buffer_image_height,
+            layers: $region.image_subresource,
+            image_offset: $region.image_offset,
+            extent: $region.image_extent,
+        }
+    };
+}
+
+fn demand_in_buffer(
+    l: &Lowering<'_>,
+    (image, buffer): (venus::Image, venus::Buffer),
+    regions: impl Iterator<Item = InBuffer>,
+) -> Result<(), Fault> {
+    let image: &ImageFacts = l.objects.image(image)?;
+    let buffer: &BufferFacts = l.objects.buffer(buffer)?;
+    for region in regions {
+        demand(image.volume || region.extent.depth == 1, OUTSIDE)?;
+        demand_inside(image, &region.layers, box_at(region.image_offset, region.extent))?;
+        let (_, block) = aspect(image, &region.layers);
+        let layers = region.layers.layer_count.min(image.layers - region.layers.base_array_layer);
+        let shape = Region {
+            flags: venus::HostImageCopyFlags(0),
+            row_length: region.row_length,
+            image_height: region.image_height,
+            subresource: region.layers,
+            extent: region.extent,
+        };
+        let bytes = region_bytes(block, &shape, layers.into());
+        let bytes = bytes.ok_or_else(|| Fault::invalid("a region of more bytes than there can be"))?;
+        buffer.demand(region.offset, bytes, "a region outside of its buffer")?;
+    }
+    Ok(())
+}
+
+/// Regions between two images, as boxes in both.
+fn demand_in_images(
+    l: &Lowering<'_>,
+    (source, target): (venus::Image, venus::Image),
+    regions: impl Iterator<Item = [(venus::ImageSubresourceLayers, ([i64; 3], [i64; 3])); 2]>,
+) -> Result<(), Fault> {
+    let (source, target) = (l.objects.image(source)?, l.objects.image(target)?);
+    for [from, to] in regions {
+        demand_inside(source, &from.0, from.1)?;
+        demand_inside(target, &to.0, to.1)?;
+    }
+    Ok(())
+}
+
+macro_rules! copied {
+    ($region:expr) => {
+        [
+            ($region.src_subresource, box_at($region.src_offset, $region.extent)),
+            ($region.dst_subresource, box_at($region.dst_offset, $region.extent)),
+        ]
+    };
+}
+
+macro_rules! scaled {
+    ($region:expr) => {
+        [
+            ($region.src_subresource, (corner($region.src_offsets[0]), corner($region.src_offsets[1]))),
+            ($region.dst_subresource, (corner($region.dst_offsets[0]), corner($region.dst_offsets[1]))),
+        ]
+    };
+}
+
+/// Checks of one command and of its successor, which takes a struct.
+macro_rules! checks {
+    ($($plain:ident($command:ident) $second:ident($command2:ident.$info:ident) => |$l:ident, $it:ident| $check:expr;)*) => {$(
+        #[doc = concat!("`vk", stringify!($command), "`.")]
+        pub fn $plain($l: &Lowering<'_>, _: &mut RecordingState, $it: &venus::$command<'_>) -> Result<(), Fault> {
+            $check
+        }
+
+        #[doc = concat!("`vk", stringify!($command2), "`.")]
+        pub fn $second($l: &Lowering<'_>, _: &mut RecordingState, c: &venus::$command2<'_>) -> Result<(), Fault> {
+            let $it = c.$info.ok_or_else(|| Fault::invalid("a copy without a description"))?;
+            $check
+        }
+    )*};
+}
+
+checks! {
+    cmd_copy_image(CmdCopyImage) cmd_copy_image2(CmdCopyImage2.p_copy_image_info) => |l, c| {
+        let regions = c.p_regions.unwrap_or(&[]).iter().map(|region| copied!(region));
+        demand_in_images(l, (c.src_image, c.dst_image), regions)
+    };
+    cmd_blit_image(CmdBlitImage) cmd_blit_image2(CmdBlitImage2.p_blit_image_info) => |l, c| {
+        let regions = c.p_regions.unwrap_or(&[]).iter().map(|region| scaled!(region));
+        demand_in_images(l, (c.src_image, c.dst_image), regions)
+    };
+    cmd_resolve_image(CmdResolveImage) cmd_resolve_image2(CmdResolveImage2.p_resolve_image_info) => |l, c| {
+        let regions = c.p_regions.unwrap_or(&[]).iter().map(|region| copied!(region));
+        demand_in_images(l, (c.src_image, c.dst_image), regions)
+    };
+    cmd_copy_buffer_to_image(CmdCopyBufferToImage)
+    cmd_copy_buffer_to_image2(CmdCopyBufferToImage2.p_copy_buffer_to_image_info) => |l, c| {
+        let regions = c.p_regions.unwrap_or(&[]).iter().map(|region| in_buffer!(region));
+        demand_in_buffer(l, (c.dst_image, c.src_buffer), regions)
+    };
+    cmd_copy_image_to_buffer(CmdCopyImageToBuffer)
+    cmd_copy_image_to_buffer2(CmdCopyImageToBuffer2.p_copy_image_to_buffer_info) => |l, c| {
+        let regions = c.p_regions.unwrap_or(&[]).iter().map(|region| in_buffer!(region));
+        demand_in_buffer(l, (c.src_image, c.dst_buffer), regions)
+    };
+}

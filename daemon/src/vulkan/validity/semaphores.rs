@@ -1,0 +1,78 @@
+//! Semaphores: the two types are different structs in drivers, and values come in arrays of their own.
+
+use super::facts::demand;
+use crate::vulkan::device::Device;
+use crate::vulkan::error::Fault;
+use crate::vulkan::lower::Lowering;
+use crate::vulkan::objects::Table;
+use protocol::venus::generated as venus;
+use protocol::venus::generated::ChainStruct;
+use std::sync::Arc;
+
+const TIMELINE: &str = "a semaphore that is no timeline has no value";
+const VALUES: &str = "a submission with another number of semaphores than of their values";
+
+/// `vkGetSemaphoreCounterValue`.
+pub fn get_semaphore_counter_value(
+    l: &Lowering<'_>,
+    _: &Arc<Device>,
+    c: &venus::GetSemaphoreCounterValue<'_>,
+) -> Result<(), Fault> {
+    demand(l.objects.is_timeline(c.semaphore)?, TIMELINE)
+}
+
+/// `vkSignalSemaphore`.
+pub fn signal_semaphore(
+    l: &Lowering<'_>,
+    _: &Arc<Device>,
+    c: &venus::SignalSemaphore<'_>,
+) -> Result<(), Fault> {
+    let info = c.p_signal_info.ok_or_else(|| Fault::invalid(TIMELINE))?;
+    demand(l.objects.is_timeline(info.semaphore)?, TIMELINE)
+}
+
+/// `vkWaitSemaphores`.
+pub fn check_wait(l: &Lowering<'_>, info: Option<&venus::SemaphoreWaitInfo<'_>>) -> Result<(), Fault> {
+    let info = info.ok_or_else(|| Fault::invalid(TIMELINE))?;
+    for semaphore in info.p_semaphores.unwrap_or(&[]) {
+        demand(l.objects.is_timeline(*semaphore)?, TIMELINE)?;
+    }
+    Ok(())
+}
+
+/// One batch of `vkQueueSubmit`: as many values as semaphores where one is a timeline.
+pub fn check_submit(objects: &Table, submit: &venus::SubmitInfo<'_>) -> Result<(), Fault> {
+    let (waits, signals) =
+        (submit.p_wait_semaphores.unwrap_or(&[]), submit.p_signal_semaphores.unwrap_or(&[]));
+    let (mut wait_values, mut signal_values) = (0, 0);
+    for next in submit.p_next {
+        match next {
+            ChainStruct::TimelineSemaphoreSubmitInfo(values) => {
+                wait_values = values.p_wait_semaphore_values.map_or(0, <[_]>::len);
+                signal_values = values.p_signal_semaphore_values.map_or(0, <[_]>::len);
+                // Drivers read values up to the counts, or none.
+                let complete = [
+                    (values.wait_semaphore_value_count, wait_values, waits.len()),
+                    (values.signal_semaphore_value_count, signal_values, signals.len()),
+                ];
+                let fits =
+                    |&(count, there, wanted)| count as usize == there && (there == 0 || there == wanted);
+                demand(complete.iter().all(fits), VALUES)?;
+            }
+            ChainStruct::DeviceGroupSubmitInfo(group) => {
+                let masks = submit.p_command_buffers.unwrap_or(&[]).len() as u32;
+                let fits = |count, wanted| count == 0 || count == wanted;
+                let all = fits(group.wait_semaphore_count, waits.len() as u32)
+                    && fits(group.command_buffer_count, masks)
+                    && fits(group.signal_semaphore_count, signals.len() as u32);
+                demand(all, "a submission with another number of device masks than of what they are for")?;
+            }
+            _ => {}
+        }
+    }
+    let any_timeline = |semaphores: &[venus::Semaphore]| -> Result<bool, Fault> {
+        semaphores.iter().try_fold(false, |any, id| Ok(any | objects.is_timeline(*id)?))
+    };
+    demand(wait_values == waits.len() || !any_timeline(waits)?, VALUES)?;
+    demand(signal_values == signals.len() || !any_timeline(signals)?, VALUES)
+}
