@@ -72,6 +72,8 @@ pub fn stages() -> Result<Vec<Stage>> {
             stages.push(stage);
         }
     }
+    // Last: it takes longest and finds what nobody expects.
+    stages.push(stage("fuzz", &["run", "--quiet", "--package", "tests", GUESTS, "--bin", "fuzz"]));
     Ok(stages)
 }
 

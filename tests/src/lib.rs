@@ -14,6 +14,7 @@ pub mod daemon;
 pub mod daemon_process;
 pub mod differential;
 pub mod frontend;
+pub mod fuzzing;
 pub mod guest;
 pub mod model;
 pub mod packages;

@@ -6,8 +6,14 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// A command the runs need, and the Debian package that brings it.
-const COMMANDS: &[(&str, &str)] =
-    &[("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("python3", "python3"), ("cc", "gcc"), ("gpgv", "gpgv")];
+const COMMANDS: &[(&str, &str)] = &[
+    ("apt-get", "apt"),
+    ("dpkg-deb", "dpkg"),
+    ("python3", "python3"),
+    ("cc", "gcc"),
+    ("c++", "g++"),
+    ("gpgv", "gpgv"),
+];
 
 /// Installs what is missing when root; otherwise says what to install.
 ///
@@ -29,6 +35,28 @@ pub fn provide() -> Result<()> {
     eprintln!("installing {packages}");
     apt_get(&["update", "-q"])?;
     apt_get(&[&["install", "-y", "-q", "--no-install-recommends"], missing.as_slice()].concat())
+}
+
+/// Installs `cargo fuzz` below cargo's home if it is missing; nobody has to be root for it.
+///
+/// # Errors
+/// It cannot be installed.
+pub fn provide_cargo_fuzz() -> Result<()> {
+    let found = Command::new(env!("CARGO")).args(["fuzz", "--version"]).output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return Ok(());
+    }
+    eprintln!("installing cargo-fuzz");
+    let status = Command::new(env!("CARGO"))
+        .args(["install", "--quiet", "--locked", "cargo-fuzz"])
+        // Not built beside what is being checked.
+        .env_remove("CARGO_TARGET_DIR")
+        .status()
+        .context("cannot run cargo install")?;
+    if !status.success() {
+        bail!("cargo-fuzz is missing and cannot be installed: cargo install --locked cargo-fuzz");
+    }
+    Ok(())
 }
 
 /// Whether this machine has a GPU device that a Vulkan driver may use.

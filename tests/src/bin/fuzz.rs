@@ -1,0 +1,13 @@
+//! Builds all fuzz targets and runs each for a minute, or for `FUZZ_SECONDS`: the stage `fuzz` of `cargo acceptance`.
+
+use anyhow::Result;
+use std::process::ExitCode;
+use tests::{fuzzing, prerequisites};
+
+fn main() -> Result<ExitCode> {
+    prerequisites::provide_cargo_fuzz()?;
+    let (passed, failed) = fuzzing::run()?;
+    // As the test harness says it, for whoever counts.
+    println!("test result: {}. {passed} passed; {failed} failed", if failed == 0 { "ok" } else { "FAILED" });
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,184 @@
+//! The fuzz targets as a check: all are built, each runs for a while, and a crash, a hang or memory without bound fails it.
+//!
+//! Knows `cargo fuzz` and the output of libFuzzer, and nothing of what the targets do. New inputs are thrown away: `fuzz/README.md` says how
+//! to fuzz for days.
+
+use anyhow::{Context, Result, bail, ensure};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+/// How long each target runs unless `FUZZ_SECONDS` says otherwise.
+const SECONDS: u64 = 60;
+
+/// A single input takes no longer than this, in seconds.
+const INPUT_MAX: u32 = 20;
+
+/// No target needs more memory than this, in MiB; the sanitizer's own included.
+const MEMORY_MAX: u32 = 2048;
+
+/// Lines of a failed target's output that are shown.
+const LINES_SHOWN: usize = 60;
+
+/// Builds all targets and runs each for `FUZZ_SECONDS`, two at a time. Answers how many held and how many did not.
+///
+/// # Errors
+///
+/// A target cannot be built or started.
+pub fn run() -> Result<(usize, usize)> {
+    let seconds = match std::env::var("FUZZ_SECONDS") {
+        Ok(text) => text.parse().context("FUZZ_SECONDS is no number")?,
+        Err(_) => SECONDS,
+    };
+    let place = Place::new()?;
+    place.build()?;
+    let targets = Mutex::new(place.targets()?.into_iter().collect::<VecDeque<_>>());
+    let verdicts = Mutex::new(Vec::new());
+    let lanes = thread::available_parallelism().map_or(1, |cores| cores.get().min(2));
+    thread::scope(|scope| {
+        for _ in 0..lanes {
+            scope.spawn(|| {
+                loop {
+                    let next = targets.lock().pop_front();
+                    let Some(target) = next else { return };
+                    let verdict = place.fuzz(&target, seconds);
+                    match &verdict {
+                        Ok(summary) => println!("fuzz: target {target}: {summary}"),
+                        Err(error) => println!("fuzz: target {target} FAILED: {error:#}"),
+                    }
+                    verdicts.lock().push(verdict.is_ok());
+                }
+            });
+        }
+    });
+    let verdicts = verdicts.into_inner();
+    let held = verdicts.iter().filter(|held| **held).count();
+    Ok((held, verdicts.len() - held))
+}
+
+/// Where the targets and their build are.
+struct Place {
+    /// The crate with the targets.
+    folder: PathBuf,
+    built: PathBuf,
+}
+
+impl Place {
+    fn new() -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("tests lie in the repository")?;
+        let folder = root.join("fuzz");
+        let built = match std::env::var_os("CARGO_TARGET_DIR") {
+            Some(target) => PathBuf::from(target).join("fuzz"),
+            None => folder.join("target"),
+        };
+        Ok(Self { folder, built })
+    }
+
+    fn build(&self) -> Result<()> {
+        let status = Command::new(env!("CARGO"))
+            .args(["fuzz", "build", "--target-dir"])
+            .arg(&self.built)
+            .current_dir(&self.folder)
+            // Lets a stable compiler take the flag for AddressSanitizer.
+            .env("RUSTC_BOOTSTRAP", "1")
+            .stdout(Stdio::null())
+            .status()
+            .context("cannot run cargo fuzz")?;
+        ensure!(status.success(), "the fuzz targets do not build");
+        Ok(())
+    }
+
+    /// Their names, as `fuzz/fuzz_targets` has them.
+    fn targets(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.folder.join("fuzz_targets"))? {
+            if let Some(name) = entry?.file_name().to_str().and_then(|name| name.strip_suffix(".rs")) {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        ensure!(!names.is_empty(), "there are no fuzz targets");
+        Ok(names)
+    }
+
+    /// Runs one target; what it did, in words.
+    fn fuzz(&self, target: &str, seconds: u64) -> Result<String> {
+        let scratch = tempfile::tempdir()?;
+        let (found, counts) = (scratch.path().join("found"), scratch.path().join("counts"));
+        let artifacts = self.folder.join("artifacts").join(target);
+        [&found, &counts, &artifacts].into_iter().try_for_each(fs::create_dir_all)?;
+        let output = Command::new("timeout")
+            // libFuzzer looks at its clock between inputs only.
+            .args(["--kill-after=10".to_owned(), (seconds + 120).to_string()])
+            .arg(self.program(target)?)
+            .arg(format!("-max_total_time={seconds}"))
+            .arg(format!("-timeout={INPUT_MAX}"))
+            .arg(format!("-rss_limit_mb={MEMORY_MAX}"))
+            .arg(format!("-artifact_prefix={}/", artifacts.display()))
+            .args(target.starts_with("venus").then(|| format!("-dict={}/venus.dict", self.folder.display())))
+            .args([&found, &self.folder.join("corpus").join(target)])
+            .env("FUZZ_COUNTS", &counts)
+            .env("ASAN_OPTIONS", "detect_odr_violation=0:detect_leaks=0")
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot be started")?;
+        let log = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n");
+            bail!("{}, its input is in {}\n{tail}", output.status, artifacts.display());
+        }
+        let done = log.lines().rev().find(|line| line.contains("DONE")).context("did not finish")?;
+        let (_, commands) = counted(&counts)?;
+        ensure!(commands > 0, "nothing got through its decoder");
+        Ok(format!(
+            "{} runs, {commands} commands, cov {} in {seconds} s",
+            word_after(done, "#"),
+            word_after(done, "cov: ")
+        ))
+    }
+
+    fn program(&self, target: &str) -> Result<PathBuf> {
+        let folders = fs::read_dir(&self.built)?.filter_map(Result::ok).map(|entry| entry.path());
+        let program = folders.map(|folder| folder.join("release").join(target)).find(|path| path.is_file());
+        program.context("was not built")
+    }
+}
+
+/// Runs and commands in a folder of count files, which targets leave where `FUZZ_COUNTS` says.
+fn counted(folder: &Path) -> Result<(u64, u64)> {
+    let mut sum = (0, 0);
+    for entry in fs::read_dir(folder)? {
+        let text = fs::read_to_string(entry?.path())?;
+        let mut numbers = text.split_whitespace().map_while(|word| word.parse::<u64>().ok());
+        let (Some(runs), Some(commands)) = (numbers.next(), numbers.next()) else { continue };
+        sum = (sum.0 + runs, sum.1 + commands);
+    }
+    Ok(sum)
+}
+
+/// The word behind a mark; `?` if there is none.
+fn word_after<'l>(line: &'l str, mark: &str) -> &'l str {
+    let rest = line.split_once(mark).map(|(_, rest)| rest);
+    rest.and_then(|rest| rest.split_whitespace().next()).unwrap_or("?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_all_processes_are_added_and_output_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in [("a.1", "10 300\n"), ("a.2", "1 2\n"), ("a.3", "")] {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        assert_eq!(counted(folder.path()).unwrap(), (11, 302));
+        let line = "#1234\tDONE   cov: 77 ft: 99 corp: 5/2Kb";
+        assert_eq!((word_after(line, "#"), word_after(line, "cov: ")), ("1234", "77"));
+        assert_eq!(word_after("Done", "cov: "), "?");
+    }
+}
