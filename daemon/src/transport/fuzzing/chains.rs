@@ -11,7 +11,7 @@ use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryAtomic, GuestMemoryMmap};
 
-const MEMORY: usize = 0x1_0000;
+const MEMORY: usize = 0x4000;
 const SIZE: u16 = 16;
 /// Where the queue and the tables lie; buffers that keep out of each other's way come from behind.
 const TABLE: u64 = 0;

@@ -20,6 +20,7 @@ pub use null_state::Exclusive;
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::Command;
 use protocol::venus::stream::Header;
+use std::cell::RefCell;
 use std::sync::Arc;
 use stream::Composer;
 
@@ -113,6 +114,7 @@ impl Allowance for Allowed {
 struct World {
     renderer: Renderer,
     cancel: Cancel,
+    reply: RefCell<Vec<u8>>,
 }
 
 impl World {
@@ -122,7 +124,7 @@ impl World {
         let cancel = Cancel::default();
         // Waits answer at once.
         cancel.cancel();
-        Self { renderer, cancel }
+        Self { renderer, cancel, reply: RefCell::new(vec![0; REPLY_BYTES]) }
     }
 
     fn run_stream(&self, mut bytes: &[u8]) -> usize {
@@ -158,8 +160,8 @@ impl World {
         let command = Command::decode(header.number, &mut reader)?;
         let length = reader.offset();
         let before = null_state::live();
-        let mut reply = vec![0; if header.wants_reply() { REPLY_BYTES } else { 0 }];
-        let mut writer = Writer::window(&mut reply);
+        let mut room = self.reply.borrow_mut();
+        let mut writer = Writer::window(&mut room);
         let window = header.wants_reply().then_some(&mut writer);
         let outcome = self.renderer.execute(&command, &bytes[..length], arena, &self.cancel, window);
         if outcome.is_err() && null_state::live() > before {

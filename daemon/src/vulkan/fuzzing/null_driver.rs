@@ -6,8 +6,11 @@
 
 use super::null_state::{self as state, Kind};
 use ash::vk;
+use parking_lot::Mutex;
 use protocol::venus::generated::EXTENSIONS;
+use rustc_hash::FxHashMap;
 use std::ffi::{CStr, c_char, c_void};
+use std::sync::LazyLock;
 
 type Function = unsafe extern "system" fn();
 
@@ -50,7 +53,18 @@ macro_rules! kinds {
     };
 }
 
+/// Names are looked for again with each instance and device.
 fn resolve(name: &str) -> Option<Function> {
+    static KNOWN: LazyLock<Mutex<FxHashMap<String, Option<Function>>>> = LazyLock::new(Mutex::default);
+    if let Some(known) = KNOWN.lock().get(name) {
+        return *known;
+    }
+    let found = find(name);
+    KNOWN.lock().insert(name.to_owned(), found);
+    found
+}
+
+fn find(name: &str) -> Option<Function> {
     let plain = name.trim_end_matches("KHR").trim_end_matches("EXT");
     kinds! { plain,
         "Buffer" => Buffer, "BufferView" => BufferView, "CommandPool" => CommandPool, "DescriptorPool" => DescriptorPool,

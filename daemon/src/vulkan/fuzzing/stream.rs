@@ -82,8 +82,8 @@ static FORMS: LazyLock<FxHashMap<i32, [Vec<u8>; 2]>> = LazyLock::new(|| {
 fn enrich(mut bytes: Vec<u8>, mut length: usize, arena: &mut Arena) -> Vec<u8> {
     let mut at = 8;
     while at + 8 <= length.min(512) {
-        let mut changed = bytes.clone();
-        if changed[at..at + 8] == [0; 8] {
+        if bytes[at..at + 8] == [0; 8] {
+            let mut changed = bytes.clone();
             changed[at] = 1;
             if let Some(longer) = put_right(&mut changed, arena)
                 && longer > length
