@@ -167,21 +167,21 @@ fn llama_without_enough_memory_ends_by_itself() -> Result<()> {
 #[test]
 fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
     let options =
-        ["--max-contexts", "32", "--max-resources", "2000", "--ring-memory", "512MiB", "--max-rings", "16"];
+        ["--max-contexts", "32", "--max-resources", "2000", "--ring-memory", "2GiB", "--max-rings", "64"];
     let setup = Setup::on(Daemon::start_with(&options)?)?;
     let gpu = setup.guest();
     let contexts: Vec<_> = (0..40).map_while(|_| gpu.create_context("hog").ok()).collect();
     ensure!(contexts.len() == 28, "{} contexts", contexts.len());
     let hidden = |context, size| gpu.create_blob(context, BlobId(0), BlobFlags::empty(), size).ok();
-    let large = (0..100).map_while(|_| hidden(contexts[0], 8 << 20)).count();
-    ensure!(large == 56, "{large} times 8 MiB for rings");
+    let large = (0..400).map_while(|_| hidden(contexts[0], 8 << 20)).count();
+    ensure!(large == 224, "{large} times 8 MiB for rings");
     let many = (0..2500).map_while(|_| hidden(contexts[1], 4096)).count();
-    ensure!((1650..1750).contains(&many), "{many} resources");
+    ensure!((1500..1600).contains(&many), "{many} resources");
     let ringed = contexts[2];
-    let rings = (0..20).map_while(|_| Ring::create(gpu, ringed, RingOptions::default()).ok());
+    let rings = (0..80).map_while(|_| Ring::create(gpu, ringed, RingOptions::default()).ok());
     let rings: Vec<_> = rings.collect();
     ensure!(
-        eventually(LIMIT, || setup.daemon().log().contains("limit reached: rings (16)")),
+        eventually(LIMIT, || setup.daemon().log().contains("limit reached: rings (64)")),
         "{}",
         rings.len()
     );
