@@ -35,7 +35,7 @@ pub fn create_compute_pipelines<'a>(
     };
     let infos = prepared(call, c.p_create_infos, stages);
     let result =
-        create(call, &device, c.pipeline_cache, (infos, c.p_pipelines), check, |cache, infos, raws| {
+        create(call, &device, c.pipeline_cache, infos, c.p_pipelines, check, |cache, infos, raws| {
             // SAFETY: handles are live, `infos` has `create_info_count` elements in the arena and as many ids were decoded.
             unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
         })?;
@@ -69,7 +69,7 @@ pub fn create_graphics_pipelines<'a>(
     };
     let infos = prepared(call, c.p_create_infos, stages);
     let result =
-        create(call, &device, c.pipeline_cache, (infos, c.p_pipelines), check, |cache, infos, raws| {
+        create(call, &device, c.pipeline_cache, infos, c.p_pipelines, check, |cache, infos, raws| {
             // SAFETY: as for compute pipelines.
             unsafe { function(device.raw(), cache, c.create_info_count, infos, std::ptr::null(), raws) }
         })?;
@@ -104,7 +104,8 @@ fn create<'a, I: Lower>(
     call: &Call<'a>,
     device: &Arc<Device>,
     cache: venus::PipelineCache,
-    (infos, ids): (Result<Option<&'a [I]>, Fault>, Option<&'a [venus::Pipeline]>),
+    infos: Result<Option<&'a [I]>, Fault>,
+    ids: Option<&'a [venus::Pipeline]>,
     check: impl FnOnce(&Lowering<'_>) -> Result<Vec<State>, Fault>,
     invoke: impl FnOnce(u64, *const I::Sys, *mut u64) -> i32,
 ) -> Result<venus::VkResult, Fault> {
