@@ -135,6 +135,11 @@ impl Renderer {
         self.unheard.store(result, Ordering::Relaxed);
     }
 
+    /// The guest need not hear of the last failure any more.
+    pub(super) fn forget_failure(&self) {
+        self.unheard.store(0, Ordering::Relaxed);
+    }
+
     /// The guest makes fences of the host.
     pub(super) fn note_host_fence(&self) {
         self.host_fences.store(true, Ordering::Relaxed);
