@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use std::path::Path;
 use tests::clients::Setup;
+use tests::daemon::Daemon;
 use tests::differential::{GAPS, Outcomes, differences, run, shaders, stale, tally};
 use tests::packages::{ClientRoot, Device, Suite};
 
@@ -16,7 +17,8 @@ fn native(only: &[&str]) -> Result<Outcomes> {
 fn compare(suite: Suite, only: &[&str]) -> Result<()> {
     let shaders = shaders(Path::new(PROGRAM))?;
     let expected = native(only)?;
-    let setup = Setup::start()?;
+    // Guests see heaps of the size of their quota, by default less than the machine has.
+    let setup = Setup::on(Daemon::start_with(&["--host-memory", "1024GiB"])?)?;
     let client = ClientRoot::open(suite)?;
     let found = run(|| client.own(Path::new(PROGRAM), Device::Venus(setup.socket())), &shaders, only)?;
     println!("natively {:?} (ok, skipped, other), in the guest {:?}", tally(&expected), tally(&found));
