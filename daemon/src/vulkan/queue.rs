@@ -1,14 +1,14 @@
 //! `VkQueue`: submission under one lock, and fences of the guest's kernel that wait for what was submitted.
 
-use super::batches::{Group, groups};
+use super::batches::{Batch, Group, groups};
 use super::call::{Call, inconsistent};
 use super::cancel::Cancel;
 use super::command_buffer;
 use super::device::Device;
 use super::error::{ContextLost, Fault};
 use super::loss;
-use super::lower::Lowering;
-use super::objects::{Objects, State};
+use super::lower::{Lower, Lowering};
+use super::objects::{Objects, State, Table};
 use super::pending::Fence;
 use super::renderer::Renderer;
 use super::submission::{Driver, Look, Number, Submission, Submissions};
@@ -386,6 +386,35 @@ impl Named {
     }
 }
 
+/// The groups of a submission, its batches in C form and what it names; `lost` makes the part of it that can run if not all can.
+fn prepared<'a, B: Batch + Lower<Sys: 'a>, I: Iterator<Item = venus::CommandBuffer>>(
+    call: &Call<'a>,
+    batches: &[B],
+    command_buffers: impl Fn() -> I,
+    fence: venus::Fence,
+    check: impl FnOnce(&Table) -> Result<(), Fault>,
+    lost: impl FnOnce() -> Result<&'a mut [B::Sys], Fault>,
+) -> Result<(Vec<Group>, *const B::Sys, Named), Fault> {
+    let whole = || {
+        command_buffers().try_for_each(|id| command_buffer::refuse_spoilt(call, id))?;
+        let (groups, named) = {
+            let l = call.lowering();
+            check(&l.objects)?;
+            (groups(&l.objects, batches)?, Named::new(&l, command_buffers().collect(), fence)?)
+        };
+        let submits = call.recording(&named.uses).array(Some(batches))?;
+        Ok((groups, submits, named))
+    };
+    match runnable(call, whole)? {
+        Runnable::Whole(submission) => Ok(submission),
+        Runnable::Partly => {
+            let submits = lost()?;
+            let named = Named::of_lost(call, command_buffers(), fence)?;
+            Ok((Group::of_lost(submits.len()), submits.as_ptr(), named))
+        }
+    }
+}
+
 /// `vkQueueSubmit`.
 pub fn queue_submit<'a>(
     call: &Call<'a>,
@@ -396,27 +425,10 @@ pub fn queue_submit<'a>(
     let Some(function) = device.table.queue_submit else { return Err(Fault::missing("vkQueueSubmit")) };
     let batches = c.p_submits.unwrap_or(&[]);
     let command_buffers = || batches.iter().flat_map(|batch| batch.p_command_buffers.unwrap_or(&[])).copied();
-    let whole = || {
-        command_buffers().try_for_each(|id| command_buffer::refuse_spoilt(call, id))?;
-        let (groups, named) = {
-            let l = call.lowering();
-            batches.iter().try_for_each(|batch| semaphores::check_submit(&l.objects, batch))?;
-            (groups(&l.objects, batches)?, Named::new(&l, command_buffers().collect(), c.fence)?)
-        };
-        let submits = call.recording(&named.uses).array(Some(batches))?;
-        Ok((groups, submits, named))
-    };
-    let (groups, submits, named) = match runnable(call, whole)? {
-        Runnable::Whole(submission) => submission,
-        Runnable::Partly => {
-            let submits = loss::submits(call, &device, &queue, batches)?;
-            (
-                Group::of_lost(submits.len()),
-                submits.as_ptr(),
-                Named::of_lost(call, command_buffers(), c.fence)?,
-            )
-        }
-    };
+    let check =
+        |objects: &Table| batches.iter().try_for_each(|batch| semaphores::check_submit(objects, batch));
+    let lost = || loss::submits(call, &device, &queue, batches);
+    let (groups, submits, named) = prepared(call, batches, command_buffers, c.fence, check, lost)?;
     let (fence, mark) = (named.fence.as_deref(), |number| named.mark(call, number));
     let result = queue.submit(call.renderer, &groups, fence, mark, |raw, batches, fence| {
         let (first, count) = (submits.wrapping_add(batches.start), batches.len() as u32);
@@ -439,26 +451,8 @@ pub fn queue_submit2<'a>(
         let infos = batches.iter().flat_map(|batch| batch.p_command_buffer_infos.unwrap_or(&[]));
         infos.map(|info| info.command_buffer)
     };
-    let whole = || {
-        command_buffers().try_for_each(|id| command_buffer::refuse_spoilt(call, id))?;
-        let (groups, named) = {
-            let l = call.lowering();
-            (groups(&l.objects, batches)?, Named::new(&l, command_buffers().collect(), c.fence)?)
-        };
-        let submits = call.recording(&named.uses).array(Some(batches))?;
-        Ok((groups, submits, named))
-    };
-    let (groups, submits, named) = match runnable(call, whole)? {
-        Runnable::Whole(submission) => submission,
-        Runnable::Partly => {
-            let submits = loss::submits2(call, &device, &queue, batches)?;
-            (
-                Group::of_lost(submits.len()),
-                submits.as_ptr(),
-                Named::of_lost(call, command_buffers(), c.fence)?,
-            )
-        }
-    };
+    let lost = || loss::submits2(call, &device, &queue, batches);
+    let (groups, submits, named) = prepared(call, batches, command_buffers, c.fence, |_| Ok(()), lost)?;
     let (fence, mark) = (named.fence.as_deref(), |number| named.mark(call, number));
     let result = queue.submit(call.renderer, &groups, fence, mark, |raw, batches, fence| {
         let (first, count) = (submits.wrapping_add(batches.start), batches.len() as u32);
