@@ -11,9 +11,9 @@ use protocol::cursor::Writer;
 use protocol::ids::RingIdx;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use tests::clients::Setup;
-use tests::daemon::{Daemon, Holdings, eventually, is_alive, waiting_time};
+use tests::daemon::{Daemon, Holdings, cpu_time, eventually, is_alive, waiting_time};
 use tests::guest::PATIENCE;
 use tests::guest::device::Device as Guest;
 use tests::guest::ring::{ASYNC, REPLY, encode};
@@ -38,7 +38,7 @@ struct Endless {
     submitted: Instant,
     /// What those who end it had waited for a processor by then.
     waited: Duration,
-    _program: Background,
+    program: Background,
 }
 
 /// For how long the threads that end a submission have waited for a processor: what a busy machine adds.
@@ -58,15 +58,19 @@ fn waited(worker: Pid, daemon: &Daemon) -> Result<Duration> {
 impl Endless {
     /// Returns as soon as it submits.
     fn start(setup: &Setup) -> Result<Self> {
+        Self::start_with(setup, &[])
+    }
+
+    fn start_with(setup: &Setup, more: &[&str]) -> Result<Self> {
         let before = setup.daemon().workers();
         let arguments = ["--announce", "--rounds", "1", "--words", "1048576", "--steps", "4294967295"];
-        let program = Background::start(computing(setup, &arguments)?)?;
+        let program = Background::start(computing(setup, &[&arguments, more].concat())?)?;
         let submits = || program.said().contains("submitting");
         ensure!(eventually(LIMIT, submits), "it does not submit\n{}", setup.daemon().log());
         let submitted = Instant::now();
         let worker = setup.daemon().workers().into_iter().find(|worker| !before.contains(worker));
         let worker = worker.context("its worker")?;
-        Ok(Self { worker, submitted, waited: waited(worker, setup.daemon())?, _program: program })
+        Ok(Self { worker, submitted, waited: waited(worker, setup.daemon())?, program })
     }
 
     /// For how long its submission ran, once its worker is gone, and how much of that those who end it waited for a processor.
@@ -114,6 +118,25 @@ fn an_endless_submission_ends_at_the_limit_and_its_neighbour_computes_on() -> Re
     let told = lost(&setup, "a submission ran longer than max_submit_time (2s)");
     ensure!(told == 3, "{told} of 3\n{}", setup.daemon().log());
     setup.check_for_leaks(before).map(drop)
+}
+
+/// Such a program looks at nothing but a word in its memory, which nobody writes any more.
+#[test]
+fn a_program_that_polls_its_fence_learns_of_the_death_of_its_worker() -> Result<()> {
+    let setup = Setup::on(Daemon::start_with(&["--max-submit-time", "60min"])?)?;
+    for round in 0..5 {
+        let mut endless = Endless::start_with(&setup, &["--poll"])?;
+        let busy = || cpu_time(endless.worker).is_ok_and(|used| used > Duration::from_millis(300));
+        ensure!(eventually(LIMIT, busy), "it does not compute");
+        kill_process(endless.worker, Signal::KILL)?;
+        let killed = Instant::now();
+        let told = eventually(PATIENCE, || endless.program.said().contains("the fence says: "));
+        println!("round {round}: told after {:?}", killed.elapsed());
+        let said = endless.program.said();
+        ensure!(told && said.contains("device has been lost"), "{said}\n{}", setup.daemon().log());
+        ensure!(eventually(LIMIT, || !endless.program.is_running()), "it goes on");
+    }
+    Ok(())
 }
 
 #[test]

@@ -72,7 +72,8 @@ fn gives_what_the_device_gives(suite: Suite) -> Result<()> {
         }
     }
     let guest = Guest::build(suite)?;
-    let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, &[])?;
+    // A heap of the guest is no larger than its quota, so that one is set above what the host has.
+    let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, &["--host-memory", "1024GiB"])?;
     let outcome = Vm::run(&guest, &script, &Options { gpus: vec![daemon.socket()], ..Options::default() });
     let outcome = outcome.map_err(|error| error.context(daemon.log()))?;
     ensure!(outcome.status == 0, "{}\n{}\n{}", outcome.output, outcome.console, daemon.log());

@@ -5,10 +5,12 @@
 
 use super::command::Outcome;
 use super::quota::Owner;
+use super::resource::Kind;
 use super::{Device, Effects, GuestError};
+use crate::config::MemoryId;
 use protocol::ids::{CapsetId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Fence, FenceTimeline, Header, Response};
-use rustc_hash::{FxBuildHasher, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::BuildHasher;
 
@@ -241,6 +243,20 @@ impl<T> Device<T> {
     /// Whether a resource is attached to a context.
     pub fn sees(&self, ctx_id: ContextId, resource_id: ResourceId) -> bool {
         self.contexts.get(&ctx_id).is_some_and(|context| context.attached.contains(&resource_id))
+    }
+
+    /// Resources that a context sees, by the counted memory they show.
+    pub fn shown_memory(&self, ctx_id: ContextId) -> FxHashMap<MemoryId, ResourceId> {
+        let attached = self.contexts.get(&ctx_id).into_iter().flat_map(|context| &context.attached);
+        let shown = attached.filter_map(|resource_id| Some((self.memory_of(*resource_id)?, *resource_id)));
+        shown.collect()
+    }
+
+    fn memory_of(&self, resource_id: ResourceId) -> Option<MemoryId> {
+        match &self.resources.get(&resource_id)?.kind {
+            Kind::HostBlob(blob) => blob.memory(),
+            Kind::Guest => None,
+        }
     }
 
     /// The context a command names, if commands can be sent to it.

@@ -1,11 +1,14 @@
 //! The memory behind host blobs, by resource.
 
 use crate::config::{MemoryBackEnd, MemoryId};
-use crate::shm::{self, FixedFile};
+use crate::shm::{self, FixedFile, Mapping, ResultWords};
 use protocol::ids::ResourceId;
+use protocol::venus::generated::VkResult;
 use rustc_hash::FxHashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Why a worker's descriptor is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,6 +101,22 @@ impl Blobs {
         self.files.get(&resource_id).map(AsFd::as_fd)
     }
 
+    /// Stores `VK_ERROR_DEVICE_LOST` where the driver looks for the results of its fences, for a worker that is gone. `shown` names the
+    /// resource that shows a piece of memory to the worker's context: nothing else is written to.
+    pub fn answer_fences(&self, words: &ResultWords, shown: impl Fn(MemoryId) -> Option<ResourceId>) {
+        for (memory, offset) in words.told() {
+            let Some(file) = shown(memory).and_then(|resource_id| self.get(resource_id)) else { continue };
+            // Not by a write to the file, which a dma-buf does not take. Offsets are below 16 GiB.
+            let mapping = Mapping::new(file, offset + 4).map_err(|error| error.to_string());
+            let word =
+                mapping.and_then(|mapping| Arc::new(mapping).word(offset).map_err(|error| error.to_string()));
+            match word {
+                Ok(word) => word.store(VkResult::ERROR_DEVICE_LOST.0 as u32, Ordering::Release),
+                Err(error) => log::debug!(offset; "a fence is not answered: {error}"),
+            }
+        }
+    }
+
     /// Lets go of a resource's memory.
     pub fn remove(&mut self, resource_id: ResourceId) {
         self.files.remove(&resource_id);
@@ -112,6 +131,7 @@ fn identity(file: &OwnedFd) -> io::Result<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::StatusPage;
 
     #[test]
     fn only_sealed_memory_files_of_sufficient_size_are_taken() {
@@ -131,6 +151,29 @@ mod tests {
         assert!(blobs.get(id).is_none());
         let mut blobs = Blobs::new(MemoryBackEnd::DmaBuf);
         assert_eq!(blobs.accept(id, file(), memory, 8192, true), Err(BlobError::WrongKind));
+    }
+
+    #[test]
+    fn fences_are_answered_in_memory_that_the_context_sees_and_nowhere_else() {
+        let (seen, hidden) = (ResourceId(1), ResourceId(2));
+        let mut blobs = Blobs::new(MemoryBackEnd::Memfd);
+        blobs.create(seen, 4096).unwrap();
+        blobs.create(hidden, 4096).unwrap();
+        let (page, file) = StatusPage::create().unwrap();
+        let worker = StatusPage::open(&file).unwrap();
+        let words = [(1, 4), (1, 4092), (1, 4096), (1, 1 << 33), (2, 8), (3, 12)];
+        let told: Vec<_> =
+            words.iter().filter_map(|(memory, at)| worker.results().tell((MemoryId(*memory), *at))).collect();
+        assert_eq!(told.len(), words.len());
+        blobs.answer_fences(page.results(), |memory| (memory == MemoryId(1)).then_some(seen));
+        let written = |id| {
+            let mut bytes = [0; 4096];
+            rustix::io::pread(blobs.get(id).unwrap(), &mut bytes[..], 0).unwrap();
+            let words = bytes.as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).enumerate();
+            words.filter(|(_, word)| *word != 0).collect::<Vec<_>>()
+        };
+        assert_eq!(written(seen), [(1, -4), (1023, -4)]);
+        assert_eq!(written(hidden), []);
     }
 
     #[test]

@@ -49,15 +49,16 @@ impl Hangs {
         self.workers.insert(ctx_id, Watched { page, limit, looks: 0, silent: Duration::ZERO });
     }
 
-    /// A worker is gone, or told to go.
-    pub fn ends(&mut self, ctx_id: ContextId) {
-        self.workers.remove(&ctx_id);
+    /// A worker is gone, or told to go. Answers what it shared.
+    pub fn ends(&mut self, ctx_id: ContextId) -> Option<StatusPage> {
+        self.workers.remove(&ctx_id).map(|watched| watched.page)
     }
 
-    /// A worker is killed. Answers why. The others may have waited for it, so their submissions count from now on.
+    /// A worker is about to be killed. Answers why. The others may have waited for it, so their submissions count from now on.
     pub fn killed(&mut self, ctx_id: ContextId) -> String {
-        let limit = self.workers.remove(&ctx_id).map(|watched| watched.limit);
-        self.workers.values().for_each(|watched| watched.page.restart());
+        let limit = self.workers.get(&ctx_id).map(|watched| watched.limit);
+        let others = self.workers.iter().filter(|(other, _)| **other != ctx_id);
+        others.for_each(|(_, watched)| watched.page.restart());
         match limit {
             Some(limit) if limit < self.limits.max_submit_time => {
                 format!("a submission ran longer than max_submit_time_contended ({limit:?})")
@@ -193,8 +194,10 @@ mod tests {
         let why = world.hangs.killed(ContextId(0));
         assert!(why.contains("max_submit_time_contended (10s)"), "{why}");
         assert_eq!((world.workers[0].restarts(), world.workers[1].restarts()), (0, 1));
+        assert!(world.hangs.ends(ContextId(0)).is_some());
         let why = world.hangs.killed(ContextId(1));
         assert!(why.contains("max_submit_time (30s)"), "{why}");
+        assert!(world.hangs.ends(ContextId(1)).is_some());
         assert_eq!(world.hangs.next_look(), None);
     }
 
@@ -205,7 +208,7 @@ mod tests {
         world.workers[1].report(None);
         assert_eq!(world.pass(LIMITS.0, &[]), []);
         assert_eq!(world.pass(3 * SECOND, &[])[0], ContextId(0), "silent");
-        world.hangs.killed(ContextId(0));
+        world.hangs.ends(ContextId(0));
         assert_eq!(world.pass(60 * SECOND, &[]), [], "nothing runs");
         assert_eq!(world.pass(60 * SECOND, &[(1, 29 * SECOND)]), []);
         assert_eq!(world.pass(2 * SECOND, &[(1, 31 * SECOND)])[0], ContextId(1));

@@ -477,9 +477,13 @@ impl Server {
     /// Tells the guest's kernel and driver that a context is lost.
     fn give_up(&mut self, ctx_id: ContextId) {
         // A worker that was killed could not tell the driver.
-        self.world.hangs.ends(ctx_id);
         let seen = |resource_id| self.device.sees(ctx_id, resource_id);
         self.world.rings.fail(ctx_id, &self.world.blobs, seen);
+        // From here on the driver submits nothing more, so no fence is reset once it is answered.
+        if let Some(page) = self.world.hangs.ends(ctx_id) {
+            let shown = self.device.shown_memory(ctx_id);
+            self.world.blobs.answer_fences(page.results(), |memory| shown.get(&memory).copied());
+        }
         self.device.context_lost(ctx_id, &mut self.world);
     }
 }

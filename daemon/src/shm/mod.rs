@@ -10,6 +10,7 @@ mod copy;
 mod fixed;
 mod mapping;
 mod memfd;
+mod results;
 mod status;
 
 pub use fixed::{FixedFile, inspect};
@@ -17,4 +18,5 @@ pub use fixed::{FixedFile, inspect};
 pub(crate) use mapping::tests;
 pub use mapping::{MapError, Mapping, OutOfBounds, Word};
 pub use memfd::create;
+pub use results::{ResultWord, ResultWords, Told};
 pub use status::StatusPage;

@@ -1,19 +1,20 @@
-//! The page that a worker shares with the device process: how long a submission runs, and how long one may.
+//! What a worker shares with the device process: how long a submission runs, how long one may, and where the driver looks for results.
 //!
 //! Told in memory because it changes all the time and hardly ever matters. Each word has one writer; a worker that was taken over
 //! can write what it likes, and then only what it tells of itself is wrong.
 
-use super::{MapError, Mapping, Word, create};
+use super::{MapError, Mapping, ResultWords, Word, create};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
-/// Bytes of the page.
-const SIZE: u64 = 4096;
+/// Where the table of results begins, after the words on a page of their own, and where everything ends.
+const RESULTS: u64 = 4096;
+const SIZE: u64 = RESULTS + ResultWords::SIZE;
 
-/// One worker's page, as either side sees it.
+/// What is shared with one worker, as either side sees it.
 #[derive(Debug)]
 pub struct StatusPage {
     /// By the worker: milliseconds, plus one, for which the longest of its submissions has run; 0 if none runs.
@@ -24,10 +25,12 @@ pub struct StatusPage {
     limit: Word,
     /// By the device process: changes when all submissions count from 0 again.
     restarts: Word,
+    /// By the worker: where the driver looks for the results of fences.
+    results: Arc<ResultWords>,
 }
 
 impl StatusPage {
-    /// Makes a page, to be given to a worker by its file.
+    /// Makes one, to be given to a worker by its file.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let file = create("worker status", SIZE)?;
         let page = Self::open(&file).map_err(io::Error::other)?;
@@ -38,7 +41,8 @@ impl StatusPage {
     pub fn open(file: impl AsFd) -> Result<Self, MapError> {
         let mapping = Arc::new(Mapping::new(file, SIZE)?);
         let word = |offset| mapping.word(offset).map_err(|_| MapError::Size { wanted: SIZE, actual: 0 });
-        Ok(Self { running: word(0)?, looks: word(4)?, limit: word(64)?, restarts: word(68)? })
+        let results = Arc::new(ResultWords::new(Arc::clone(&mapping), RESULTS));
+        Ok(Self { running: word(0)?, looks: word(4)?, limit: word(64)?, restarts: word(68)?, results })
     }
 
     /// The worker has looked: for how long the longest of its submissions has run, if one runs.
@@ -67,6 +71,11 @@ impl StatusPage {
     /// For how long a submission may run.
     pub fn limit(&self) -> Duration {
         Duration::from_millis(self.limit.load(Acquire).into())
+    }
+
+    /// Where the driver looks for the results of fences.
+    pub fn results(&self) -> &Arc<ResultWords> {
+        &self.results
     }
 
     /// All submissions count from 0 again.

@@ -7,12 +7,13 @@
 use super::call::{Call, inconsistent};
 use super::device::Device;
 use super::error::Fault;
-use super::loss::Told;
+use super::loss::Success;
 use super::submission::Number;
 use super::usage::{Usage, Uses};
 use super::validity::binding::Bound;
 use super::validity::buffers;
 use super::validity::query::ActiveQueries;
+use crate::shm::Told;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::venus::generated as venus;
 use rustc_hash::FxHashMap;
@@ -69,7 +70,9 @@ pub struct RecordingState {
     /// It named a tombstone with this `VkResult`.
     pub spoilt: Option<i32>,
     /// It stores `VK_SUCCESS` where the guest may look for the result of a fence.
-    pub telling: Option<Told>,
+    pub telling: Option<Success>,
+    /// The device process knows where that is.
+    told: Option<Told>,
     /// Pipelines and descriptor sets.
     pub bound: Bound,
     /// Queries that were begun.
@@ -279,10 +282,10 @@ pub fn cmd_fill_buffer(
     let command_buffer = call.command_buffer(c.command_buffer)?;
     let mut recordings = command_buffer.pool.lock();
     let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let buffer = {
+    let (buffer, word) = {
         let l = call.recording(uses);
         buffers::cmd_fill_buffer(&l, c)?;
-        l.handle(c.dst_buffer)?
+        (l.handle(c.dst_buffer)?, l.objects.buffer(c.dst_buffer)?.place(c.dst_offset))
     };
     let Some(function) = command_buffer.device.table.cmd_fill_buffer else {
         return Err(Fault::missing("vkCmdFillBuffer"));
@@ -291,12 +294,13 @@ pub fn cmd_fill_buffer(
     unsafe { function(command_buffer.raw, buffer, c.dst_offset, c.size, c.data) };
     if (c.size, c.data) == (4, 0) {
         state.telling = Some((buffer, c.dst_offset));
+        state.told = word.and_then(|word| call.renderer.results.as_ref()?.tell(word));
     }
     Ok(venus::CmdFillBufferReply {})
 }
 
 /// What of a command buffer can run on a device that is lost for the guest: the host's handle, and whom it tells of success.
-pub fn runs(call: &Call<'_>, id: venus::CommandBuffer) -> Result<Option<(u64, Option<Told>)>, Fault> {
+pub fn runs(call: &Call<'_>, id: venus::CommandBuffer) -> Result<Option<(u64, Option<Success>)>, Fault> {
     let command_buffer = match call.command_buffer(id) {
         Err(Fault::Failed(_)) => return Ok(None),
         found => found?,

@@ -5,6 +5,8 @@
 //! where the driver looks for it. Mesa before 26.2 lets the queue write a fence's `VkResult` to memory and polls it there: the
 //! command that would write `VK_SUCCESS` is replaced by one that writes `VK_ERROR_DEVICE_LOST`. Semaphores are signalled, since
 //! counters know no errors. Later Mesa keeps fences in the guest, where nothing can be told: its context ends.
+//!
+//! When the worker itself is gone, the device process writes these words ([`crate::shm::ResultWords`]).
 
 use super::call::Call;
 use super::command_buffer;
@@ -32,7 +34,7 @@ pub struct Notices {
 }
 
 /// Where a command buffer stores `VK_SUCCESS` for the guest: a buffer of the host and an offset.
-pub type Told = (u64, u64);
+pub type Success = (u64, u64);
 
 /// The part of a submission that can run, for `vkQueueSubmit`.
 pub fn submits<'a>(
@@ -124,7 +126,7 @@ fn kept(
 }
 
 /// A command buffer that stores [`LOST`] where the guest expects success, after everything before it.
-fn notice(device: &Device, family: u32, (buffer, offset): Told) -> Result<vk::CommandBuffer, Fault> {
+fn notice(device: &Device, family: u32, (buffer, offset): Success) -> Result<vk::CommandBuffer, Fault> {
     let mut notices = device.notices.lock();
     if notices.made >= NOTICES_MAX {
         return Err(Fault::lost("a lost device is used on and on"));

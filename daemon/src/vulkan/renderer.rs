@@ -14,6 +14,7 @@ use super::queue::{Done, Queue};
 use super::retired::Retired;
 use super::submission::Look;
 use crate::config::{CacheKey, ContextLimits, GpuChoice, Queues, ShaderLimits};
+use crate::shm::ResultWords;
 use parking_lot::Mutex;
 use protocol::cursor::Arena;
 use protocol::cursor::Writer;
@@ -41,6 +42,8 @@ pub struct Renderer {
     pub(super) limits: ContextLimits,
     /// What it may allocate.
     pub(super) allowance: Arc<dyn Allowance>,
+    /// Where to tell what the guest polls.
+    pub(super) results: Option<Arc<ResultWords>>,
     /// What the guest destroyed.
     pub(super) retired: Retired,
     /// What the guest can import.
@@ -99,12 +102,19 @@ impl Renderer {
             limits,
             allowance,
             resources,
+            results: None,
             pulse: Pulse::default(),
             unheard: AtomicI32::new(0),
             lost: AtomicBool::new(false),
             host_fences: AtomicBool::new(false),
             timelines: Mutex::new(std::array::from_fn(|_| Weak::new())),
         })
+    }
+
+    /// Tells the device process where the guest looks for the results of its fences.
+    #[must_use]
+    pub fn telling(self, results: Arc<ResultWords>) -> Self {
+        Self { results: Some(results), ..self }
     }
 
     /// Executes one command that is not a transport command. `bytes` is its encoding, `reply` where its reply goes if it wants

@@ -36,6 +36,7 @@ pub fn run(channel: Channel) -> ExitCode {
     let (table, allowance) = (Arc::clone(&resources) as _, Arc::clone(&allowances) as _);
     match Renderer::new(setup.gpu, setup.limits, setup.cache_key, table, allowance) {
         Ok(renderer) => {
+            let renderer = renderer.telling(Arc::clone(page.results()));
             let end = End { begins: start_end_watchdog, kill: watchdog::kill };
             serve(&setup, page, channel, resources, allowances, renderer, end)
         }

@@ -27,7 +27,7 @@ use super::generated::sys;
 use super::lower::Lowering;
 use super::objects::State;
 use super::physical_device::PhysicalDevice;
-use crate::config::{Heap, MemoryBackEnd};
+use crate::config::{Heap, MemoryBackEnd, MemoryId};
 use ash::vk;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
@@ -68,6 +68,17 @@ pub enum Memory {
     },
     /// What another made, imported.
     Imported(Piece),
+}
+
+impl Memory {
+    /// What the device process knows it by, if others can see it.
+    pub fn piece(&self) -> Option<MemoryId> {
+        match self {
+            Self::Private(_) => None,
+            Self::Pages(pages, _) => pages.file().piece.memory,
+            Self::Exportable { piece, .. } | Self::Imported(piece) => piece.memory,
+        }
+    }
 }
 
 /// What a blob of a memory object is made of.

@@ -83,6 +83,13 @@ fn bind(l: &Lowering<'_>, device: &Device, infos: &[venus::BindBufferMemoryInfo<
             return Err(Fault::invalid("a buffer is bound twice"));
         }
     }
+    for info in infos {
+        if let State::Memory(memory) = &l.objects.get(info.memory)?.state
+            && let Some(piece) = memory.piece()
+        {
+            l.objects.buffer(info.buffer)?.set_place(piece, info.memory_offset);
+        }
+    }
     Ok(())
 }
 

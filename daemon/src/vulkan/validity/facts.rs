@@ -2,10 +2,12 @@
 
 use super::images::ImageFacts;
 use super::layouts::PipelineLayout;
+use crate::config::MemoryId;
 use crate::vulkan::call::inconsistent;
 use crate::vulkan::error::Fault;
 use crate::vulkan::objects::{Handle, State, Table};
 use crate::vulkan::submission::Signal;
+use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,17 +43,30 @@ pub struct BufferFacts {
     /// Bytes.
     pub size: u64,
     memory: AtomicBool,
+    /// Where it begins in memory that the device process knows.
+    place: Mutex<Option<(MemoryId, u64)>>,
 }
 
 impl BufferFacts {
     /// A buffer without memory.
     pub fn new(size: u64) -> Self {
-        Self { size, memory: AtomicBool::new(false) }
+        Self { size, memory: AtomicBool::new(false), place: Mutex::new(None) }
     }
 
     /// It is about to be bound. Answers whether it was not yet.
     pub fn bind(&self) -> bool {
         !self.memory.swap(true, Ordering::AcqRel)
+    }
+
+    /// Notes where it is bound: at an offset in a piece of memory.
+    pub fn set_place(&self, memory: MemoryId, offset: u64) {
+        *self.place.lock() = Some((memory, offset));
+    }
+
+    /// Where a byte of it is, in memory that the device process knows.
+    pub fn place(&self, offset: u64) -> Option<(MemoryId, u64)> {
+        let (memory, start) = (*self.place.lock())?;
+        Some((memory, start.checked_add(offset)?))
     }
 
     /// It was not bound after all.

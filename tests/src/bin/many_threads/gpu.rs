@@ -50,6 +50,7 @@ pub struct Lane {
     fence: vk::Fence,
     timeline: vk::Semaphore,
     submitted: u64,
+    polls: bool,
 }
 
 impl Gpu {
@@ -157,7 +158,7 @@ impl Gpu {
 
 impl Lane {
     /// Makes all that lane `number` needs to compute this many words. Its commands go to the queue of that number, modulo their count.
-    pub fn new(gpu: &Arc<Gpu>, number: u32, words: u32) -> Result<Self> {
+    pub fn new(gpu: &Arc<Gpu>, number: u32, words: u32, polls: bool) -> Result<Self> {
         let (device, queue) = (&gpu.device, number as usize % gpu.queues.len());
         let bytes = u64::from(words) * 4;
         let sizes = [vk::DescriptorPoolSize { ty: vk::DescriptorType::STORAGE_BUFFER, descriptor_count: 1 }];
@@ -217,6 +218,7 @@ impl Lane {
                 fence,
                 timeline,
                 submitted: 0,
+                polls,
             })
         }
     }
@@ -290,8 +292,23 @@ impl Lane {
                 let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&points);
                 device.wait_semaphores(&info, u64::MAX).context("waiting for the timeline")?;
             }
-            device.wait_for_fences(&fences, true, u64::MAX).context("waiting for the fence")?;
+            match self.polls {
+                true => self.poll()?,
+                false => device.wait_for_fences(&fences, true, u64::MAX).context("waiting for the fence")?,
+            }
             device.reset_fences(&fences)?;
+        }
+        Ok(())
+    }
+
+    /// Calls nothing but `vkGetFenceStatus`, as llama.cpp does for the last of its work.
+    fn poll(&self) -> Result<()> {
+        // SAFETY: the fence is live.
+        while !unsafe { self.gpu.device.get_fence_status(self.fence) }.inspect_err(|error| {
+            // At once: the driver may not let this process come to its end.
+            println!("the fence says: {error}");
+        })? {
+            std::hint::spin_loop();
         }
         Ok(())
     }

@@ -37,6 +37,9 @@ struct Arguments {
     /// Say so before every submission, too
     #[arg(long)]
     announce: bool,
+    /// Ask for a fence again and again instead of waiting
+    #[arg(long)]
+    poll: bool,
     /// Words that each round computes; a multiple of 64
     #[arg(long, default_value_t = 4096)]
     words: u32,
@@ -110,7 +113,7 @@ fn compile(
 }
 
 fn compute(gpu: &Arc<Gpu>, number: u32, arguments: &Arguments, compiled: Receiver<Pipeline>) -> Result<u64> {
-    let mut lane = Lane::new(gpu, number, arguments.words)?;
+    let mut lane = Lane::new(gpu, number, arguments.words, arguments.poll)?;
     let mut words: Vec<u32> = (0..arguments.words).map(|word| word ^ number).collect();
     let mut checked = 0;
     for (round, pipeline) in rounds(arguments).zip(compiled) {
