@@ -17,7 +17,7 @@ const UNSAFE: &[(&str, usize)] = &[
     ("tests/src/bin/differential/", 460),
     ("tests/src/bin/hog.rs", 22),
     ("tests/src/bin/many_blobs.rs", 14),
-    ("tests/src/bin/many_threads/gpu.rs", 16),
+    ("tests/src/bin/many_threads/gpu.rs", 17),
     ("tests/src/bin/residue/gpu.rs", 10),
     ("tests/src/bin/share_memory/gpu.rs", 14),
 ];

@@ -105,7 +105,9 @@ impl Blobs {
     /// resource that shows a piece of memory to the worker's context: nothing else is written to.
     pub fn answer_fences(&self, words: &ResultWords, shown: impl Fn(MemoryId) -> Option<ResourceId>) {
         for (memory, offset) in words.told() {
-            let Some(file) = shown(memory).and_then(|resource_id| self.get(resource_id)) else { continue };
+            let Some(file) = shown(MemoryId(memory)).and_then(|resource_id| self.get(resource_id)) else {
+                continue;
+            };
             // Not by a write to the file, which a dma-buf does not take. Offsets are below 16 GiB.
             let mapping = Mapping::new(file, offset + 4).map_err(|error| error.to_string());
             let word =
@@ -163,7 +165,7 @@ mod tests {
         let worker = StatusPage::open(&file).unwrap();
         let words = [(1, 4), (1, 4092), (1, 4096), (1, 1 << 33), (2, 8), (3, 12)];
         let told: Vec<_> =
-            words.iter().filter_map(|(memory, at)| worker.results().tell((MemoryId(*memory), *at))).collect();
+            words.iter().filter_map(|(memory, at)| worker.results().tell((*memory, *at))).collect();
         assert_eq!(told.len(), words.len());
         blobs.answer_fences(page.results(), |memory| (memory == MemoryId(1)).then_some(seen));
         let written = |id| {

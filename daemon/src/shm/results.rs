@@ -6,7 +6,6 @@
 //! word, and the reader checks whether the context sees it.
 
 use super::{Mapping, OutOfBounds};
-use crate::config::MemoryId;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
@@ -19,8 +18,8 @@ const ENTRY: u64 = 16;
 const FREE: u32 = 0;
 const USED: u32 = 1;
 
-/// Where a word is: a piece of memory, and a byte offset in it, a multiple of 4.
-pub type ResultWord = (MemoryId, u64);
+/// Where a word is: the number of a piece of memory, and a byte offset in it, a multiple of 4.
+pub type ResultWord = (u64, u64);
 
 /// The table, as either side sees it.
 #[derive(Debug)]
@@ -54,7 +53,7 @@ impl ResultWords {
         let index = u32::try_from(offset / 4).ok().filter(|_| offset.is_multiple_of(4))?;
         let entry = self.free.lock().pop()?;
         let told = Told { table: Arc::clone(self), entry };
-        let (index, memory) = (index.to_le_bytes(), memory.0.to_le_bytes());
+        let (index, memory) = (index.to_le_bytes(), memory.to_le_bytes());
         let at = self.at(entry);
         // The worker may die at any moment: the entry counts once it is whole.
         let written =
@@ -72,7 +71,7 @@ impl ResultWords {
         self.mapping.copy_out(self.at(entry), &mut bytes).ok()?;
         let [head, tail] = bytes.as_chunks::<8>().0 else { return None };
         let [state, index] = head.as_chunks::<4>().0 else { return None };
-        let word = (MemoryId(u64::from_le_bytes(*tail)), u64::from(u32::from_le_bytes(*index)) * 4);
+        let word = (u64::from_le_bytes(*tail), u64::from(u32::from_le_bytes(*index)) * 4);
         (u32::from_le_bytes(*state) == USED).then_some(word)
     }
 
@@ -112,7 +111,7 @@ mod tests {
     fn words_are_known_while_they_are_told() {
         let (worker, device) = both_sides();
         assert_eq!(device.told(), []);
-        let (a, b) = ((MemoryId(7), 4), (MemoryId(u64::MAX), u64::from(u32::MAX) * 4));
+        let (a, b) = ((7, 4), (u64::MAX, u64::from(u32::MAX) * 4));
         let first = worker.tell(a).unwrap();
         let second = worker.tell(b).unwrap();
         assert_eq!(device.told(), [a, b]);
@@ -125,13 +124,12 @@ mod tests {
     #[test]
     fn what_is_no_word_or_has_no_room_is_not_told() {
         let (worker, device) = both_sides();
-        assert!(worker.tell((MemoryId(1), 2)).is_none());
-        assert!(worker.tell((MemoryId(1), 1 << 34)).is_none());
-        let mut all: Vec<_> =
-            (0..RESULT_WORDS_MAX).map(|at| worker.tell((MemoryId(1), 4 * at)).unwrap()).collect();
-        assert!(worker.tell((MemoryId(2), 0)).is_none());
+        assert!(worker.tell((1, 2)).is_none());
+        assert!(worker.tell((1, 1 << 34)).is_none());
+        let mut all: Vec<_> = (0..RESULT_WORDS_MAX).map(|at| worker.tell((1, 4 * at)).unwrap()).collect();
+        assert!(worker.tell((2, 0)).is_none());
         all.pop();
-        assert!(worker.tell((MemoryId(2), 0)).is_some());
+        assert!(worker.tell((2, 0)).is_some());
         assert_eq!(device.told().len() as u64, RESULT_WORDS_MAX - 1);
     }
 }

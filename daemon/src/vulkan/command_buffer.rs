@@ -294,7 +294,8 @@ pub fn cmd_fill_buffer(
     unsafe { function(command_buffer.raw, buffer, c.dst_offset, c.size, c.data) };
     if (c.size, c.data) == (4, 0) {
         state.telling = Some((buffer, c.dst_offset));
-        state.told = word.and_then(|word| call.renderer.results.as_ref()?.tell(word));
+        state.told =
+            word.and_then(|(memory, offset)| call.renderer.results.as_ref()?.tell((memory.0, offset)));
     }
     Ok(venus::CmdFillBufferReply {})
 }
