@@ -82,16 +82,7 @@ impl Bench {
         let (buffer, unbound) = (self.buffer, self.unbound);
         let usage = venus::BufferUsageFlags(0x1b3);
         let info = venus::BufferCreateInfo { size: SIZE, usage, ..Default::default() };
-        let picture = venus::ImageCreateInfo {
-            image_type: venus::ImageType::TYPE_2D,
-            format: venus::Format::R8G8B8A8_UNORM,
-            extent: venus::Extent3D { width: 8, height: 8, depth: 1 },
-            mip_levels: 1,
-            array_layers: 1,
-            samples: venus::SampleCountFlags::TYPE_1,
-            usage: venus::ImageUsageFlags::TRANSFER_DST,
-            ..Default::default()
-        };
+        let picture = picture();
         for buffer in [buffer, unbound] {
             self.vulkan.call(|w| {
                 venus::CreateBuffer { device, p_create_info: Some(&info), p_buffer: Some(&buffer) }
@@ -258,6 +249,19 @@ fn binding(
     }
 }
 
+fn picture() -> venus::ImageCreateInfo<'static> {
+    venus::ImageCreateInfo {
+        image_type: venus::ImageType::TYPE_2D,
+        format: venus::Format::R8G8B8A8_UNORM,
+        extent: venus::Extent3D { width: 8, height: 8, depth: 1 },
+        mip_levels: 1,
+        array_layers: 1,
+        samples: venus::SampleCountFlags::TYPE_1,
+        usage: venus::ImageUsageFlags::TRANSFER_DST,
+        ..Default::default()
+    }
+}
+
 fn set_layout_of<'a>(
     bindings: &'a [venus::DescriptorSetLayoutBinding<'a>],
 ) -> venus::DescriptorSetLayoutCreateInfo<'a> {
@@ -411,6 +415,43 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
         let query_pool = b.queries;
         b.run(|command_buffer, w| {
             venus::CmdBeginQuery { command_buffer, query_pool, query: 0, flags: venus::QueryControlFlags(0) }
+                .encode(ASYNC, w);
+        })
+    }),
+    ("image of a format that nobody has heard of", "an image of an unknown format", |b| {
+        let (device, image) = (b.vulkan.device, venus::Image(b.vulkan.new_id()));
+        let info = venus::ImageCreateInfo { format: venus::Format(0x7fff_0000), ..picture() };
+        b.send(|w| {
+            venus::CreateImage { device, p_create_info: Some(&info), p_image: Some(&image) }.encode(ASYNC, w);
+        })
+    }),
+    ("sampler that compares in a way of its own", "a value that its enumeration does not have", |b| {
+        let (device, sampler) = (b.vulkan.device, venus::Sampler(b.vulkan.new_id()));
+        let info = venus::SamplerCreateInfo {
+            border_color: venus::BorderColor(i32::MAX),
+            compare_op: venus::CompareOp(-1),
+            ..Default::default()
+        };
+        b.send(|w| {
+            venus::CreateSampler { device, p_create_info: Some(&info), p_sampler: Some(&sampler) }
+                .encode(ASYNC, w);
+        })
+    }),
+    ("properties of a format that nobody has heard of", "a value that its enumeration does not have", |b| {
+        let (physical_device, format) = (b.vulkan.physical, venus::Format(i32::MIN));
+        b.send(|w| {
+            let p_format_properties = Some(&venus::FormatProperties2::default());
+            venus::GetPhysicalDeviceFormatProperties2 { physical_device, format, p_format_properties }
+                .encode(ASYNC, w);
+        })
+    }),
+    ("buffer described twice", "a struct is twice in a chain", |b| {
+        let (device, buffer) = (b.vulkan.device, venus::Buffer(b.vulkan.new_id()));
+        let external = venus::ExternalMemoryBufferCreateInfo::default();
+        let twice = [venus::ChainStruct::ExternalMemoryBufferCreateInfo(&external); 2];
+        let info = venus::BufferCreateInfo { p_next: &twice, size: 64, ..Default::default() };
+        b.send(|w| {
+            venus::CreateBuffer { device, p_create_info: Some(&info), p_buffer: Some(&buffer) }
                 .encode(ASYNC, w);
         })
     }),

@@ -16,7 +16,10 @@ use crate::config::MemoryBackEnd;
 use parking_lot::RwLockReadGuard;
 use protocol::cursor::Arena;
 use protocol::venus::chain::Chain;
+use protocol::venus::generated::ChainStruct;
+use protocol::venus::wire::Enumeration;
 use std::ffi::{CStr, c_char, c_void};
+use std::mem::discriminant;
 use std::ptr;
 use std::sync::Arc;
 
@@ -141,13 +144,26 @@ impl Lowering<'_> {
         Ok(self.arena.slice_try_fill(values.len(), |i| Ok::<_, Fault>(map(values[i])))?.as_ptr())
     }
 
+    /// Enumerations in an array of their own.
+    pub fn known_array<T: Enumeration>(&self, values: Option<&[T]>) -> Result<*const i32, Fault> {
+        let Some(values) = values else { return Ok(ptr::null()) };
+        Ok(self.arena.slice_try_fill(values.len(), |i| known(values[i]))?.as_ptr())
+    }
+
     /// An array of strings.
     pub fn strings(&self, values: Option<&[&CStr]>) -> Result<*const *const c_char, Fault> {
         self.mapped(values, CStr::as_ptr)
     }
 
     /// A chain in C form, in the same order.
+    ///
+    /// # Errors
+    ///
+    /// A struct is in it twice: a driver may believe another of them than those who checked it.
     pub fn chain(&self, chain: Chain<'_>) -> Result<*const c_void, Fault> {
+        if has_repetition(chain) {
+            return Err(Fault::invalid("a struct is twice in a chain"));
+        }
         chain.iter().rev().try_fold(ptr::null(), |rest, next| {
             external::link(next, rest, self).unwrap_or_else(|| lower_chain_struct(next, rest, self))
         })
@@ -160,6 +176,32 @@ impl Lowering<'_> {
         unsafe { (*sys).p_next = rest };
         Ok(sys.cast_const().cast())
     }
+}
+
+/// Whether a struct is there twice that may be there once (Vulkan 3.7.4, "Valid Usage for Structure Pointer Chains").
+fn has_repetition(chain: Chain<'_>) -> bool {
+    let repeated = |(at, next): (usize, &ChainStruct<'_>)| {
+        let same = |earlier: &ChainStruct<'_>| discriminant(earlier) == discriminant(next);
+        !matches!(next, ChainStruct::DevicePrivateDataCreateInfo(_)) && chain[..at].iter().any(same)
+    };
+    chain.iter().enumerate().any(repeated)
+}
+
+/// The number of a value that the registry names. Drivers look such values up in tables, not all of which have a place for others.
+pub fn known<T: Enumeration>(value: T) -> Result<i32, Fault> {
+    match value.is_known() {
+        true => Ok(value.number()),
+        false => Err(Fault::invalid("a value that its enumeration does not have")),
+    }
+}
+
+/// Numbers of values in a fixed array.
+pub fn known_fixed<T: Enumeration, const N: usize>(values: [T; N]) -> Result<[i32; N], Fault> {
+    let mut numbers = [0; N];
+    for (slot, value) in numbers.iter_mut().zip(values) {
+        *slot = known(value)?;
+    }
+    Ok(numbers)
 }
 
 /// Raises a chain from where it was lowered to.

@@ -215,6 +215,45 @@ macro_rules! enumeration {
 }
 pub(crate) use enumeration;
 
+/// An enumeration, of which the selected part of the registry names some values.
+pub trait Enumeration: Copy {
+    /// Whether this is one of them.
+    fn is_known(self) -> bool;
+    /// The number.
+    fn number(self) -> i32;
+}
+
+/// The values of an enumeration, as a pattern.
+macro_rules! known {
+    ($name:ident, $($values:tt)*) => {
+        impl crate::venus::wire::Enumeration for $name {
+            #[inline]
+            fn is_known(self) -> bool {
+                matches!(self.0, $($values)*)
+            }
+            #[inline]
+            fn number(self) -> i32 {
+                self.0
+            }
+        }
+    };
+}
+pub(crate) use known;
+
+/// The bits of flags that the selected part of the registry names.
+macro_rules! known_flags {
+    ($name:ident, $bits:literal) => {
+        impl $name {
+            /// Those that the registry names.
+            #[must_use]
+            pub const fn known(self) -> Self {
+                Self(self.0 & $bits)
+            }
+        }
+    };
+}
+pub(crate) use known_flags;
+
 /// Flags: an integer newtype with set operations.
 macro_rules! flags {
     ($name:ident, $ty:ty) => {

@@ -34,10 +34,10 @@ impl Lower for venus::BufferCreateInfo<'_> {
         Ok(sys::BufferCreateInfo {
             s_type: 12i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             size: self.size,
-            usage: self.usage.0,
-            sharing_mode: self.sharing_mode.0,
+            usage: self.usage.known().0,
+            sharing_mode: known(self.sharing_mode)?,
             queue_family_index_count: self.queue_family_index_count,
             p_queue_family_indices: l.plain_array(self.p_queue_family_indices),
         })
@@ -98,9 +98,9 @@ impl Lower for venus::BufferViewCreateInfo<'_> {
         Ok(sys::BufferViewCreateInfo {
             s_type: 13i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             buffer: l.handle(self.buffer)?,
-            format: self.format.0,
+            format: known(self.format)?,
             offset: self.offset,
             range: self.range,
         })
@@ -128,7 +128,7 @@ impl Lower for venus::ExternalMemoryBufferCreateInfo<'_> {
         Ok(sys::ExternalMemoryBufferCreateInfo {
             s_type: 1000072000i32,
             p_next: l.chain(self.p_next)?,
-            handle_types: self.handle_types.0,
+            handle_types: self.handle_types.known().0,
         })
     }
 }

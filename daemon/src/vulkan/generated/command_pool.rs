@@ -9,7 +9,7 @@ impl Lower for venus::CommandBufferAllocateInfo<'_> {
             s_type: 40i32,
             p_next: l.chain(self.p_next)?,
             command_pool: l.handle(self.command_pool)?,
-            level: self.level.0,
+            level: known(self.level)?,
             command_buffer_count: self.command_buffer_count,
         })
     }
@@ -20,7 +20,7 @@ impl Lower for venus::CommandBufferBeginInfo<'_> {
         Ok(sys::CommandBufferBeginInfo {
             s_type: 42i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             p_inheritance_info: l.pointer(self.p_inheritance_info)?,
         })
     }
@@ -51,8 +51,8 @@ impl Lower for venus::CommandBufferInheritanceInfo<'_> {
             subpass: self.subpass,
             framebuffer: l.handle(self.framebuffer)?,
             occlusion_query_enable: self.occlusion_query_enable,
-            query_flags: self.query_flags.0,
-            pipeline_statistics: self.pipeline_statistics.0,
+            query_flags: self.query_flags.known().0,
+            pipeline_statistics: self.pipeline_statistics.known().0,
         })
     }
 }
@@ -65,14 +65,13 @@ impl Lower for venus::CommandBufferInheritanceRenderingInfo<'_> {
         Ok(sys::CommandBufferInheritanceRenderingInfo {
             s_type: 1000044004i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             view_mask: self.view_mask,
             color_attachment_count: self.color_attachment_count,
-            p_color_attachment_formats: l
-                .mapped(self.p_color_attachment_formats, |x| x.0)?,
-            depth_attachment_format: self.depth_attachment_format.0,
-            stencil_attachment_format: self.stencil_attachment_format.0,
-            rasterization_samples: self.rasterization_samples.0,
+            p_color_attachment_formats: l.known_array(self.p_color_attachment_formats)?,
+            depth_attachment_format: known(self.depth_attachment_format)?,
+            stencil_attachment_format: known(self.stencil_attachment_format)?,
+            rasterization_samples: self.rasterization_samples.known().0,
         })
     }
 }
@@ -82,7 +81,7 @@ impl Lower for venus::CommandPoolCreateInfo<'_> {
         Ok(sys::CommandPoolCreateInfo {
             s_type: 39i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             queue_family_index: self.queue_family_index,
         })
     }

@@ -24,7 +24,7 @@ impl Lower for venus::DescriptorPoolCreateInfo<'_> {
         Ok(sys::DescriptorPoolCreateInfo {
             s_type: 33i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             max_sets: self.max_sets,
             pool_size_count: self.pool_size_count,
             p_pool_sizes: l.array(self.p_pool_sizes)?,
@@ -49,7 +49,7 @@ impl Lower for venus::DescriptorPoolSize {
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::DescriptorPoolSize, Fault> {
         let _ = l;
         Ok(sys::DescriptorPoolSize {
-            ty: self.ty.0,
+            ty: known(self.ty)?,
             descriptor_count: self.descriptor_count,
         })
     }
@@ -71,9 +71,9 @@ impl Lower for venus::DescriptorSetLayoutBinding<'_> {
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::DescriptorSetLayoutBinding, Fault> {
         Ok(sys::DescriptorSetLayoutBinding {
             binding: self.binding,
-            descriptor_type: self.descriptor_type.0,
+            descriptor_type: known(self.descriptor_type)?,
             descriptor_count: self.descriptor_count,
-            stage_flags: self.stage_flags.0,
+            stage_flags: self.stage_flags.known().0,
             p_immutable_samplers: l.handles(self.p_immutable_samplers)?,
         })
     }
@@ -88,7 +88,7 @@ impl Lower for venus::DescriptorSetLayoutBindingFlagsCreateInfo<'_> {
             s_type: 1000161000i32,
             p_next: l.chain(self.p_next)?,
             binding_count: self.binding_count,
-            p_binding_flags: l.mapped(self.p_binding_flags, |x| x.0)?,
+            p_binding_flags: l.mapped(self.p_binding_flags, |x| x.known().0)?,
         })
     }
 }
@@ -101,7 +101,7 @@ impl Lower for venus::DescriptorSetLayoutCreateInfo<'_> {
         Ok(sys::DescriptorSetLayoutCreateInfo {
             s_type: 32i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             binding_count: self.binding_count,
             p_bindings: l.array(self.p_bindings)?,
         })
@@ -193,7 +193,7 @@ impl Lower for venus::MutableDescriptorTypeListEXT<'_> {
     ) -> Result<sys::MutableDescriptorTypeListEXT, Fault> {
         Ok(sys::MutableDescriptorTypeListEXT {
             descriptor_type_count: self.descriptor_type_count,
-            p_descriptor_types: l.mapped(self.p_descriptor_types, |x| x.0)?,
+            p_descriptor_types: l.known_array(self.p_descriptor_types)?,
         })
     }
 }

@@ -8,7 +8,7 @@ impl Lower for venus::CalibratedTimestampInfoKHR<'_> {
         Ok(sys::CalibratedTimestampInfoKHR {
             s_type: 1000184000i32,
             p_next: l.chain(self.p_next)?,
-            time_domain: self.time_domain.0,
+            time_domain: known(self.time_domain)?,
         })
     }
 }
@@ -18,7 +18,7 @@ impl Lower for venus::DeviceCreateInfo<'_> {
         Ok(sys::DeviceCreateInfo {
             s_type: 3i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             queue_create_info_count: self.queue_create_info_count,
             p_queue_create_infos: l.array(self.p_queue_create_infos)?,
             enabled_layer_count: self.enabled_layer_count,
@@ -62,7 +62,7 @@ impl Lower for venus::DeviceQueueCreateInfo<'_> {
         Ok(sys::DeviceQueueCreateInfo {
             s_type: 2i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             queue_family_index: self.queue_family_index,
             queue_count: self.queue_count,
             p_queue_priorities: l.plain_array(self.p_queue_priorities),
@@ -78,7 +78,7 @@ impl Lower for venus::DeviceQueueGlobalPriorityCreateInfo<'_> {
         Ok(sys::DeviceQueueGlobalPriorityCreateInfo {
             s_type: 1000174000i32,
             p_next: l.chain(self.p_next)?,
-            global_priority: self.global_priority.0,
+            global_priority: known(self.global_priority)?,
         })
     }
 }
@@ -88,7 +88,7 @@ impl Lower for venus::DeviceQueueInfo2<'_> {
         Ok(sys::DeviceQueueInfo2 {
             s_type: 1000145003i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             queue_family_index: self.queue_family_index,
             queue_index: self.queue_index,
         })

@@ -31,7 +31,7 @@ impl Lower for venus::ClearAttachment {
     type Sys = sys::ClearAttachment;
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::ClearAttachment, Fault> {
         Ok(sys::ClearAttachment {
-            aspect_mask: self.aspect_mask.0,
+            aspect_mask: self.aspect_mask.known().0,
             color_attachment: self.color_attachment,
             clear_value: self.clear_value.lower(l)?,
         })
@@ -138,12 +138,12 @@ impl Lower for venus::RenderingAttachmentInfo<'_> {
             s_type: 1000044001i32,
             p_next: l.chain(self.p_next)?,
             image_view: l.handle(self.image_view)?,
-            image_layout: self.image_layout.0,
-            resolve_mode: self.resolve_mode.0,
+            image_layout: known(self.image_layout)?,
+            resolve_mode: self.resolve_mode.known().0,
             resolve_image_view: l.handle(self.resolve_image_view)?,
-            resolve_image_layout: self.resolve_image_layout.0,
-            load_op: self.load_op.0,
-            store_op: self.store_op.0,
+            resolve_image_layout: known(self.resolve_image_layout)?,
+            load_op: known(self.load_op)?,
+            store_op: known(self.store_op)?,
             clear_value: self.clear_value.lower(l)?,
         })
     }
@@ -158,7 +158,7 @@ impl Lower for venus::RenderingFragmentShadingRateAttachmentInfoKHR<'_> {
             s_type: 1000044006i32,
             p_next: l.chain(self.p_next)?,
             image_view: l.handle(self.image_view)?,
-            image_layout: self.image_layout.0,
+            image_layout: known(self.image_layout)?,
             shading_rate_attachment_texel_size: self
                 .shading_rate_attachment_texel_size
                 .lower(l)?,
@@ -171,7 +171,7 @@ impl Lower for venus::RenderingInfo<'_> {
         Ok(sys::RenderingInfo {
             s_type: 1000044000i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             render_area: self.render_area.lower(l)?,
             layer_count: self.layer_count,
             view_mask: self.view_mask,
@@ -188,7 +188,7 @@ impl Lower for venus::SubpassBeginInfo<'_> {
         Ok(sys::SubpassBeginInfo {
             s_type: 1000109005i32,
             p_next: l.chain(self.p_next)?,
-            contents: self.contents.0,
+            contents: known(self.contents)?,
         })
     }
 }
@@ -226,7 +226,7 @@ pub fn cmd_bind_index_buffer<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, index_type) = {
         let l = call.recording(uses);
-        (l.handle(c.buffer)?, c.offset, c.index_type.0)
+        (l.handle(c.buffer)?, c.offset, known(c.index_type)?)
     };
     unsafe { function(handle, buffer, offset, index_type) };
     Ok(venus::CmdBindIndexBufferReply {})
@@ -400,7 +400,7 @@ pub fn cmd_begin_render_pass<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_render_pass_begin, contents) = {
         let l = call.recording(uses);
-        (l.pointer(c.p_render_pass_begin)?, c.contents.0)
+        (l.pointer(c.p_render_pass_begin)?, known(c.contents)?)
     };
     unsafe { function(handle, p_render_pass_begin, contents) };
     Ok(venus::CmdBeginRenderPassReply {})
@@ -421,7 +421,7 @@ pub fn cmd_next_subpass<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (contents,) = {
         let l = call.recording(uses);
-        (c.contents.0,)
+        (known(c.contents)?,)
     };
     unsafe { function(handle, contents) };
     Ok(venus::CmdNextSubpassReply {})
@@ -710,7 +710,7 @@ pub fn cmd_begin_query_indexed_ext<'a>(
     let (query_pool, query, flags, index) = {
         let l = call.recording(uses);
         crate::vulkan::validity::query::cmd_begin_query_indexed_ext(&l, state, c)?;
-        (l.handle(c.query_pool)?, c.query, c.flags.0, c.index)
+        (l.handle(c.query_pool)?, c.query, c.flags.known().0, c.index)
     };
     unsafe { function(handle, query_pool, query, flags, index) };
     Ok(venus::CmdBeginQueryIndexedEXTReply {
@@ -959,7 +959,7 @@ pub fn cmd_bind_index_buffer2<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, size, index_type) = {
         let l = call.recording(uses);
-        (l.handle(c.buffer)?, c.offset, c.size, c.index_type.0)
+        (l.handle(c.buffer)?, c.offset, c.size, known(c.index_type)?)
     };
     unsafe { function(handle, buffer, offset, size, index_type) };
     Ok(venus::CmdBindIndexBuffer2Reply {})

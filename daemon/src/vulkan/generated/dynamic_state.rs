@@ -7,10 +7,10 @@ impl Lower for venus::ColorBlendAdvancedEXT {
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::ColorBlendAdvancedEXT, Fault> {
         let _ = l;
         Ok(sys::ColorBlendAdvancedEXT {
-            advanced_blend_op: self.advanced_blend_op.0,
+            advanced_blend_op: known(self.advanced_blend_op)?,
             src_premultiplied: self.src_premultiplied,
             dst_premultiplied: self.dst_premultiplied,
-            blend_overlap: self.blend_overlap.0,
+            blend_overlap: known(self.blend_overlap)?,
             clamp_results: self.clamp_results,
         })
     }
@@ -20,12 +20,12 @@ impl Lower for venus::ColorBlendEquationEXT {
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::ColorBlendEquationEXT, Fault> {
         let _ = l;
         Ok(sys::ColorBlendEquationEXT {
-            src_color_blend_factor: self.src_color_blend_factor.0,
-            dst_color_blend_factor: self.dst_color_blend_factor.0,
-            color_blend_op: self.color_blend_op.0,
-            src_alpha_blend_factor: self.src_alpha_blend_factor.0,
-            dst_alpha_blend_factor: self.dst_alpha_blend_factor.0,
-            alpha_blend_op: self.alpha_blend_op.0,
+            src_color_blend_factor: known(self.src_color_blend_factor)?,
+            dst_color_blend_factor: known(self.dst_color_blend_factor)?,
+            color_blend_op: known(self.color_blend_op)?,
+            src_alpha_blend_factor: known(self.src_alpha_blend_factor)?,
+            dst_alpha_blend_factor: known(self.dst_alpha_blend_factor)?,
+            alpha_blend_op: known(self.alpha_blend_op)?,
         })
     }
 }
@@ -52,7 +52,7 @@ impl Lower for venus::VertexInputAttributeDescription2EXT<'_> {
             p_next: l.chain(self.p_next)?,
             location: self.location,
             binding: self.binding,
-            format: self.format.0,
+            format: known(self.format)?,
             offset: self.offset,
         })
     }
@@ -68,7 +68,7 @@ impl Lower for venus::VertexInputBindingDescription2EXT<'_> {
             p_next: l.chain(self.p_next)?,
             binding: self.binding,
             stride: self.stride,
-            input_rate: self.input_rate.0,
+            input_rate: known(self.input_rate)?,
             divisor: self.divisor,
         })
     }
@@ -223,7 +223,7 @@ pub fn cmd_set_stencil_compare_mask<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (face_mask, compare_mask) = {
         let l = call.recording(uses);
-        (c.face_mask.0, c.compare_mask)
+        (c.face_mask.known().0, c.compare_mask)
     };
     unsafe { function(handle, face_mask, compare_mask) };
     Ok(venus::CmdSetStencilCompareMaskReply {
@@ -245,7 +245,7 @@ pub fn cmd_set_stencil_write_mask<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (face_mask, write_mask) = {
         let l = call.recording(uses);
-        (c.face_mask.0, c.write_mask)
+        (c.face_mask.known().0, c.write_mask)
     };
     unsafe { function(handle, face_mask, write_mask) };
     Ok(venus::CmdSetStencilWriteMaskReply {
@@ -267,7 +267,7 @@ pub fn cmd_set_stencil_reference<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (face_mask, reference) = {
         let l = call.recording(uses);
-        (c.face_mask.0, c.reference)
+        (c.face_mask.known().0, c.reference)
     };
     unsafe { function(handle, face_mask, reference) };
     Ok(venus::CmdSetStencilReferenceReply {
@@ -289,7 +289,7 @@ pub fn cmd_set_cull_mode<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (cull_mode,) = {
         let l = call.recording(uses);
-        (c.cull_mode.0,)
+        (c.cull_mode.known().0,)
     };
     unsafe { function(handle, cull_mode) };
     Ok(venus::CmdSetCullModeReply {})
@@ -310,7 +310,7 @@ pub fn cmd_set_front_face<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (front_face,) = {
         let l = call.recording(uses);
-        (c.front_face.0,)
+        (known(c.front_face)?,)
     };
     unsafe { function(handle, front_face) };
     Ok(venus::CmdSetFrontFaceReply {})
@@ -331,7 +331,7 @@ pub fn cmd_set_primitive_topology<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (primitive_topology,) = {
         let l = call.recording(uses);
-        (c.primitive_topology.0,)
+        (known(c.primitive_topology)?,)
     };
     unsafe { function(handle, primitive_topology) };
     Ok(venus::CmdSetPrimitiveTopologyReply {
@@ -441,7 +441,7 @@ pub fn cmd_set_depth_compare_op<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_compare_op,) = {
         let l = call.recording(uses);
-        (c.depth_compare_op.0,)
+        (known(c.depth_compare_op)?,)
     };
     unsafe { function(handle, depth_compare_op) };
     Ok(venus::CmdSetDepthCompareOpReply {
@@ -507,7 +507,13 @@ pub fn cmd_set_stencil_op<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (face_mask, fail_op, pass_op, depth_fail_op, compare_op) = {
         let l = call.recording(uses);
-        (c.face_mask.0, c.fail_op.0, c.pass_op.0, c.depth_fail_op.0, c.compare_op.0)
+        (
+            c.face_mask.known().0,
+            known(c.fail_op)?,
+            known(c.pass_op)?,
+            known(c.depth_fail_op)?,
+            known(c.compare_op)?,
+        )
     };
     unsafe { function(handle, face_mask, fail_op, pass_op, depth_fail_op, compare_op) };
     Ok(venus::CmdSetStencilOpReply {})
@@ -616,7 +622,7 @@ pub fn cmd_set_logic_op_ext<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (logic_op,) = {
         let l = call.recording(uses);
-        (c.logic_op.0,)
+        (known(c.logic_op)?,)
     };
     unsafe { function(handle, logic_op) };
     Ok(venus::CmdSetLogicOpEXTReply {})
@@ -720,7 +726,7 @@ pub fn cmd_set_tessellation_domain_origin_ext<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (domain_origin,) = {
         let l = call.recording(uses);
-        (c.domain_origin.0,)
+        (known(c.domain_origin)?,)
     };
     unsafe { function(handle, domain_origin) };
     Ok(venus::CmdSetTessellationDomainOriginEXTReply {
@@ -764,7 +770,7 @@ pub fn cmd_set_polygon_mode_ext<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (polygon_mode,) = {
         let l = call.recording(uses);
-        (c.polygon_mode.0,)
+        (known(c.polygon_mode)?,)
     };
     unsafe { function(handle, polygon_mode) };
     Ok(venus::CmdSetPolygonModeEXTReply {
@@ -786,7 +792,7 @@ pub fn cmd_set_rasterization_samples_ext<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (rasterization_samples,) = {
         let l = call.recording(uses);
-        (c.rasterization_samples.0,)
+        (c.rasterization_samples.known().0,)
     };
     unsafe { function(handle, rasterization_samples) };
     Ok(venus::CmdSetRasterizationSamplesEXTReply {
@@ -808,7 +814,7 @@ pub fn cmd_set_sample_mask_ext<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (samples, p_sample_mask) = {
         let l = call.recording(uses);
-        (c.samples.0, l.plain_array(c.p_sample_mask))
+        (c.samples.known().0, l.plain_array(c.p_sample_mask))
     };
     unsafe { function(handle, samples, p_sample_mask) };
     Ok(venus::CmdSetSampleMaskEXTReply {})
@@ -946,7 +952,7 @@ pub fn cmd_set_color_write_mask_ext<'a>(
         (
             c.first_attachment,
             c.attachment_count,
-            l.mapped(c.p_color_write_masks, |x| x.0)?,
+            l.mapped(c.p_color_write_masks, |x| x.known().0)?,
         )
     };
     unsafe { function(handle, first_attachment, attachment_count, p_color_write_masks) };
@@ -991,7 +997,7 @@ pub fn cmd_set_conservative_rasterization_mode_ext<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (conservative_rasterization_mode,) = {
         let l = call.recording(uses);
-        (c.conservative_rasterization_mode.0,)
+        (known(c.conservative_rasterization_mode)?,)
     };
     unsafe { function(handle, conservative_rasterization_mode) };
     Ok(venus::CmdSetConservativeRasterizationModeEXTReply {
@@ -1103,7 +1109,7 @@ pub fn cmd_set_provoking_vertex_mode_ext<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (provoking_vertex_mode,) = {
         let l = call.recording(uses);
-        (c.provoking_vertex_mode.0,)
+        (known(c.provoking_vertex_mode)?,)
     };
     unsafe { function(handle, provoking_vertex_mode) };
     Ok(venus::CmdSetProvokingVertexModeEXTReply {
@@ -1125,7 +1131,7 @@ pub fn cmd_set_line_rasterization_mode_ext<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (line_rasterization_mode,) = {
         let l = call.recording(uses);
-        (c.line_rasterization_mode.0,)
+        (known(c.line_rasterization_mode)?,)
     };
     unsafe { function(handle, line_rasterization_mode) };
     Ok(venus::CmdSetLineRasterizationModeEXTReply {
@@ -1191,7 +1197,7 @@ pub fn cmd_set_fragment_shading_rate_khr<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_fragment_size, combiner_ops) = {
         let l = call.recording(uses);
-        (l.pointer(c.p_fragment_size)?, c.combiner_ops.map(|x| x.0))
+        (l.pointer(c.p_fragment_size)?, known_fixed(c.combiner_ops)?)
     };
     unsafe { function(handle, p_fragment_size, &raw const combiner_ops) };
     Ok(venus::CmdSetFragmentShadingRateKHRReply {
@@ -1300,7 +1306,7 @@ pub fn cmd_set_attachment_feedback_loop_enable_ext<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (aspect_mask,) = {
         let l = call.recording(uses);
-        (c.aspect_mask.0,)
+        (c.aspect_mask.known().0,)
     };
     unsafe { function(handle, aspect_mask) };
     Ok(venus::CmdSetAttachmentFeedbackLoopEnableEXTReply {
@@ -1322,7 +1328,7 @@ pub fn cmd_set_depth_clamp_range_ext<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_clamp_mode, p_depth_clamp_range) = {
         let l = call.recording(uses);
-        (c.depth_clamp_mode.0, l.pointer(c.p_depth_clamp_range)?)
+        (known(c.depth_clamp_mode)?, l.pointer(c.p_depth_clamp_range)?)
     };
     unsafe { function(handle, depth_clamp_mode, p_depth_clamp_range) };
     Ok(venus::CmdSetDepthClampRangeEXTReply {

@@ -8,7 +8,7 @@ impl Lower for venus::EventCreateInfo<'_> {
         Ok(sys::EventCreateInfo {
             s_type: 10i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
         })
     }
 }

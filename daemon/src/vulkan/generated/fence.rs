@@ -8,7 +8,7 @@ impl Lower for venus::ExportFenceCreateInfo<'_> {
         Ok(sys::ExportFenceCreateInfo {
             s_type: 1000113000i32,
             p_next: l.chain(self.p_next)?,
-            handle_types: self.handle_types.0,
+            handle_types: self.handle_types.known().0,
         })
     }
 }
@@ -18,7 +18,7 @@ impl Lower for venus::FenceCreateInfo<'_> {
         Ok(sys::FenceCreateInfo {
             s_type: 8i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
         })
     }
 }

@@ -8,7 +8,7 @@ impl Lower for venus::GraphicsPipelineCreateInfo<'_> {
         Ok(sys::GraphicsPipelineCreateInfo {
             s_type: 28i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             stage_count: self.stage_count,
             p_stages: l.array(self.p_stages)?,
             p_vertex_input_state: l.pointer(self.p_vertex_input_state)?,
@@ -37,7 +37,7 @@ impl Lower for venus::GraphicsPipelineLibraryCreateInfoEXT<'_> {
         Ok(sys::GraphicsPipelineLibraryCreateInfoEXT {
             s_type: 1000320002i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
         })
     }
 }
@@ -52,7 +52,7 @@ impl Lower for venus::PipelineColorBlendAdvancedStateCreateInfoEXT<'_> {
             p_next: l.chain(self.p_next)?,
             src_premultiplied: self.src_premultiplied,
             dst_premultiplied: self.dst_premultiplied,
-            blend_overlap: self.blend_overlap.0,
+            blend_overlap: known(self.blend_overlap)?,
         })
     }
 }
@@ -65,13 +65,13 @@ impl Lower for venus::PipelineColorBlendAttachmentState {
         let _ = l;
         Ok(sys::PipelineColorBlendAttachmentState {
             blend_enable: self.blend_enable,
-            src_color_blend_factor: self.src_color_blend_factor.0,
-            dst_color_blend_factor: self.dst_color_blend_factor.0,
-            color_blend_op: self.color_blend_op.0,
-            src_alpha_blend_factor: self.src_alpha_blend_factor.0,
-            dst_alpha_blend_factor: self.dst_alpha_blend_factor.0,
-            alpha_blend_op: self.alpha_blend_op.0,
-            color_write_mask: self.color_write_mask.0,
+            src_color_blend_factor: known(self.src_color_blend_factor)?,
+            dst_color_blend_factor: known(self.dst_color_blend_factor)?,
+            color_blend_op: known(self.color_blend_op)?,
+            src_alpha_blend_factor: known(self.src_alpha_blend_factor)?,
+            dst_alpha_blend_factor: known(self.dst_alpha_blend_factor)?,
+            alpha_blend_op: known(self.alpha_blend_op)?,
+            color_write_mask: self.color_write_mask.known().0,
         })
     }
 }
@@ -84,9 +84,9 @@ impl Lower for venus::PipelineColorBlendStateCreateInfo<'_> {
         Ok(sys::PipelineColorBlendStateCreateInfo {
             s_type: 26i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             logic_op_enable: self.logic_op_enable,
-            logic_op: self.logic_op.0,
+            logic_op: known(self.logic_op)?,
             attachment_count: self.attachment_count,
             p_attachments: l.array(self.p_attachments)?,
             blend_constants: self.blend_constants,
@@ -116,10 +116,10 @@ impl Lower for venus::PipelineDepthStencilStateCreateInfo<'_> {
         Ok(sys::PipelineDepthStencilStateCreateInfo {
             s_type: 25i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             depth_test_enable: self.depth_test_enable,
             depth_write_enable: self.depth_write_enable,
-            depth_compare_op: self.depth_compare_op.0,
+            depth_compare_op: known(self.depth_compare_op)?,
             depth_bounds_test_enable: self.depth_bounds_test_enable,
             stencil_test_enable: self.stencil_test_enable,
             front: self.front.lower(l)?,
@@ -138,9 +138,9 @@ impl Lower for venus::PipelineDynamicStateCreateInfo<'_> {
         Ok(sys::PipelineDynamicStateCreateInfo {
             s_type: 27i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             dynamic_state_count: self.dynamic_state_count,
-            p_dynamic_states: l.mapped(self.p_dynamic_states, |x| x.0)?,
+            p_dynamic_states: l.known_array(self.p_dynamic_states)?,
         })
     }
 }
@@ -154,7 +154,7 @@ impl Lower for venus::PipelineFragmentShadingRateStateCreateInfoKHR<'_> {
             s_type: 1000226001i32,
             p_next: l.chain(self.p_next)?,
             fragment_size: self.fragment_size.lower(l)?,
-            combiner_ops: self.combiner_ops.map(|x| x.0),
+            combiner_ops: known_fixed(self.combiner_ops)?,
         })
     }
 }
@@ -167,8 +167,8 @@ impl Lower for venus::PipelineInputAssemblyStateCreateInfo<'_> {
         Ok(sys::PipelineInputAssemblyStateCreateInfo {
             s_type: 20i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
-            topology: self.topology.0,
+            flags: self.flags.known().0,
+            topology: known(self.topology)?,
             primitive_restart_enable: self.primitive_restart_enable,
         })
     }
@@ -196,8 +196,8 @@ impl Lower for venus::PipelineMultisampleStateCreateInfo<'_> {
         Ok(sys::PipelineMultisampleStateCreateInfo {
             s_type: 24i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
-            rasterization_samples: self.rasterization_samples.0,
+            flags: self.flags.known().0,
+            rasterization_samples: self.rasterization_samples.known().0,
             sample_shading_enable: self.sample_shading_enable,
             min_sample_shading: self.min_sample_shading,
             p_sample_mask: l.plain_array(self.p_sample_mask),
@@ -215,8 +215,10 @@ impl Lower for venus::PipelineRasterizationConservativeStateCreateInfoEXT<'_> {
         Ok(sys::PipelineRasterizationConservativeStateCreateInfoEXT {
             s_type: 1000101001i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
-            conservative_rasterization_mode: self.conservative_rasterization_mode.0,
+            flags: self.flags.known().0,
+            conservative_rasterization_mode: known(
+                self.conservative_rasterization_mode,
+            )?,
             extra_primitive_overestimation_size: self.extra_primitive_overestimation_size,
         })
     }
@@ -230,7 +232,7 @@ impl Lower for venus::PipelineRasterizationDepthClipStateCreateInfoEXT<'_> {
         Ok(sys::PipelineRasterizationDepthClipStateCreateInfoEXT {
             s_type: 1000102001i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             depth_clip_enable: self.depth_clip_enable,
         })
     }
@@ -244,7 +246,7 @@ impl Lower for venus::PipelineRasterizationLineStateCreateInfo<'_> {
         Ok(sys::PipelineRasterizationLineStateCreateInfo {
             s_type: 1000259001i32,
             p_next: l.chain(self.p_next)?,
-            line_rasterization_mode: self.line_rasterization_mode.0,
+            line_rasterization_mode: known(self.line_rasterization_mode)?,
             stippled_line_enable: self.stippled_line_enable,
             line_stipple_factor: self.line_stipple_factor,
             line_stipple_pattern: self.line_stipple_pattern,
@@ -260,7 +262,7 @@ impl Lower for venus::PipelineRasterizationProvokingVertexStateCreateInfoEXT<'_>
         Ok(sys::PipelineRasterizationProvokingVertexStateCreateInfoEXT {
             s_type: 1000254001i32,
             p_next: l.chain(self.p_next)?,
-            provoking_vertex_mode: self.provoking_vertex_mode.0,
+            provoking_vertex_mode: known(self.provoking_vertex_mode)?,
         })
     }
 }
@@ -273,12 +275,12 @@ impl Lower for venus::PipelineRasterizationStateCreateInfo<'_> {
         Ok(sys::PipelineRasterizationStateCreateInfo {
             s_type: 23i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             depth_clamp_enable: self.depth_clamp_enable,
             rasterizer_discard_enable: self.rasterizer_discard_enable,
-            polygon_mode: self.polygon_mode.0,
-            cull_mode: self.cull_mode.0,
-            front_face: self.front_face.0,
+            polygon_mode: known(self.polygon_mode)?,
+            cull_mode: self.cull_mode.known().0,
+            front_face: known(self.front_face)?,
             depth_bias_enable: self.depth_bias_enable,
             depth_bias_constant_factor: self.depth_bias_constant_factor,
             depth_bias_clamp: self.depth_bias_clamp,
@@ -296,7 +298,7 @@ impl Lower for venus::PipelineRasterizationStateStreamCreateInfoEXT<'_> {
         Ok(sys::PipelineRasterizationStateStreamCreateInfoEXT {
             s_type: 1000028002i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             rasterization_stream: self.rasterization_stream,
         })
     }
@@ -312,10 +314,9 @@ impl Lower for venus::PipelineRenderingCreateInfo<'_> {
             p_next: l.chain(self.p_next)?,
             view_mask: self.view_mask,
             color_attachment_count: self.color_attachment_count,
-            p_color_attachment_formats: l
-                .mapped(self.p_color_attachment_formats, |x| x.0)?,
-            depth_attachment_format: self.depth_attachment_format.0,
-            stencil_attachment_format: self.stencil_attachment_format.0,
+            p_color_attachment_formats: l.known_array(self.p_color_attachment_formats)?,
+            depth_attachment_format: known(self.depth_attachment_format)?,
+            stencil_attachment_format: known(self.stencil_attachment_format)?,
         })
     }
 }
@@ -342,7 +343,7 @@ impl Lower for venus::PipelineTessellationDomainOriginStateCreateInfo<'_> {
         Ok(sys::PipelineTessellationDomainOriginStateCreateInfo {
             s_type: 1000117003i32,
             p_next: l.chain(self.p_next)?,
-            domain_origin: self.domain_origin.0,
+            domain_origin: known(self.domain_origin)?,
         })
     }
 }
@@ -355,7 +356,7 @@ impl Lower for venus::PipelineTessellationStateCreateInfo<'_> {
         Ok(sys::PipelineTessellationStateCreateInfo {
             s_type: 21i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             patch_control_points: self.patch_control_points,
         })
     }
@@ -383,7 +384,7 @@ impl Lower for venus::PipelineVertexInputStateCreateInfo<'_> {
         Ok(sys::PipelineVertexInputStateCreateInfo {
             s_type: 19i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             vertex_binding_description_count: self.vertex_binding_description_count,
             p_vertex_binding_descriptions: l.array(self.p_vertex_binding_descriptions)?,
             vertex_attribute_description_count: self.vertex_attribute_description_count,
@@ -401,7 +402,7 @@ impl Lower for venus::PipelineViewportDepthClampControlCreateInfoEXT<'_> {
         Ok(sys::PipelineViewportDepthClampControlCreateInfoEXT {
             s_type: 1000582001i32,
             p_next: l.chain(self.p_next)?,
-            depth_clamp_mode: self.depth_clamp_mode.0,
+            depth_clamp_mode: known(self.depth_clamp_mode)?,
             p_depth_clamp_range: l.pointer(self.p_depth_clamp_range)?,
         })
     }
@@ -428,7 +429,7 @@ impl Lower for venus::PipelineViewportStateCreateInfo<'_> {
         Ok(sys::PipelineViewportStateCreateInfo {
             s_type: 22i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             viewport_count: self.viewport_count,
             p_viewports: l.array(self.p_viewports)?,
             scissor_count: self.scissor_count,
@@ -441,10 +442,10 @@ impl Lower for venus::StencilOpState {
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::StencilOpState, Fault> {
         let _ = l;
         Ok(sys::StencilOpState {
-            fail_op: self.fail_op.0,
-            pass_op: self.pass_op.0,
-            depth_fail_op: self.depth_fail_op.0,
-            compare_op: self.compare_op.0,
+            fail_op: known(self.fail_op)?,
+            pass_op: known(self.pass_op)?,
+            depth_fail_op: known(self.depth_fail_op)?,
+            compare_op: known(self.compare_op)?,
             compare_mask: self.compare_mask,
             write_mask: self.write_mask,
             reference: self.reference,
@@ -461,7 +462,7 @@ impl Lower for venus::VertexInputAttributeDescription {
         Ok(sys::VertexInputAttributeDescription {
             location: self.location,
             binding: self.binding,
-            format: self.format.0,
+            format: known(self.format)?,
             offset: self.offset,
         })
     }
@@ -476,7 +477,7 @@ impl Lower for venus::VertexInputBindingDescription {
         Ok(sys::VertexInputBindingDescription {
             binding: self.binding,
             stride: self.stride,
-            input_rate: self.input_rate.0,
+            input_rate: known(self.input_rate)?,
         })
     }
 }

@@ -36,7 +36,7 @@ impl Lower for venus::BindImagePlaneMemoryInfo<'_> {
         Ok(sys::BindImagePlaneMemoryInfo {
             s_type: 1000156002i32,
             p_next: l.chain(self.p_next)?,
-            plane_aspect: self.plane_aspect.0,
+            plane_aspect: self.plane_aspect.known().0,
         })
     }
 }
@@ -46,11 +46,11 @@ impl Lower for venus::CopyImageToImageInfo<'_> {
         Ok(sys::CopyImageToImageInfo {
             s_type: 1000270007i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             src_image: l.handle(self.src_image)?,
-            src_image_layout: self.src_image_layout.0,
+            src_image_layout: known(self.src_image_layout)?,
             dst_image: l.handle(self.dst_image)?,
-            dst_image_layout: self.dst_image_layout.0,
+            dst_image_layout: known(self.dst_image_layout)?,
             region_count: self.region_count,
             p_regions: l.array(self.p_regions)?,
         })
@@ -62,9 +62,9 @@ impl Lower for venus::CopyImageToMemoryInfoMESA<'_> {
         Ok(sys::CopyImageToMemoryInfoMESA {
             s_type: 1000384008i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             src_image: l.handle(self.src_image)?,
-            src_image_layout: self.src_image_layout.0,
+            src_image_layout: known(self.src_image_layout)?,
             memory_row_length: self.memory_row_length,
             memory_image_height: self.memory_image_height,
             image_subresource: self.image_subresource.lower(l)?,
@@ -79,9 +79,9 @@ impl Lower for venus::CopyMemoryToImageInfoMESA<'_> {
         Ok(sys::CopyMemoryToImageInfoMESA {
             s_type: 1000384010i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             dst_image: l.handle(self.dst_image)?,
-            dst_image_layout: self.dst_image_layout.0,
+            dst_image_layout: known(self.dst_image_layout)?,
             region_count: self.region_count,
             p_regions: l.array(self.p_regions)?,
         })
@@ -97,7 +97,7 @@ impl Lower for venus::DeviceImageMemoryRequirements<'_> {
             s_type: 1000413003i32,
             p_next: l.chain(self.p_next)?,
             p_create_info: l.pointer(self.p_create_info)?,
-            plane_aspect: self.plane_aspect.0,
+            plane_aspect: self.plane_aspect.known().0,
         })
     }
 }
@@ -121,7 +121,7 @@ impl Lower for venus::ExternalMemoryImageCreateInfo<'_> {
         Ok(sys::ExternalMemoryImageCreateInfo {
             s_type: 1000072001i32,
             p_next: l.chain(self.p_next)?,
-            handle_types: self.handle_types.0,
+            handle_types: self.handle_types.known().0,
         })
     }
 }
@@ -135,8 +135,8 @@ impl Lower for venus::HostImageLayoutTransitionInfo<'_> {
             s_type: 1000270006i32,
             p_next: l.chain(self.p_next)?,
             image: l.handle(self.image)?,
-            old_layout: self.old_layout.0,
-            new_layout: self.new_layout.0,
+            old_layout: known(self.old_layout)?,
+            new_layout: known(self.new_layout)?,
             subresource_range: self.subresource_range.lower(l)?,
         })
     }
@@ -147,19 +147,19 @@ impl Lower for venus::ImageCreateInfo<'_> {
         Ok(sys::ImageCreateInfo {
             s_type: 14i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
-            image_type: self.image_type.0,
-            format: self.format.0,
+            flags: self.flags.known().0,
+            image_type: known(self.image_type)?,
+            format: known(self.format)?,
             extent: self.extent.lower(l)?,
             mip_levels: self.mip_levels,
             array_layers: self.array_layers,
-            samples: self.samples.0,
-            tiling: self.tiling.0,
-            usage: self.usage.0,
-            sharing_mode: self.sharing_mode.0,
+            samples: self.samples.known().0,
+            tiling: known(self.tiling)?,
+            usage: self.usage.known().0,
+            sharing_mode: known(self.sharing_mode)?,
             queue_family_index_count: self.queue_family_index_count,
             p_queue_family_indices: l.plain_array(self.p_queue_family_indices),
-            initial_layout: self.initial_layout.0,
+            initial_layout: known(self.initial_layout)?,
         })
     }
 }
@@ -240,7 +240,7 @@ impl Lower for venus::ImagePlaneMemoryRequirementsInfo<'_> {
         Ok(sys::ImagePlaneMemoryRequirementsInfo {
             s_type: 1000156003i32,
             p_next: l.chain(self.p_next)?,
-            plane_aspect: self.plane_aspect.0,
+            plane_aspect: self.plane_aspect.known().0,
         })
     }
 }
@@ -262,7 +262,7 @@ impl Lower for venus::ImageSubresource {
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::ImageSubresource, Fault> {
         let _ = l;
         Ok(sys::ImageSubresource {
-            aspect_mask: self.aspect_mask.0,
+            aspect_mask: self.aspect_mask.known().0,
             mip_level: self.mip_level,
             array_layer: self.array_layer,
         })
@@ -284,10 +284,10 @@ impl Lower for venus::ImageViewCreateInfo<'_> {
         Ok(sys::ImageViewCreateInfo {
             s_type: 15i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             image: l.handle(self.image)?,
-            view_type: self.view_type.0,
-            format: self.format.0,
+            view_type: known(self.view_type)?,
+            format: known(self.format)?,
             components: self.components.lower(l)?,
             subresource_range: self.subresource_range.lower(l)?,
         })
@@ -326,7 +326,7 @@ impl Lower for venus::ImageViewUsageCreateInfo<'_> {
         Ok(sys::ImageViewUsageCreateInfo {
             s_type: 1000117002i32,
             p_next: l.chain(self.p_next)?,
-            usage: self.usage.0,
+            usage: self.usage.known().0,
         })
     }
 }
@@ -354,10 +354,9 @@ impl Lower for venus::RenderingAreaInfo<'_> {
             p_next: l.chain(self.p_next)?,
             view_mask: self.view_mask,
             color_attachment_count: self.color_attachment_count,
-            p_color_attachment_formats: l
-                .mapped(self.p_color_attachment_formats, |x| x.0)?,
-            depth_attachment_format: self.depth_attachment_format.0,
-            stencil_attachment_format: self.stencil_attachment_format.0,
+            p_color_attachment_formats: l.known_array(self.p_color_attachment_formats)?,
+            depth_attachment_format: known(self.depth_attachment_format)?,
+            stencil_attachment_format: known(self.stencil_attachment_format)?,
         })
     }
 }

@@ -24,7 +24,7 @@ impl Lower for venus::InstanceCreateInfo<'_> {
         Ok(sys::InstanceCreateInfo {
             s_type: 1i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             p_application_info: l.pointer(self.p_application_info)?,
             enabled_layer_count: self.enabled_layer_count,
             pp_enabled_layer_names: l.strings(self.pp_enabled_layer_names)?,

@@ -21,7 +21,7 @@ impl Lower for venus::ExportMemoryAllocateInfo<'_> {
         Ok(sys::ExportMemoryAllocateInfo {
             s_type: 1000072002i32,
             p_next: l.chain(self.p_next)?,
-            handle_types: self.handle_types.0,
+            handle_types: self.handle_types.known().0,
         })
     }
 }
@@ -31,7 +31,7 @@ impl Lower for venus::ImportMemoryFdInfoKHR<'_> {
         Ok(sys::ImportMemoryFdInfoKHR {
             s_type: 1000074000i32,
             p_next: l.chain(self.p_next)?,
-            handle_type: self.handle_type.0,
+            handle_type: self.handle_type.known().0,
             fd: self.fd,
         })
     }
@@ -55,7 +55,7 @@ impl Lower for venus::MemoryAllocateFlagsInfo<'_> {
         Ok(sys::MemoryAllocateFlagsInfo {
             s_type: 1000060000i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             device_mask: self.device_mask,
         })
     }

@@ -595,9 +595,9 @@ impl Lower for venus::PhysicalDeviceExternalBufferInfo<'_> {
         Ok(sys::PhysicalDeviceExternalBufferInfo {
             s_type: 1000071002i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
-            usage: self.usage.0,
-            handle_type: self.handle_type.0,
+            flags: self.flags.known().0,
+            usage: self.usage.known().0,
+            handle_type: self.handle_type.known().0,
         })
     }
 }
@@ -610,7 +610,7 @@ impl Lower for venus::PhysicalDeviceExternalFenceInfo<'_> {
         Ok(sys::PhysicalDeviceExternalFenceInfo {
             s_type: 1000112000i32,
             p_next: l.chain(self.p_next)?,
-            handle_type: self.handle_type.0,
+            handle_type: self.handle_type.known().0,
         })
     }
 }
@@ -623,7 +623,7 @@ impl Lower for venus::PhysicalDeviceExternalImageFormatInfo<'_> {
         Ok(sys::PhysicalDeviceExternalImageFormatInfo {
             s_type: 1000071000i32,
             p_next: l.chain(self.p_next)?,
-            handle_type: self.handle_type.0,
+            handle_type: self.handle_type.known().0,
         })
     }
 }
@@ -636,7 +636,7 @@ impl Lower for venus::PhysicalDeviceExternalSemaphoreInfo<'_> {
         Ok(sys::PhysicalDeviceExternalSemaphoreInfo {
             s_type: 1000076000i32,
             p_next: l.chain(self.p_next)?,
-            handle_type: self.handle_type.0,
+            handle_type: self.handle_type.known().0,
         })
     }
 }
@@ -650,7 +650,7 @@ impl Lower for venus::PhysicalDeviceImageDrmFormatModifierInfoEXT<'_> {
             s_type: 1000158002i32,
             p_next: l.chain(self.p_next)?,
             drm_format_modifier: self.drm_format_modifier,
-            sharing_mode: self.sharing_mode.0,
+            sharing_mode: known(self.sharing_mode)?,
             queue_family_index_count: self.queue_family_index_count,
             p_queue_family_indices: l.plain_array(self.p_queue_family_indices),
         })
@@ -665,11 +665,11 @@ impl Lower for venus::PhysicalDeviceImageFormatInfo2<'_> {
         Ok(sys::PhysicalDeviceImageFormatInfo2 {
             s_type: 1000059004i32,
             p_next: l.chain(self.p_next)?,
-            format: self.format.0,
-            ty: self.ty.0,
-            tiling: self.tiling.0,
-            usage: self.usage.0,
-            flags: self.flags.0,
+            format: known(self.format)?,
+            ty: known(self.ty)?,
+            tiling: known(self.tiling)?,
+            usage: self.usage.known().0,
+            flags: self.flags.known().0,
         })
     }
 }
@@ -682,7 +682,7 @@ impl Lower for venus::PhysicalDeviceImageViewImageFormatInfoEXT<'_> {
         Ok(sys::PhysicalDeviceImageViewImageFormatInfoEXT {
             s_type: 1000170000i32,
             p_next: l.chain(self.p_next)?,
-            image_view_type: self.image_view_type.0,
+            image_view_type: known(self.image_view_type)?,
         })
     }
 }
@@ -1137,11 +1137,11 @@ impl Lower for venus::PhysicalDeviceSparseImageFormatInfo2<'_> {
         Ok(sys::PhysicalDeviceSparseImageFormatInfo2 {
             s_type: 1000059008i32,
             p_next: l.chain(self.p_next)?,
-            format: self.format.0,
-            ty: self.ty.0,
-            samples: self.samples.0,
-            usage: self.usage.0,
-            tiling: self.tiling.0,
+            format: known(self.format)?,
+            ty: known(self.ty)?,
+            samples: self.samples.known().0,
+            usage: self.usage.known().0,
+            tiling: known(self.tiling)?,
         })
     }
 }
@@ -1353,7 +1353,7 @@ pub fn get_physical_device_format_properties<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (format, p_format_properties) = {
         let l = call.lowering();
-        (c.format.0, l.out_pointer(c.p_format_properties)?)
+        (known(c.format)?, l.out_pointer(c.p_format_properties)?)
     };
     unsafe { function(handle, format, p_format_properties) };
     let arena = call.arena;
@@ -1379,11 +1379,11 @@ pub fn get_physical_device_image_format_properties<'a>(
     let (format, ty, tiling, usage, flags, p_image_format_properties) = {
         let l = call.lowering();
         (
-            c.format.0,
-            c.ty.0,
-            c.tiling.0,
-            c.usage.0,
-            c.flags.0,
+            known(c.format)?,
+            known(c.ty)?,
+            known(c.tiling)?,
+            c.usage.known().0,
+            c.flags.known().0,
             l.out_pointer(c.p_image_format_properties)?,
         )
     };
@@ -1449,7 +1449,7 @@ pub fn get_physical_device_format_properties2<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (format, p_format_properties) = {
         let l = call.lowering();
-        (c.format.0, l.out_pointer(c.p_format_properties)?)
+        (known(c.format)?, l.out_pointer(c.p_format_properties)?)
     };
     unsafe { function(handle, format, p_format_properties) };
     let arena = call.arena;
@@ -1511,7 +1511,7 @@ pub fn get_physical_device_multisample_properties_ext<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (samples, p_multisample_properties) = {
         let l = call.lowering();
-        (c.samples.0, l.out_pointer(c.p_multisample_properties)?)
+        (c.samples.known().0, l.out_pointer(c.p_multisample_properties)?)
     };
     unsafe { function(handle, samples, p_multisample_properties) };
     let arena = call.arena;

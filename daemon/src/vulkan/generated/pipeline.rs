@@ -8,7 +8,7 @@ impl Lower for venus::ComputePipelineCreateInfo<'_> {
         Ok(sys::ComputePipelineCreateInfo {
             s_type: 29i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             stage: self.stage.lower(l)?,
             layout: l.handle(self.layout)?,
             base_pipeline_handle: l.handle(self.base_pipeline_handle)?,
@@ -22,7 +22,7 @@ impl Lower for venus::PipelineCacheCreateInfo<'_> {
         Ok(sys::PipelineCacheCreateInfo {
             s_type: 17i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             initial_data_size: self.initial_data_size as usize,
             p_initial_data: l.plain_array(self.p_initial_data),
         })

@@ -8,10 +8,10 @@ impl Lower for venus::QueryPoolCreateInfo<'_> {
         Ok(sys::QueryPoolCreateInfo {
             s_type: 11i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
-            query_type: self.query_type.0,
+            flags: self.flags.known().0,
+            query_type: known(self.query_type)?,
             query_count: self.query_count,
-            pipeline_statistics: self.pipeline_statistics.0,
+            pipeline_statistics: self.pipeline_statistics.known().0,
         })
     }
 }

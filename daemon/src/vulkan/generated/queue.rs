@@ -49,7 +49,7 @@ impl Lower for venus::SemaphoreSubmitInfo<'_> {
             p_next: l.chain(self.p_next)?,
             semaphore: l.handle(self.semaphore)?,
             value: self.value,
-            stage_mask: self.stage_mask.0,
+            stage_mask: self.stage_mask.known().0,
             device_index: self.device_index,
         })
     }
@@ -62,7 +62,8 @@ impl Lower for venus::SubmitInfo<'_> {
             p_next: l.chain(self.p_next)?,
             wait_semaphore_count: self.wait_semaphore_count,
             p_wait_semaphores: l.handles(self.p_wait_semaphores)?,
-            p_wait_dst_stage_mask: l.mapped(self.p_wait_dst_stage_mask, |x| x.0)?,
+            p_wait_dst_stage_mask: l
+                .mapped(self.p_wait_dst_stage_mask, |x| x.known().0)?,
             command_buffer_count: self.command_buffer_count,
             p_command_buffers: l.handles(self.p_command_buffers)?,
             signal_semaphore_count: self.signal_semaphore_count,
@@ -76,7 +77,7 @@ impl Lower for venus::SubmitInfo2<'_> {
         Ok(sys::SubmitInfo2 {
             s_type: 1000314004i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             wait_semaphore_info_count: self.wait_semaphore_info_count,
             p_wait_semaphore_infos: l.array(self.p_wait_semaphore_infos)?,
             command_buffer_info_count: self.command_buffer_info_count,

@@ -8,7 +8,7 @@ impl Lower for venus::BindDescriptorSetsInfo<'_> {
         Ok(sys::BindDescriptorSetsInfo {
             s_type: 1000545003i32,
             p_next: l.chain(self.p_next)?,
-            stage_flags: self.stage_flags.0,
+            stage_flags: self.stage_flags.known().0,
             layout: l.handle(self.layout)?,
             first_set: self.first_set,
             descriptor_set_count: self.descriptor_set_count,
@@ -24,8 +24,8 @@ impl Lower for venus::BufferMemoryBarrier<'_> {
         Ok(sys::BufferMemoryBarrier {
             s_type: 44i32,
             p_next: l.chain(self.p_next)?,
-            src_access_mask: self.src_access_mask.0,
-            dst_access_mask: self.dst_access_mask.0,
+            src_access_mask: self.src_access_mask.known().0,
+            dst_access_mask: self.dst_access_mask.known().0,
             src_queue_family_index: self.src_queue_family_index,
             dst_queue_family_index: self.dst_queue_family_index,
             buffer: l.handle(self.buffer)?,
@@ -40,10 +40,10 @@ impl Lower for venus::BufferMemoryBarrier2<'_> {
         Ok(sys::BufferMemoryBarrier2 {
             s_type: 1000314001i32,
             p_next: l.chain(self.p_next)?,
-            src_stage_mask: self.src_stage_mask.0,
-            src_access_mask: self.src_access_mask.0,
-            dst_stage_mask: self.dst_stage_mask.0,
-            dst_access_mask: self.dst_access_mask.0,
+            src_stage_mask: self.src_stage_mask.known().0,
+            src_access_mask: self.src_access_mask.known().0,
+            dst_stage_mask: self.dst_stage_mask.known().0,
+            dst_access_mask: self.dst_access_mask.known().0,
             src_queue_family_index: self.src_queue_family_index,
             dst_queue_family_index: self.dst_queue_family_index,
             buffer: l.handle(self.buffer)?,
@@ -63,7 +63,7 @@ impl Lower for venus::ConditionalRenderingBeginInfoEXT<'_> {
             p_next: l.chain(self.p_next)?,
             buffer: l.handle(self.buffer)?,
             offset: self.offset,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
         })
     }
 }
@@ -73,7 +73,7 @@ impl Lower for venus::DependencyInfo<'_> {
         Ok(sys::DependencyInfo {
             s_type: 1000314003i32,
             p_next: l.chain(self.p_next)?,
-            dependency_flags: self.dependency_flags.0,
+            dependency_flags: self.dependency_flags.known().0,
             memory_barrier_count: self.memory_barrier_count,
             p_memory_barriers: l.array(self.p_memory_barriers)?,
             buffer_memory_barrier_count: self.buffer_memory_barrier_count,
@@ -102,10 +102,10 @@ impl Lower for venus::ImageMemoryBarrier<'_> {
         Ok(sys::ImageMemoryBarrier {
             s_type: 45i32,
             p_next: l.chain(self.p_next)?,
-            src_access_mask: self.src_access_mask.0,
-            dst_access_mask: self.dst_access_mask.0,
-            old_layout: self.old_layout.0,
-            new_layout: self.new_layout.0,
+            src_access_mask: self.src_access_mask.known().0,
+            dst_access_mask: self.dst_access_mask.known().0,
+            old_layout: known(self.old_layout)?,
+            new_layout: known(self.new_layout)?,
             src_queue_family_index: self.src_queue_family_index,
             dst_queue_family_index: self.dst_queue_family_index,
             image: l.handle(self.image)?,
@@ -119,12 +119,12 @@ impl Lower for venus::ImageMemoryBarrier2<'_> {
         Ok(sys::ImageMemoryBarrier2 {
             s_type: 1000314002i32,
             p_next: l.chain(self.p_next)?,
-            src_stage_mask: self.src_stage_mask.0,
-            src_access_mask: self.src_access_mask.0,
-            dst_stage_mask: self.dst_stage_mask.0,
-            dst_access_mask: self.dst_access_mask.0,
-            old_layout: self.old_layout.0,
-            new_layout: self.new_layout.0,
+            src_stage_mask: self.src_stage_mask.known().0,
+            src_access_mask: self.src_access_mask.known().0,
+            dst_stage_mask: self.dst_stage_mask.known().0,
+            dst_access_mask: self.dst_access_mask.known().0,
+            old_layout: known(self.old_layout)?,
+            new_layout: known(self.new_layout)?,
             src_queue_family_index: self.src_queue_family_index,
             dst_queue_family_index: self.dst_queue_family_index,
             image: l.handle(self.image)?,
@@ -138,8 +138,8 @@ impl Lower for venus::MemoryBarrier<'_> {
         Ok(sys::MemoryBarrier {
             s_type: 46i32,
             p_next: l.chain(self.p_next)?,
-            src_access_mask: self.src_access_mask.0,
-            dst_access_mask: self.dst_access_mask.0,
+            src_access_mask: self.src_access_mask.known().0,
+            dst_access_mask: self.dst_access_mask.known().0,
         })
     }
 }
@@ -150,7 +150,7 @@ impl Lower for venus::PushConstantsInfo<'_> {
             s_type: 1000545004i32,
             p_next: l.chain(self.p_next)?,
             layout: l.handle(self.layout)?,
-            stage_flags: self.stage_flags.0,
+            stage_flags: self.stage_flags.known().0,
             offset: self.offset,
             size: self.size,
             p_values: l.plain_array(self.p_values),
@@ -163,7 +163,7 @@ impl Lower for venus::PushDescriptorSetInfo<'_> {
         Ok(sys::PushDescriptorSetInfo {
             s_type: 1000545005i32,
             p_next: l.chain(self.p_next)?,
-            stage_flags: self.stage_flags.0,
+            stage_flags: self.stage_flags.known().0,
             layout: l.handle(self.layout)?,
             set: self.set,
             descriptor_write_count: self.descriptor_write_count,
@@ -188,7 +188,7 @@ pub fn cmd_bind_pipeline<'a>(
     let (pipeline_bind_point, pipeline) = {
         let l = call.recording(uses);
         crate::vulkan::validity::binding::cmd_bind_pipeline(&l, state, c)?;
-        (c.pipeline_bind_point.0, l.handle(c.pipeline)?)
+        (known(c.pipeline_bind_point)?, l.handle(c.pipeline)?)
     };
     unsafe { function(handle, pipeline_bind_point, pipeline) };
     Ok(venus::CmdBindPipelineReply {})
@@ -219,7 +219,7 @@ pub fn cmd_bind_descriptor_sets<'a>(
         let l = call.recording(uses);
         crate::vulkan::validity::binding::cmd_bind_descriptor_sets(&l, state, c)?;
         (
-            c.pipeline_bind_point.0,
+            known(c.pipeline_bind_point)?,
             l.handle(c.layout)?,
             c.first_set,
             c.descriptor_set_count,
@@ -303,7 +303,7 @@ pub fn cmd_set_event<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event, stage_mask) = {
         let l = call.recording(uses);
-        (l.handle(c.event)?, c.stage_mask.0)
+        (l.handle(c.event)?, c.stage_mask.known().0)
     };
     unsafe { function(handle, event, stage_mask) };
     Ok(venus::CmdSetEventReply {})
@@ -324,7 +324,7 @@ pub fn cmd_reset_event<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event, stage_mask) = {
         let l = call.recording(uses);
-        (l.handle(c.event)?, c.stage_mask.0)
+        (l.handle(c.event)?, c.stage_mask.known().0)
     };
     unsafe { function(handle, event, stage_mask) };
     Ok(venus::CmdResetEventReply {})
@@ -359,8 +359,8 @@ pub fn cmd_wait_events<'a>(
         (
             c.event_count,
             l.handles(c.p_events)?,
-            c.src_stage_mask.0,
-            c.dst_stage_mask.0,
+            c.src_stage_mask.known().0,
+            c.dst_stage_mask.known().0,
             c.memory_barrier_count,
             l.array(c.p_memory_barriers)?,
             c.buffer_memory_barrier_count,
@@ -413,9 +413,9 @@ pub fn cmd_pipeline_barrier<'a>(
     ) = {
         let l = call.recording(uses);
         (
-            c.src_stage_mask.0,
-            c.dst_stage_mask.0,
-            c.dependency_flags.0,
+            c.src_stage_mask.known().0,
+            c.dst_stage_mask.known().0,
+            c.dependency_flags.known().0,
             c.memory_barrier_count,
             l.array(c.p_memory_barriers)?,
             c.buffer_memory_barrier_count,
@@ -457,7 +457,7 @@ pub fn cmd_begin_query<'a>(
     let (query_pool, query, flags) = {
         let l = call.recording(uses);
         crate::vulkan::validity::query::cmd_begin_query(&l, state, c)?;
-        (l.handle(c.query_pool)?, c.query, c.flags.0)
+        (l.handle(c.query_pool)?, c.query, c.flags.known().0)
     };
     unsafe { function(handle, query_pool, query, flags) };
     Ok(venus::CmdBeginQueryReply {})
@@ -523,7 +523,7 @@ pub fn cmd_write_timestamp<'a>(
     let (pipeline_stage, query_pool, query) = {
         let l = call.recording(uses);
         crate::vulkan::validity::query::cmd_write_timestamp(&l, state, c)?;
-        (c.pipeline_stage.0, l.handle(c.query_pool)?, c.query)
+        (c.pipeline_stage.known().0, l.handle(c.query_pool)?, c.query)
     };
     unsafe { function(handle, pipeline_stage, query_pool, query) };
     Ok(venus::CmdWriteTimestampReply {})
@@ -552,7 +552,7 @@ pub fn cmd_copy_query_pool_results<'a>(
             l.handle(c.dst_buffer)?,
             c.dst_offset,
             c.stride,
-            c.flags.0,
+            c.flags.known().0,
         )
     };
     unsafe {
@@ -589,7 +589,7 @@ pub fn cmd_push_constants<'a>(
         crate::vulkan::validity::binding::cmd_push_constants(&l, state, c)?;
         (
             l.handle(c.layout)?,
-            c.stage_flags.0,
+            c.stage_flags.known().0,
             c.offset,
             c.size,
             l.plain_array(c.p_values),
@@ -702,7 +702,7 @@ pub fn cmd_reset_event2<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event, stage_mask) = {
         let l = call.recording(uses);
-        (l.handle(c.event)?, c.stage_mask.0)
+        (l.handle(c.event)?, c.stage_mask.known().0)
     };
     unsafe { function(handle, event, stage_mask) };
     Ok(venus::CmdResetEvent2Reply {})
@@ -766,7 +766,7 @@ pub fn cmd_write_timestamp2<'a>(
     let (stage, query_pool, query) = {
         let l = call.recording(uses);
         crate::vulkan::validity::query::cmd_write_timestamp2(&l, state, c)?;
-        (c.stage.0, l.handle(c.query_pool)?, c.query)
+        (c.stage.known().0, l.handle(c.query_pool)?, c.query)
     };
     unsafe { function(handle, stage, query_pool, query) };
     Ok(venus::CmdWriteTimestamp2Reply {})
@@ -834,7 +834,7 @@ pub fn cmd_push_descriptor_set<'a>(
         let l = call.recording(uses);
         crate::vulkan::validity::binding::cmd_push_descriptor_set(&l, state, c)?;
         (
-            c.pipeline_bind_point.0,
+            known(c.pipeline_bind_point)?,
             l.handle(c.layout)?,
             c.set,
             c.descriptor_write_count,

@@ -7,15 +7,15 @@ impl Lower for venus::AttachmentDescription {
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::AttachmentDescription, Fault> {
         let _ = l;
         Ok(sys::AttachmentDescription {
-            flags: self.flags.0,
-            format: self.format.0,
-            samples: self.samples.0,
-            load_op: self.load_op.0,
-            store_op: self.store_op.0,
-            stencil_load_op: self.stencil_load_op.0,
-            stencil_store_op: self.stencil_store_op.0,
-            initial_layout: self.initial_layout.0,
-            final_layout: self.final_layout.0,
+            flags: self.flags.known().0,
+            format: known(self.format)?,
+            samples: self.samples.known().0,
+            load_op: known(self.load_op)?,
+            store_op: known(self.store_op)?,
+            stencil_load_op: known(self.stencil_load_op)?,
+            stencil_store_op: known(self.stencil_store_op)?,
+            initial_layout: known(self.initial_layout)?,
+            final_layout: known(self.final_layout)?,
         })
     }
 }
@@ -25,15 +25,15 @@ impl Lower for venus::AttachmentDescription2<'_> {
         Ok(sys::AttachmentDescription2 {
             s_type: 1000109000i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
-            format: self.format.0,
-            samples: self.samples.0,
-            load_op: self.load_op.0,
-            store_op: self.store_op.0,
-            stencil_load_op: self.stencil_load_op.0,
-            stencil_store_op: self.stencil_store_op.0,
-            initial_layout: self.initial_layout.0,
-            final_layout: self.final_layout.0,
+            flags: self.flags.known().0,
+            format: known(self.format)?,
+            samples: self.samples.known().0,
+            load_op: known(self.load_op)?,
+            store_op: known(self.store_op)?,
+            stencil_load_op: known(self.stencil_load_op)?,
+            stencil_store_op: known(self.stencil_store_op)?,
+            initial_layout: known(self.initial_layout)?,
+            final_layout: known(self.final_layout)?,
         })
     }
 }
@@ -46,8 +46,8 @@ impl Lower for venus::AttachmentDescriptionStencilLayout<'_> {
         Ok(sys::AttachmentDescriptionStencilLayout {
             s_type: 1000241002i32,
             p_next: l.chain(self.p_next)?,
-            stencil_initial_layout: self.stencil_initial_layout.0,
-            stencil_final_layout: self.stencil_final_layout.0,
+            stencil_initial_layout: known(self.stencil_initial_layout)?,
+            stencil_final_layout: known(self.stencil_final_layout)?,
         })
     }
 }
@@ -57,7 +57,7 @@ impl Lower for venus::AttachmentReference {
         let _ = l;
         Ok(sys::AttachmentReference {
             attachment: self.attachment,
-            layout: self.layout.0,
+            layout: known(self.layout)?,
         })
     }
 }
@@ -68,8 +68,8 @@ impl Lower for venus::AttachmentReference2<'_> {
             s_type: 1000109001i32,
             p_next: l.chain(self.p_next)?,
             attachment: self.attachment,
-            layout: self.layout.0,
-            aspect_mask: self.aspect_mask.0,
+            layout: known(self.layout)?,
+            aspect_mask: self.aspect_mask.known().0,
         })
     }
 }
@@ -82,7 +82,7 @@ impl Lower for venus::AttachmentReferenceStencilLayout<'_> {
         Ok(sys::AttachmentReferenceStencilLayout {
             s_type: 1000241001i32,
             p_next: l.chain(self.p_next)?,
-            stencil_layout: self.stencil_layout.0,
+            stencil_layout: known(self.stencil_layout)?,
         })
     }
 }
@@ -112,13 +112,13 @@ impl Lower for venus::FramebufferAttachmentImageInfo<'_> {
         Ok(sys::FramebufferAttachmentImageInfo {
             s_type: 1000108002i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
-            usage: self.usage.0,
+            flags: self.flags.known().0,
+            usage: self.usage.known().0,
             width: self.width,
             height: self.height,
             layer_count: self.layer_count,
             view_format_count: self.view_format_count,
-            p_view_formats: l.mapped(self.p_view_formats, |x| x.0)?,
+            p_view_formats: l.known_array(self.p_view_formats)?,
         })
     }
 }
@@ -142,7 +142,7 @@ impl Lower for venus::FramebufferCreateInfo<'_> {
         Ok(sys::FramebufferCreateInfo {
             s_type: 37i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             render_pass: l.handle(self.render_pass)?,
             attachment_count: self.attachment_count,
             p_attachments: l.handles(self.p_attachments)?,
@@ -162,7 +162,7 @@ impl Lower for venus::InputAttachmentAspectReference {
         Ok(sys::InputAttachmentAspectReference {
             subpass: self.subpass,
             input_attachment_index: self.input_attachment_index,
-            aspect_mask: self.aspect_mask.0,
+            aspect_mask: self.aspect_mask.known().0,
         })
     }
 }
@@ -200,7 +200,7 @@ impl Lower for venus::RenderPassCreateInfo<'_> {
         Ok(sys::RenderPassCreateInfo {
             s_type: 38i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             attachment_count: self.attachment_count,
             p_attachments: l.array(self.p_attachments)?,
             subpass_count: self.subpass_count,
@@ -216,7 +216,7 @@ impl Lower for venus::RenderPassCreateInfo2<'_> {
         Ok(sys::RenderPassCreateInfo2 {
             s_type: 1000109004i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             attachment_count: self.attachment_count,
             p_attachments: l.array(self.p_attachments)?,
             subpass_count: self.subpass_count,
@@ -267,11 +267,11 @@ impl Lower for venus::SubpassDependency {
         Ok(sys::SubpassDependency {
             src_subpass: self.src_subpass,
             dst_subpass: self.dst_subpass,
-            src_stage_mask: self.src_stage_mask.0,
-            dst_stage_mask: self.dst_stage_mask.0,
-            src_access_mask: self.src_access_mask.0,
-            dst_access_mask: self.dst_access_mask.0,
-            dependency_flags: self.dependency_flags.0,
+            src_stage_mask: self.src_stage_mask.known().0,
+            dst_stage_mask: self.dst_stage_mask.known().0,
+            src_access_mask: self.src_access_mask.known().0,
+            dst_access_mask: self.dst_access_mask.known().0,
+            dependency_flags: self.dependency_flags.known().0,
         })
     }
 }
@@ -283,11 +283,11 @@ impl Lower for venus::SubpassDependency2<'_> {
             p_next: l.chain(self.p_next)?,
             src_subpass: self.src_subpass,
             dst_subpass: self.dst_subpass,
-            src_stage_mask: self.src_stage_mask.0,
-            dst_stage_mask: self.dst_stage_mask.0,
-            src_access_mask: self.src_access_mask.0,
-            dst_access_mask: self.dst_access_mask.0,
-            dependency_flags: self.dependency_flags.0,
+            src_stage_mask: self.src_stage_mask.known().0,
+            dst_stage_mask: self.dst_stage_mask.known().0,
+            src_access_mask: self.src_access_mask.known().0,
+            dst_access_mask: self.dst_access_mask.known().0,
+            dependency_flags: self.dependency_flags.known().0,
             view_offset: self.view_offset,
         })
     }
@@ -296,8 +296,8 @@ impl Lower for venus::SubpassDescription<'_> {
     type Sys = sys::SubpassDescription;
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::SubpassDescription, Fault> {
         Ok(sys::SubpassDescription {
-            flags: self.flags.0,
-            pipeline_bind_point: self.pipeline_bind_point.0,
+            flags: self.flags.known().0,
+            pipeline_bind_point: known(self.pipeline_bind_point)?,
             input_attachment_count: self.input_attachment_count,
             p_input_attachments: l.array(self.p_input_attachments)?,
             color_attachment_count: self.color_attachment_count,
@@ -315,8 +315,8 @@ impl Lower for venus::SubpassDescription2<'_> {
         Ok(sys::SubpassDescription2 {
             s_type: 1000109002i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
-            pipeline_bind_point: self.pipeline_bind_point.0,
+            flags: self.flags.known().0,
+            pipeline_bind_point: known(self.pipeline_bind_point)?,
             view_mask: self.view_mask,
             input_attachment_count: self.input_attachment_count,
             p_input_attachments: l.array(self.p_input_attachments)?,
@@ -338,8 +338,8 @@ impl Lower for venus::SubpassDescriptionDepthStencilResolve<'_> {
         Ok(sys::SubpassDescriptionDepthStencilResolve {
             s_type: 1000199001i32,
             p_next: l.chain(self.p_next)?,
-            depth_resolve_mode: self.depth_resolve_mode.0,
-            stencil_resolve_mode: self.stencil_resolve_mode.0,
+            depth_resolve_mode: self.depth_resolve_mode.known().0,
+            stencil_resolve_mode: self.stencil_resolve_mode.known().0,
             p_depth_stencil_resolve_attachment: l
                 .pointer(self.p_depth_stencil_resolve_attachment)?,
         })

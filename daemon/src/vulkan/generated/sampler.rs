@@ -22,21 +22,21 @@ impl Lower for venus::SamplerCreateInfo<'_> {
         Ok(sys::SamplerCreateInfo {
             s_type: 31i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
-            mag_filter: self.mag_filter.0,
-            min_filter: self.min_filter.0,
-            mipmap_mode: self.mipmap_mode.0,
-            address_mode_u: self.address_mode_u.0,
-            address_mode_v: self.address_mode_v.0,
-            address_mode_w: self.address_mode_w.0,
+            flags: self.flags.known().0,
+            mag_filter: known(self.mag_filter)?,
+            min_filter: known(self.min_filter)?,
+            mipmap_mode: known(self.mipmap_mode)?,
+            address_mode_u: known(self.address_mode_u)?,
+            address_mode_v: known(self.address_mode_v)?,
+            address_mode_w: known(self.address_mode_w)?,
             mip_lod_bias: self.mip_lod_bias,
             anisotropy_enable: self.anisotropy_enable,
             max_anisotropy: self.max_anisotropy,
             compare_enable: self.compare_enable,
-            compare_op: self.compare_op.0,
+            compare_op: known(self.compare_op)?,
             min_lod: self.min_lod,
             max_lod: self.max_lod,
-            border_color: self.border_color.0,
+            border_color: known(self.border_color)?,
             unnormalized_coordinates: self.unnormalized_coordinates,
         })
     }
@@ -51,7 +51,7 @@ impl Lower for venus::SamplerCustomBorderColorCreateInfoEXT<'_> {
             s_type: 1000287000i32,
             p_next: l.chain(self.p_next)?,
             custom_border_color: self.custom_border_color.lower(l)?,
-            format: self.format.0,
+            format: known(self.format)?,
         })
     }
 }
@@ -64,7 +64,7 @@ impl Lower for venus::SamplerReductionModeCreateInfo<'_> {
         Ok(sys::SamplerReductionModeCreateInfo {
             s_type: 1000130001i32,
             p_next: l.chain(self.p_next)?,
-            reduction_mode: self.reduction_mode.0,
+            reduction_mode: known(self.reduction_mode)?,
         })
     }
 }
@@ -77,13 +77,13 @@ impl Lower for venus::SamplerYcbcrConversionCreateInfo<'_> {
         Ok(sys::SamplerYcbcrConversionCreateInfo {
             s_type: 1000156000i32,
             p_next: l.chain(self.p_next)?,
-            format: self.format.0,
-            ycbcr_model: self.ycbcr_model.0,
-            ycbcr_range: self.ycbcr_range.0,
+            format: known(self.format)?,
+            ycbcr_model: known(self.ycbcr_model)?,
+            ycbcr_range: known(self.ycbcr_range)?,
             components: self.components.lower(l)?,
-            x_chroma_offset: self.x_chroma_offset.0,
-            y_chroma_offset: self.y_chroma_offset.0,
-            chroma_filter: self.chroma_filter.0,
+            x_chroma_offset: known(self.x_chroma_offset)?,
+            y_chroma_offset: known(self.y_chroma_offset)?,
+            chroma_filter: known(self.chroma_filter)?,
             force_explicit_reconstruction: self.force_explicit_reconstruction,
         })
     }

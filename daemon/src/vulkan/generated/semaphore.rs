@@ -8,7 +8,7 @@ impl Lower for venus::ExportSemaphoreCreateInfo<'_> {
         Ok(sys::ExportSemaphoreCreateInfo {
             s_type: 1000077000i32,
             p_next: l.chain(self.p_next)?,
-            handle_types: self.handle_types.0,
+            handle_types: self.handle_types.known().0,
         })
     }
 }
@@ -32,7 +32,7 @@ impl Lower for venus::SemaphoreCreateInfo<'_> {
         Ok(sys::SemaphoreCreateInfo {
             s_type: 9i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
         })
     }
 }
@@ -53,7 +53,7 @@ impl Lower for venus::SemaphoreWaitInfo<'_> {
         Ok(sys::SemaphoreWaitInfo {
             s_type: 1000207004i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             semaphore_count: self.semaphore_count,
             p_semaphores: l.handles(self.p_semaphores)?,
             p_values: l.plain_array(self.p_values),

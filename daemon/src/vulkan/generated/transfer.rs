@@ -9,12 +9,12 @@ impl Lower for venus::BlitImageInfo2<'_> {
             s_type: 1000337004i32,
             p_next: l.chain(self.p_next)?,
             src_image: l.handle(self.src_image)?,
-            src_image_layout: self.src_image_layout.0,
+            src_image_layout: known(self.src_image_layout)?,
             dst_image: l.handle(self.dst_image)?,
-            dst_image_layout: self.dst_image_layout.0,
+            dst_image_layout: known(self.dst_image_layout)?,
             region_count: self.region_count,
             p_regions: l.array(self.p_regions)?,
-            filter: self.filter.0,
+            filter: known(self.filter)?,
         })
     }
 }
@@ -90,7 +90,7 @@ impl Lower for venus::CopyBufferToImageInfo2<'_> {
             p_next: l.chain(self.p_next)?,
             src_buffer: l.handle(self.src_buffer)?,
             dst_image: l.handle(self.dst_image)?,
-            dst_image_layout: self.dst_image_layout.0,
+            dst_image_layout: known(self.dst_image_layout)?,
             region_count: self.region_count,
             p_regions: l.array(self.p_regions)?,
         })
@@ -103,9 +103,9 @@ impl Lower for venus::CopyImageInfo2<'_> {
             s_type: 1000337001i32,
             p_next: l.chain(self.p_next)?,
             src_image: l.handle(self.src_image)?,
-            src_image_layout: self.src_image_layout.0,
+            src_image_layout: known(self.src_image_layout)?,
             dst_image: l.handle(self.dst_image)?,
-            dst_image_layout: self.dst_image_layout.0,
+            dst_image_layout: known(self.dst_image_layout)?,
             region_count: self.region_count,
             p_regions: l.array(self.p_regions)?,
         })
@@ -118,7 +118,7 @@ impl Lower for venus::CopyImageToBufferInfo2<'_> {
             s_type: 1000337003i32,
             p_next: l.chain(self.p_next)?,
             src_image: l.handle(self.src_image)?,
-            src_image_layout: self.src_image_layout.0,
+            src_image_layout: known(self.src_image_layout)?,
             dst_buffer: l.handle(self.dst_buffer)?,
             region_count: self.region_count,
             p_regions: l.array(self.p_regions)?,
@@ -194,9 +194,9 @@ impl Lower for venus::ResolveImageInfo2<'_> {
             s_type: 1000337005i32,
             p_next: l.chain(self.p_next)?,
             src_image: l.handle(self.src_image)?,
-            src_image_layout: self.src_image_layout.0,
+            src_image_layout: known(self.src_image_layout)?,
             dst_image: l.handle(self.dst_image)?,
-            dst_image_layout: self.dst_image_layout.0,
+            dst_image_layout: known(self.dst_image_layout)?,
             region_count: self.region_count,
             p_regions: l.array(self.p_regions)?,
         })
@@ -255,9 +255,9 @@ pub fn cmd_copy_image<'a>(
         crate::vulkan::validity::region::cmd_copy_image(&l, state, c)?;
         (
             l.handle(c.src_image)?,
-            c.src_image_layout.0,
+            known(c.src_image_layout)?,
             l.handle(c.dst_image)?,
-            c.dst_image_layout.0,
+            known(c.dst_image_layout)?,
             c.region_count,
             l.array(c.p_regions)?,
         )
@@ -302,12 +302,12 @@ pub fn cmd_blit_image<'a>(
         crate::vulkan::validity::region::cmd_blit_image(&l, state, c)?;
         (
             l.handle(c.src_image)?,
-            c.src_image_layout.0,
+            known(c.src_image_layout)?,
             l.handle(c.dst_image)?,
-            c.dst_image_layout.0,
+            known(c.dst_image_layout)?,
             c.region_count,
             l.array(c.p_regions)?,
-            c.filter.0,
+            known(c.filter)?,
         )
     };
     unsafe {
@@ -344,7 +344,7 @@ pub fn cmd_copy_buffer_to_image<'a>(
         (
             l.handle(c.src_buffer)?,
             l.handle(c.dst_image)?,
-            c.dst_image_layout.0,
+            known(c.dst_image_layout)?,
             c.region_count,
             l.array(c.p_regions)?,
         )
@@ -381,7 +381,7 @@ pub fn cmd_copy_image_to_buffer<'a>(
         crate::vulkan::validity::region::cmd_copy_image_to_buffer(&l, state, c)?;
         (
             l.handle(c.src_image)?,
-            c.src_image_layout.0,
+            known(c.src_image_layout)?,
             l.handle(c.dst_buffer)?,
             c.region_count,
             l.array(c.p_regions)?,
@@ -441,7 +441,7 @@ pub fn cmd_clear_color_image<'a>(
         crate::vulkan::validity::images::cmd_clear_color_image(&l, state, c)?;
         (
             l.handle(c.image)?,
-            c.image_layout.0,
+            known(c.image_layout)?,
             l.pointer(c.p_color)?,
             c.range_count,
             l.array(c.p_ranges)?,
@@ -469,7 +469,7 @@ pub fn cmd_clear_depth_stencil_image<'a>(
         crate::vulkan::validity::images::cmd_clear_depth_stencil_image(&l, state, c)?;
         (
             l.handle(c.image)?,
-            c.image_layout.0,
+            known(c.image_layout)?,
             l.pointer(c.p_depth_stencil)?,
             c.range_count,
             l.array(c.p_ranges)?,
@@ -507,9 +507,9 @@ pub fn cmd_resolve_image<'a>(
         crate::vulkan::validity::region::cmd_resolve_image(&l, state, c)?;
         (
             l.handle(c.src_image)?,
-            c.src_image_layout.0,
+            known(c.src_image_layout)?,
             l.handle(c.dst_image)?,
-            c.dst_image_layout.0,
+            known(c.dst_image_layout)?,
             c.region_count,
             l.array(c.p_regions)?,
         )

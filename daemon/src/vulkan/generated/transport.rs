@@ -35,7 +35,7 @@ impl Lower for venus::RingCreateInfoMESA<'_> {
         Ok(sys::RingCreateInfoMESA {
             s_type: 1000384000i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             resource_id: self.resource_id,
             offset: self.offset as usize,
             size: self.size as usize,

@@ -23,7 +23,7 @@ impl Lower for venus::BufferUsageFlags2CreateInfo<'_> {
         Ok(sys::BufferUsageFlags2CreateInfo {
             s_type: 1000470006i32,
             p_next: l.chain(self.p_next)?,
-            usage: self.usage.0,
+            usage: self.usage.known().0,
         })
     }
 }
@@ -42,10 +42,10 @@ impl Lower for venus::ComponentMapping {
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::ComponentMapping, Fault> {
         let _ = l;
         Ok(sys::ComponentMapping {
-            r: self.r.0,
-            g: self.g.0,
-            b: self.b.0,
-            a: self.a.0,
+            r: known(self.r)?,
+            g: known(self.g)?,
+            b: known(self.b)?,
+            a: known(self.a)?,
         })
     }
 }
@@ -58,7 +58,7 @@ impl Lower for venus::DepthBiasRepresentationInfoEXT<'_> {
         Ok(sys::DepthBiasRepresentationInfoEXT {
             s_type: 1000283002i32,
             p_next: l.chain(self.p_next)?,
-            depth_bias_representation: self.depth_bias_representation.0,
+            depth_bias_representation: known(self.depth_bias_representation)?,
             depth_bias_exact: self.depth_bias_exact,
         })
     }
@@ -89,7 +89,7 @@ impl Lower for venus::DescriptorImageInfo {
         Ok(sys::DescriptorImageInfo {
             sampler: l.handle(self.sampler)?,
             image_view: l.handle(self.image_view)?,
-            image_layout: self.image_layout.0,
+            image_layout: known(self.image_layout)?,
         })
     }
 }
@@ -177,7 +177,7 @@ impl Lower for venus::ImageFormatListCreateInfo<'_> {
             s_type: 1000147000i32,
             p_next: l.chain(self.p_next)?,
             view_format_count: self.view_format_count,
-            p_view_formats: l.mapped(self.p_view_formats, |x| x.0)?,
+            p_view_formats: l.known_array(self.p_view_formats)?,
         })
     }
 }
@@ -190,7 +190,7 @@ impl Lower for venus::ImageStencilUsageCreateInfo<'_> {
         Ok(sys::ImageStencilUsageCreateInfo {
             s_type: 1000246000i32,
             p_next: l.chain(self.p_next)?,
-            stencil_usage: self.stencil_usage.0,
+            stencil_usage: self.stencil_usage.known().0,
         })
     }
 }
@@ -199,7 +199,7 @@ impl Lower for venus::ImageSubresourceLayers {
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::ImageSubresourceLayers, Fault> {
         let _ = l;
         Ok(sys::ImageSubresourceLayers {
-            aspect_mask: self.aspect_mask.0,
+            aspect_mask: self.aspect_mask.known().0,
             mip_level: self.mip_level,
             base_array_layer: self.base_array_layer,
             layer_count: self.layer_count,
@@ -211,7 +211,7 @@ impl Lower for venus::ImageSubresourceRange {
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::ImageSubresourceRange, Fault> {
         let _ = l;
         Ok(sys::ImageSubresourceRange {
-            aspect_mask: self.aspect_mask.0,
+            aspect_mask: self.aspect_mask.known().0,
             base_mip_level: self.base_mip_level,
             level_count: self.level_count,
             base_array_layer: self.base_array_layer,
@@ -252,10 +252,10 @@ impl Lower for venus::MemoryBarrier2<'_> {
         Ok(sys::MemoryBarrier2 {
             s_type: 1000314000i32,
             p_next: l.chain(self.p_next)?,
-            src_stage_mask: self.src_stage_mask.0,
-            src_access_mask: self.src_access_mask.0,
-            dst_stage_mask: self.dst_stage_mask.0,
-            dst_access_mask: self.dst_access_mask.0,
+            src_stage_mask: self.src_stage_mask.known().0,
+            src_access_mask: self.src_access_mask.known().0,
+            dst_stage_mask: self.dst_stage_mask.known().0,
+            dst_access_mask: self.dst_access_mask.known().0,
         })
     }
 }
@@ -268,8 +268,8 @@ impl Lower for venus::MemoryBarrierAccessFlags3KHR<'_> {
         Ok(sys::MemoryBarrierAccessFlags3KHR {
             s_type: 1000574002i32,
             p_next: l.chain(self.p_next)?,
-            src_access_mask3: self.src_access_mask3.0,
-            dst_access_mask3: self.dst_access_mask3.0,
+            src_access_mask3: self.src_access_mask3.known().0,
+            dst_access_mask3: self.dst_access_mask3.known().0,
         })
     }
 }
@@ -362,7 +362,7 @@ impl Lower for venus::MultisampledRenderToSingleSampledInfoEXT<'_> {
             p_next: l.chain(self.p_next)?,
             multisampled_render_to_single_sampled_enable: self
                 .multisampled_render_to_single_sampled_enable,
-            rasterization_samples: self.rasterization_samples.0,
+            rasterization_samples: self.rasterization_samples.known().0,
         })
     }
 }
@@ -564,7 +564,7 @@ impl Lower for venus::PipelineCreateFlags2CreateInfo<'_> {
         Ok(sys::PipelineCreateFlags2CreateInfo {
             s_type: 1000470005i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
         })
     }
 }
@@ -573,7 +573,7 @@ impl Lower for venus::PipelineCreationFeedback {
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::PipelineCreationFeedback, Fault> {
         let _ = l;
         Ok(sys::PipelineCreationFeedback {
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             duration: self.duration,
         })
     }
@@ -602,7 +602,7 @@ impl Lower for venus::PipelineLayoutCreateInfo<'_> {
         Ok(sys::PipelineLayoutCreateInfo {
             s_type: 30i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             set_layout_count: self.set_layout_count,
             p_set_layouts: l.handles(self.p_set_layouts)?,
             push_constant_range_count: self.push_constant_range_count,
@@ -619,10 +619,10 @@ impl Lower for venus::PipelineRobustnessCreateInfo<'_> {
         Ok(sys::PipelineRobustnessCreateInfo {
             s_type: 1000068000i32,
             p_next: l.chain(self.p_next)?,
-            storage_buffers: self.storage_buffers.0,
-            uniform_buffers: self.uniform_buffers.0,
-            vertex_inputs: self.vertex_inputs.0,
-            images: self.images.0,
+            storage_buffers: known(self.storage_buffers)?,
+            uniform_buffers: known(self.uniform_buffers)?,
+            vertex_inputs: known(self.vertex_inputs)?,
+            images: known(self.images)?,
         })
     }
 }
@@ -635,8 +635,8 @@ impl Lower for venus::PipelineShaderStageCreateInfo<'_> {
         Ok(sys::PipelineShaderStageCreateInfo {
             s_type: 18i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
-            stage: self.stage.0,
+            flags: self.flags.known().0,
+            stage: self.stage.known().0,
             module: l.handle(self.module)?,
             p_name: self.p_name.map_or(ptr::null(), |s| s.as_ptr()),
             p_specialization_info: l.pointer(self.p_specialization_info)?,
@@ -661,7 +661,7 @@ impl Lower for venus::PushConstantRange {
     fn lower(&self, l: &Lowering<'_>) -> Result<sys::PushConstantRange, Fault> {
         let _ = l;
         Ok(sys::PushConstantRange {
-            stage_flags: self.stage_flags.0,
+            stage_flags: self.stage_flags.known().0,
             offset: self.offset,
             size: self.size,
         })
@@ -726,7 +726,7 @@ impl Lower for venus::SampleLocationsInfoEXT<'_> {
         Ok(sys::SampleLocationsInfoEXT {
             s_type: 1000143000i32,
             p_next: l.chain(self.p_next)?,
-            sample_locations_per_pixel: self.sample_locations_per_pixel.0,
+            sample_locations_per_pixel: self.sample_locations_per_pixel.known().0,
             sample_location_grid_size: self.sample_location_grid_size.lower(l)?,
             sample_locations_count: self.sample_locations_count,
             p_sample_locations: l.array(self.p_sample_locations)?,
@@ -749,7 +749,7 @@ impl Lower for venus::SemaphoreTypeCreateInfo<'_> {
         Ok(sys::SemaphoreTypeCreateInfo {
             s_type: 1000207002i32,
             p_next: l.chain(self.p_next)?,
-            semaphore_type: self.semaphore_type.0,
+            semaphore_type: known(self.semaphore_type)?,
             initial_value: self.initial_value,
         })
     }
@@ -760,7 +760,7 @@ impl Lower for venus::ShaderModuleCreateInfo<'_> {
         Ok(sys::ShaderModuleCreateInfo {
             s_type: 16i32,
             p_next: l.chain(self.p_next)?,
-            flags: self.flags.0,
+            flags: self.flags.known().0,
             code_size: self.code_size as usize,
             p_code: l.plain_array(self.p_code),
         })
@@ -841,7 +841,7 @@ impl Lower for venus::WriteDescriptorSet<'_> {
             dst_binding: self.dst_binding,
             dst_array_element: self.dst_array_element,
             descriptor_count: self.descriptor_count,
-            descriptor_type: self.descriptor_type.0,
+            descriptor_type: known(self.descriptor_type)?,
             p_image_info: l.array(self.p_image_info)?,
             p_buffer_info: l.array(self.p_buffer_info)?,
             p_texel_buffer_view: l.handles(self.p_texel_buffer_view)?,

@@ -147,7 +147,12 @@ pub fn get_physical_device_image_format_properties2<'a>(
     };
     let (info, out) = {
         let l = call.lowering();
-        (l.pointer(c.p_image_format_info)?, l.out_pointer(c.p_image_format_properties)?)
+        // Programs ask for formats that are newer than this.
+        let info = l.pointer(c.p_image_format_info).map_err(|fault| match fault {
+            Fault::Failed(_) => vk::Result::ERROR_FORMAT_NOT_SUPPORTED.into(),
+            lost @ Fault::Lost(_) => lost,
+        })?;
+        (info, l.out_pointer(c.p_image_format_properties)?)
     };
     // SAFETY: the handle is live, both structs and their chains are memory of the arena or null.
     let result = unsafe { function(physical.raw(), info, out) };

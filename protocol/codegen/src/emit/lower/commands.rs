@@ -160,7 +160,7 @@ fn lower_params(c: &Command, created: Option<&Param>) -> TokenStream {
     let lock = if recorded { quote!(call.recording(uses)) } else { quote!(call.lowering()) };
     let names: Vec<Ident> = params.iter().map(|p| field(&p.member.rust)).collect();
     let values = params.iter().map(|p| match p.direction {
-        Direction::In => structs::lower_member(&p.member, &quote!(c)),
+        Direction::In => structs::lower_member(&p.member, &quote!(c), true),
         Direction::Out | Direction::InOut => lower_out(p),
     });
     quote! {

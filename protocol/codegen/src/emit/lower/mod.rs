@@ -80,7 +80,7 @@ fn root(modules: &[&str]) -> TokenStream {
             pub use crate::vulkan::command_buffer::Recording;
             pub use crate::vulkan::error::Fault;
             pub use crate::vulkan::lower::{
-                Lower, Lowering, Raise, raise_array, raise_chain, raise_fixed, raise_mapped, raise_plain,
+                Lower, Lowering, Raise, known, known_fixed, raise_array, raise_chain, raise_fixed, raise_mapped, raise_plain,
                 raise_pointer, raise_value, read_count,
             };
             pub use protocol::cursor::Arena;

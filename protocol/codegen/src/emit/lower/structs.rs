@@ -31,7 +31,8 @@ fn lower_struct(protocol: &Protocol, s: &Struct) -> TokenStream {
     });
     let fields = s.members.iter().map(|m| {
         let target = field(&m.rust);
-        let value = lower_member(m, &quote!(self));
+        // What drivers write is not yet there when it is lowered.
+        let value = lower_member(m, &quote!(self), !s.output);
         quote!(#target: #value,)
     });
     let unused = (header.is_none() && !s.members.iter().any(uses_lowering)).then(|| quote!(let _ = l;));
@@ -54,18 +55,21 @@ fn uses_lowering(m: &Member) -> bool {
     }
 }
 
-/// The lowered value of `owner.member`, for structs and for parameters the driver only reads.
-pub fn lower_member(m: &Member, owner: &TokenStream) -> TokenStream {
+/// The lowered value of `owner.member`, for structs and for parameters the driver only reads. A driver that `reads` it sees no value
+/// of an enumeration and no flag that the registry does not name.
+pub fn lower_member(m: &Member, owner: &TokenStream, reads: bool) -> TokenStream {
     if !m.has_field() {
         return quote!(ptr::null());
     }
     let name = field(&m.rust);
     let value = quote!(#owner.#name);
     match &m.shape {
-        Shape::Value => lower_value(&m.ty, &value),
+        Shape::Value => lower_value(&m.ty, &value, reads),
         Shape::Fixed(_) => match &m.ty {
             Type::Scalar(Scalar::Size) => quote!(#value.map(|x| x as usize)),
             Type::Scalar(_) => value,
+            Type::Enum(_) if reads => quote!(known_fixed(#value)?),
+            Type::Flags(_) if reads => quote!(#value.map(|x| x.known().0)),
             Type::Enum(_) | Type::Flags(_) => quote!(#value.map(|x| x.0)),
             Type::Handle(_) => quote!(l.fixed_handles(&#value)?),
             _ => quote!(l.fixed(&#value)?),
@@ -79,10 +83,12 @@ pub fn lower_member(m: &Member, owner: &TokenStream) -> TokenStream {
     }
 }
 
-fn lower_value(ty: &Type, value: &TokenStream) -> TokenStream {
+fn lower_value(ty: &Type, value: &TokenStream, reads: bool) -> TokenStream {
     match ty {
         Type::Scalar(Scalar::Size) => quote!(#value as usize),
         Type::Scalar(_) => value.clone(),
+        Type::Enum(_) if reads => quote!(known(#value)?),
+        Type::Flags(_) if reads => quote!(#value.known().0),
         Type::Enum(_) | Type::Flags(_) => quote!(#value.0),
         Type::Handle(_) => quote!(l.handle(#value)?),
         Type::Struct(_) | Type::Union(_) => quote!(#value.lower(l)?),
@@ -97,7 +103,8 @@ fn lower_pointer(m: &Member, value: &TokenStream) -> TokenStream {
         (Type::Handle(_), _) => quote!(l.handles(#value.map(std::slice::from_ref))?),
         (Type::Scalar(_), true) => quote!(l.plain_pointer(#value)),
         (Type::Scalar(_), false) => quote!(l.writable_array(#value.map(std::slice::from_ref))?),
-        (_, true) => quote!(l.mapped(#value.map(std::slice::from_ref), |x| x.0)?),
+        (Type::Enum(_), true) => quote!(l.known_array(#value.map(std::slice::from_ref))?),
+        (_, true) => quote!(l.mapped(#value.map(std::slice::from_ref), |x| x.known().0)?),
         (_, false) => quote!(l.mapped(#value.map(std::slice::from_ref), |x| x.0)?.cast_mut()),
     }
 }
@@ -110,7 +117,8 @@ fn lower_array(m: &Member, value: &TokenStream) -> TokenStream {
         (Type::Scalar(Scalar::Size), _) => quote!(l.mapped(#value, |x| x as usize)?),
         (Type::Scalar(_), true) => quote!(l.plain_array(#value)),
         (Type::Scalar(_), false) => quote!(l.writable_array(#value)?),
-        (_, true) => quote!(l.mapped(#value, |x| x.0)?),
+        (Type::Enum(_), true) => quote!(l.known_array(#value)?),
+        (_, true) => quote!(l.mapped(#value, |x| x.known().0)?),
         (_, false) => quote!(l.mapped(#value, |x| x.0)?.cast_mut()),
     }
 }
@@ -201,7 +209,7 @@ fn union_type(protocol: &Protocol, u: &Union) -> TokenStream {
         let variant = format_ident!("{}", m.variant);
         let target = field(&m.member.rust);
         let value = match (&m.member.shape, &m.member.ty) {
-            (Shape::Value, ty) => lower_value(ty, &quote!((*value))),
+            (Shape::Value, ty) => lower_value(ty, &quote!((*value)), true),
             (_, Type::Enum(_) | Type::Flags(_)) => quote!(value.map(|x| x.0)),
             _ => quote!(*value),
         };
