@@ -42,7 +42,7 @@ pub struct Serve {
     /// A submission that runs longer costs its context; with ms, s or min
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub max_submit_time: Duration,
-    /// The same while another context of the VM waits for the GPU
+    /// The same while another context of the VM waits; those that run at a time are taken to share the GPU evenly
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub max_submit_time_contended: Duration,
     /// Contexts lost so, from which on the VM may make no new ones for a while

@@ -3,6 +3,9 @@
 //! Each worker watches its own submissions and ends itself; here is decided how long they may run, and that a worker which does not
 //! watch any more is killed all the same. What a worker says of itself is believed: one that was taken over can hold the GPU for
 //! longer. Knows no clock: time is passed in.
+//!
+//! Contexts that run at the same time slow each other down, so while others wait a submission is charged its share of the time that
+//! passes, as if those that run shared the GPU evenly. Never does it run longer than it may alone.
 
 use crate::config::HangLimits;
 use crate::shm::StatusPage;
@@ -30,7 +33,11 @@ pub struct Hangs {
 #[derive(Debug)]
 struct Watched {
     page: StatusPage,
+    /// For how long its submission may run, as it was told.
     limit: Duration,
+    /// For how long its submission has run, and what it was charged for that.
+    ran: Duration,
+    charged: Duration,
     looks: u32,
     /// For how long it has not looked although something runs.
     silent: Duration,
@@ -46,7 +53,8 @@ impl Hangs {
     pub fn begins(&mut self, ctx_id: ContextId, page: StatusPage) {
         let limit = self.limits.max_submit_time;
         page.set_limit(limit);
-        self.workers.insert(ctx_id, Watched { page, limit, looks: 0, silent: Duration::ZERO });
+        let (ran, charged, silent) = Default::default();
+        self.workers.insert(ctx_id, Watched { page, limit, ran, charged, looks: 0, silent });
     }
 
     /// A worker is gone, or told to go. Answers what it shared.
@@ -59,13 +67,14 @@ impl Hangs {
         let limit = self.workers.get(&ctx_id).map(|watched| watched.limit);
         let others = self.workers.iter().filter(|(other, _)| **other != ctx_id);
         others.for_each(|(_, watched)| watched.page.restart());
+        let HangLimits { max_submit_time, max_submit_time_contended, .. } = self.limits;
         match limit {
-            Some(limit) if limit < self.limits.max_submit_time => {
-                format!("a submission ran longer than max_submit_time_contended ({limit:?})")
+            Some(limit) if limit < max_submit_time => {
+                format!(
+                    "a submission ran longer than max_submit_time_contended ({max_submit_time_contended:?})"
+                )
             }
-            _ => {
-                format!("a submission ran longer than max_submit_time ({:?})", self.limits.max_submit_time)
-            }
+            _ => format!("a submission ran longer than max_submit_time ({max_submit_time:?})"),
         }
     }
 
@@ -81,7 +90,7 @@ impl Hangs {
         }
         // Who looks late was stopped, and so may have been the workers.
         let since = now.saturating_duration_since(std::mem::replace(&mut self.looked, now)).min(LOOK_IDLE);
-        let longest = self.set_limits();
+        let longest = self.charge_and_limit();
         let mut dead = Vec::new();
         for (ctx_id, watched) in &mut self.workers {
             let looks = watched.page.looks();
@@ -104,24 +113,48 @@ impl Hangs {
         dead
     }
 
-    /// Gives the shorter limit to the context that runs longest while another waits, and to no other: who waits for it has not had
-    /// the GPU. Answers for how long the longest has run.
-    fn set_limits(&mut self) -> Option<Duration> {
-        let running = self.workers.iter().filter_map(|(ctx_id, w)| Some((w.page.running()?, *ctx_id)));
+    /// Charges all that run, and gives the shorter limit to the context that was charged most while another waits, and to no other: who
+    /// waits for it has not had the GPU. Answers what that was.
+    fn charge_and_limit(&mut self) -> Option<Duration> {
+        let HangLimits { max_submit_time, max_submit_time_contended, .. } = self.limits;
+        let sharers = self.workers.values().filter(|watched| watched.page.running().is_some()).count();
+        let sharers = u32::try_from(sharers).unwrap_or(u32::MAX).max(1);
+        let running = self.workers.iter_mut().filter_map(|(ctx_id, watched)| {
+            let ran = watched.charge(sharers)?;
+            Some((watched.charged, ran, *ctx_id))
+        });
         let mut running: Vec<_> = running.collect();
-        running.sort_unstable_by_key(|(time, ctx_id)| (std::cmp::Reverse(*time), ctx_id.0));
-        let waits = running.get(1).is_some_and(|(time, _)| *time >= WAITING_MIN);
-        let (longest, first) = running.first().map(|(time, ctx_id)| (*time, *ctx_id)).unzip();
+        running.sort_unstable_by_key(|(charged, _, ctx_id)| (std::cmp::Reverse(*charged), ctx_id.0));
+        let first = running.first().copied();
+        let waits = running.iter().skip(1).any(|(_, ran, _)| *ran >= WAITING_MIN);
         for (ctx_id, watched) in &mut self.workers {
-            let HangLimits { max_submit_time, max_submit_time_contended, .. } = self.limits;
-            let contended = waits && Some(*ctx_id) == first;
-            let limit = if contended { max_submit_time_contended } else { max_submit_time };
+            let limit = match first {
+                Some((charged, ran, first)) if waits && first == *ctx_id => {
+                    let left = max_submit_time_contended.saturating_sub(charged);
+                    ran.saturating_add(left.saturating_mul(sharers)).min(max_submit_time)
+                }
+                _ => max_submit_time,
+            };
             if watched.limit != limit {
                 watched.limit = limit;
                 watched.page.set_limit(limit);
             }
         }
-        longest
+        first.map(|(charged, ..)| charged)
+    }
+}
+
+impl Watched {
+    /// Charges for the time since the last look, which `sharers` contexts shared. Answers for how long its submission has run.
+    fn charge(&mut self, sharers: u32) -> Option<Duration> {
+        let running = self.page.running();
+        let ran = running.unwrap_or_default();
+        if ran < self.ran {
+            (self.ran, self.charged) = Default::default();
+        }
+        self.charged += (ran - self.ran) / sharers;
+        self.ran = ran;
+        running
     }
 }
 
@@ -140,6 +173,10 @@ mod tests {
     }
 
     fn world() -> World {
+        world_of(2)
+    }
+
+    fn world_of(workers: u32) -> World {
         let now = Instant::now();
         let (max_submit_time, max_submit_time_contended) = LIMITS;
         let limits = HangLimits { max_submit_time, max_submit_time_contended, ..HangLimits::default() };
@@ -149,7 +186,7 @@ mod tests {
             hangs.begins(ContextId(ctx_id), page);
             StatusPage::open(&file).unwrap()
         };
-        World { workers: (0..2).map(worker).collect(), hangs, now }
+        World { workers: (0..workers).map(worker).collect(), hangs, now }
     }
 
     impl World {
@@ -181,10 +218,24 @@ mod tests {
         world.pass(SECOND, &[(0, 6 * SECOND), (1, SECOND / 10)]);
         assert_eq!(world.limits(), (LIMITS.0, LIMITS.0), "one that is served at once does not wait");
         world.pass(SECOND, &[(0, 7 * SECOND), (1, SECOND)]);
-        assert_eq!(world.limits(), (LIMITS.1, LIMITS.0));
+        // It was charged 5 s alone, and for 2 s half.
+        assert_eq!(world.limits(), (7 * SECOND + 2 * (LIMITS.1 - 6 * SECOND), LIMITS.0));
         world.workers[1].report(None);
         world.pass(SECOND, &[(0, 8 * SECOND)]);
         assert_eq!(world.limits(), (LIMITS.0, LIMITS.0));
+    }
+
+    #[test]
+    fn those_that_slow_each_other_down_have_more_time_and_nobody_more_than_alone() {
+        let (mut two, mut five) = (world(), world_of(5));
+        for ran in 0..19 {
+            let both: Vec<_> = (0..2).map(|worker| (worker, ran * SECOND)).collect();
+            assert_eq!(two.pass(SECOND, &both), []);
+            let all: Vec<_> = (0..5).map(|worker| (worker, ran * SECOND)).collect();
+            assert_eq!(five.pass(SECOND, &all), []);
+        }
+        assert_eq!(two.limits(), (2 * LIMITS.1, LIMITS.0));
+        assert_eq!(five.limits(), (LIMITS.0, LIMITS.0));
     }
 
     #[test]
