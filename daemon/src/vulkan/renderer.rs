@@ -117,6 +117,12 @@ impl Renderer {
         Self { results: Some(results), ..self }
     }
 
+    /// Wakes who sleeps on `pulse`.
+    #[must_use]
+    pub fn beating(self, pulse: Pulse) -> Self {
+        Self { pulse, ..self }
+    }
+
     /// Executes one command that is not a transport command. `bytes` is its encoding, `reply` where its reply goes if it wants
     /// one; `cancel` ends its waits.
     ///

@@ -2,12 +2,13 @@
 //!
 //! A worker sees the shared memory attached to its context, its channel to the device process and the host's Vulkan driver; no
 //! virtqueue, no guest RAM, no other context. Its threads: the executor of the virtqueue's stream (main), one per ring, the
-//! monitor, the inbox' helper, and the driver's.
+//! monitor, the inbox' helper, the one that brings the driver up, and the driver's.
 //!
 //! Reading order: `run` (life of the process), `stream` (one command), `transport` (commands of the transport itself), `ring`
 //! (memory and loop of a ring), then what they use.
 
 mod allowance;
+mod awaited;
 mod backend;
 mod context;
 mod fences;

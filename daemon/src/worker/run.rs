@@ -1,6 +1,7 @@
 //! The life of a worker process: set-up, messages strictly in order, orderly end.
 
 use super::allowance::Allowances;
+use super::awaited::{Awaited, Making};
 use super::backend::Backend;
 use super::context::Context;
 use super::inbox::{Inbox, Letter};
@@ -9,9 +10,10 @@ use super::stream::{Executor, Place};
 use super::watchdog::{self, Watchdog};
 use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
 use crate::shm::StatusPage;
-use crate::vulkan::{ContextLost, Exported, MemoryFile, Renderer, ResourceMemory};
+use crate::vulkan::{ContextLost, Exported, MemoryFile, Pulse, Renderer, ResourceMemory};
 use protocol::ids::{BlobId, ResourceId, RingIdx};
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
@@ -34,17 +36,15 @@ pub fn run(channel: Channel) -> ExitCode {
     let resources = Arc::<Resources>::default();
     let allowances = Allowances::new(Arc::clone(&channel));
     let (table, allowance) = (Arc::clone(&resources) as _, Arc::clone(&allowances) as _);
-    match Renderer::new(setup.gpu, setup.limits, setup.cache_key, table, allowance) {
-        Ok(renderer) => {
-            let renderer = renderer.telling(Arc::clone(page.results()));
-            let end = End { begins: start_end_watchdog, kill: watchdog::kill };
-            serve(&setup, page, channel, resources, allowances, renderer, end)
-        }
-        Err(lost) => {
-            let _ = channel.send(&ToDevice::Lost { reason: lost.reason.clone() }, None);
-            failed(&lost.reason)
-        }
-    }
+    let (gpu, limits, cache_key) = (setup.gpu, setup.limits, setup.cache_key);
+    let (pulse, results) = (Pulse::default(), Arc::clone(page.results()));
+    let beaten = pulse.clone();
+    let make = move || {
+        let renderer = Renderer::new(gpu, limits, cache_key, table, allowance)?;
+        Ok(renderer.telling(results).beating(beaten))
+    };
+    let end = End { begins: start_end_watchdog, kill: watchdog::kill };
+    serve(&setup, page, channel, resources, allowances, Making { pulse, make: Box::new(make) }, end)
 }
 
 fn failed(reason: &str) -> ExitCode {
@@ -64,6 +64,23 @@ fn start_end_watchdog() {
     }
 }
 
+/// Brings the driver up beside everything else.
+fn start_making<B: Backend>(
+    context: &Arc<Context<Awaited<B>>>,
+    make: Box<dyn FnOnce() -> Result<B, ContextLost> + Send>,
+) -> io::Result<()> {
+    let context = Arc::clone(context);
+    let making = std::thread::Builder::new().name("driver".into()).spawn(move || {
+        let made = make();
+        match &made {
+            Ok(_) => context.answer(&ToDevice::Ready, None),
+            Err(lost) => context.lose(lost),
+        }
+        context.backend.arrived(made);
+    });
+    making.map(drop)
+}
+
 /// What ends the process.
 pub(super) struct End {
     /// Called once when the channel is closed.
@@ -79,10 +96,11 @@ pub(super) fn serve<B: Backend>(
     channel: Arc<Channel>,
     resources: Arc<Resources>,
     allowances: Arc<Allowances>,
-    backend: B,
+    making: Making<B>,
     end: End,
 ) -> ExitCode {
-    let context = Arc::new(Context::new(setup, Arc::clone(&channel), resources, backend));
+    let Making { pulse, make } = making;
+    let context = Arc::new(Context::new(setup, Arc::clone(&channel), resources, Awaited::new(pulse)));
     let closed = Arc::clone(&context);
     let arriving = Arc::clone(&context);
     let on_arrival = move |letter| handle_on_arrival(&arriving, &allowances, letter);
@@ -95,7 +113,9 @@ pub(super) fn serve<B: Backend>(
         Ok(watchdog) => watchdog,
         Err(error) => return failed(&format!("no thread to watch submissions: {error}")),
     };
-    context.answer(&ToDevice::Ready, None);
+    if let Err(error) = start_making(&context, make) {
+        return failed(&format!("no thread for the driver: {error}"));
+    }
     let executor = Executor::new(Arc::clone(&context), Place::Virtqueue(Arc::clone(&inbox)));
     let mut worker = Worker { context, executor };
     while let Some(letter) = inbox.next() {
@@ -103,6 +123,10 @@ pub(super) fn serve<B: Backend>(
     }
     (end.begins)();
     worker.context.end();
+    if !worker.context.backend.has_arrived() {
+        // The driver cannot be stopped, and others wait for it.
+        (end.kill)();
+    }
     worker.context.join();
     worker.context.backend.destroy_objects();
     drop(watchdog);

@@ -11,6 +11,7 @@ use protocol::cursor::{Arena, Writer};
 use protocol::ids::{ContextId, FenceId};
 use protocol::venus::generated::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -98,6 +99,15 @@ struct Peer {
 
 impl Peer {
     fn start() -> Self {
+        let (come, driver) = mpsc::channel();
+        let peer = Self::with_driver(driver);
+        come.send(Ok(())).unwrap();
+        assert_eq!(peer.answer(), ToDevice::Ready);
+        peer
+    }
+
+    /// A worker whose driver comes up, or does not, when it is told to.
+    fn with_driver(driver: mpsc::Receiver<Result<(), ContextLost>>) -> Self {
         let (channel, ours) = Channel::pair().unwrap();
         let setup = WorkerSetup {
             ctx_id: ContextId(1),
@@ -120,11 +130,15 @@ impl Peer {
         let thread = std::thread::spawn(move || {
             let end = End { begins: || (), kill: || () };
             let ours = Arc::new(ours);
-            serve(&setup, page, Arc::clone(&ours), Arc::default(), Allowances::new(ours), backend, end);
+            let making = Making {
+                pulse: backend.pulse.clone(),
+                make: Box::new(move || {
+                    driver.recv().unwrap_or(Err(ContextLost::new("no driver"))).map(|()| backend)
+                }),
+            };
+            serve(&setup, page, Arc::clone(&ours), Arc::default(), Allowances::new(ours), making, end);
         });
-        let peer = Self { channel, fake, thread, status };
-        assert_eq!(peer.answer(), ToDevice::Ready);
-        peer
+        Self { channel, fake, thread, status }
     }
 
     /// The next message that is not about rings.
@@ -302,6 +316,42 @@ fn a_command_on_a_ring_leaves_its_reply_in_the_window_before_the_head_moves() {
         std::thread::sleep(Duration::from_millis(1));
     }
     peer.end();
+}
+
+#[test]
+fn rings_are_alive_while_the_driver_comes_up_and_go_on_when_it_is_there() {
+    let (come, driver) = mpsc::channel();
+    let peer = Peer::with_driver(driver);
+    let mut ring = GuestRing::create(&peer, 5, 1);
+    let head = ring.push(&VERSION);
+    // Mesa takes the bit away and looks whether it comes back.
+    for _ in 0..3 {
+        ring.word(128).store(0, SeqCst);
+        let start = Instant::now();
+        while ring.word(128).load(SeqCst) & 4 == 0 {
+            assert!(start.elapsed() < LONG, "nobody is there");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert!(peer.silent());
+    assert_eq!((ring.word(0).load(SeqCst), peer.fake.calls.load(SeqCst)), (0, 0));
+    come.send(Ok(())).unwrap();
+    assert_eq!(peer.answer(), ToDevice::Ready);
+    ring.wait(head);
+    peer.end();
+}
+
+#[test]
+fn a_driver_that_does_not_come_up_loses_the_context_with_its_reason() {
+    let (come, driver) = mpsc::channel();
+    let peer = Peer::with_driver(driver);
+    let mut ring = GuestRing::create(&peer, 5, 1);
+    ring.push(&VERSION);
+    come.send(Err(ContextLost::new("the driver refuses an instance"))).unwrap();
+    peer.expect_lost("the driver refuses an instance");
+    assert!(ring.is_fatal());
+    drop(peer.channel);
+    peer.thread.join().unwrap();
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::ipc::{Channel, Fence, ResourceKind, ToDevice, ToWorker};
 use crate::shm::StatusPage;
 use crate::vulkan::fuzzing as null;
 use crate::worker::allowance::Allowances;
+use crate::worker::awaited::Making;
 use crate::worker::resources::Resources;
 use crate::worker::run::{End, serve};
 use arbitrary::{Result, Unstructured};
@@ -34,7 +35,8 @@ pub fn fuzz_messages(bytes: &[u8]) -> usize {
         let ours = Arc::new(ours);
         let allowances = Allowances::new(Arc::clone(&ours));
         let end = End { begins: || (), kill: || () };
-        serve(&setup(), page, ours, resources, allowances, backend, end);
+        let making = Making { pulse: backend.pulse().clone(), make: Box::new(move || Ok(backend)) };
+        serve(&setup(), page, ours, resources, allowances, making, end);
     });
     let (mut sent, mut fences) = (0, Fences::default());
     while sent < MESSAGES_MAX && !bytes.is_empty() {
