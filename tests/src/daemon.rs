@@ -160,7 +160,8 @@ pub fn cpu_time(pid: Pid) -> Result<Duration> {
     Ok(Duration::from_millis((used.0 + used.1) * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
-/// Time that the threads of these processes and the caller were ready to run but waited for a processor: what a busy machine adds.
+/// Time that the threads of these processes and the caller were ready to run but waited for a processor: what a busy machine adds. Less
+/// than before when a thread has ended.
 pub fn waiting_time(processes: &[Pid]) -> Result<Duration> {
     let mut threads = vec![PathBuf::from("/proc/thread-self")];
     for process in processes {
