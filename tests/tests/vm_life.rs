@@ -202,7 +202,7 @@ fn a_killed_worker_ends_its_own_program_only() -> Result<()> {
     let (killed, waited) = (Instant::now(), waiting_time(&processes)?);
     kill_process(victim, Signal::KILL)?;
     vm.wait_for("ended with", spoke, LIMIT).map_err(|error| error.context(daemon.log()))?;
-    let noticed = killed.elapsed().saturating_sub(waiting_time(&processes)? - waited);
+    let noticed = killed.elapsed().saturating_sub(waiting_time(&processes)?.saturating_sub(waited));
     println!(
         "the program ended {noticed:?} after its worker, without the time spent waiting for a processor"
     );
