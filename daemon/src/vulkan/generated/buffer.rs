@@ -128,7 +128,7 @@ impl Lower for venus::ExternalMemoryBufferCreateInfo<'_> {
         Ok(sys::ExternalMemoryBufferCreateInfo {
             s_type: 1000072000i32,
             p_next: l.chain(self.p_next)?,
-            handle_types: self.handle_types.known().0,
+            handle_types: self.handle_types.0,
         })
     }
 }

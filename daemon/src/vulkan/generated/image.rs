@@ -121,7 +121,7 @@ impl Lower for venus::ExternalMemoryImageCreateInfo<'_> {
         Ok(sys::ExternalMemoryImageCreateInfo {
             s_type: 1000072001i32,
             p_next: l.chain(self.p_next)?,
-            handle_types: self.handle_types.known().0,
+            handle_types: self.handle_types.0,
         })
     }
 }

@@ -21,7 +21,7 @@ impl Lower for venus::ExportMemoryAllocateInfo<'_> {
         Ok(sys::ExportMemoryAllocateInfo {
             s_type: 1000072002i32,
             p_next: l.chain(self.p_next)?,
-            handle_types: self.handle_types.known().0,
+            handle_types: self.handle_types.0,
         })
     }
 }
@@ -31,7 +31,7 @@ impl Lower for venus::ImportMemoryFdInfoKHR<'_> {
         Ok(sys::ImportMemoryFdInfoKHR {
             s_type: 1000074000i32,
             p_next: l.chain(self.p_next)?,
-            handle_type: self.handle_type.known().0,
+            handle_type: self.handle_type.0,
             fd: self.fd,
         })
     }

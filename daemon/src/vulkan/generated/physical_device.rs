@@ -597,7 +597,7 @@ impl Lower for venus::PhysicalDeviceExternalBufferInfo<'_> {
             p_next: l.chain(self.p_next)?,
             flags: self.flags.known().0,
             usage: self.usage.known().0,
-            handle_type: self.handle_type.known().0,
+            handle_type: self.handle_type.0,
         })
     }
 }
@@ -623,7 +623,7 @@ impl Lower for venus::PhysicalDeviceExternalImageFormatInfo<'_> {
         Ok(sys::PhysicalDeviceExternalImageFormatInfo {
             s_type: 1000071000i32,
             p_next: l.chain(self.p_next)?,
-            handle_type: self.handle_type.known().0,
+            handle_type: self.handle_type.0,
         })
     }
 }

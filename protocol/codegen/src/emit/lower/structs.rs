@@ -5,6 +5,9 @@ use crate::ir::{Len, Member, Protocol, Scalar, Shape, Struct, Type, Union};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
+/// Flags of which the host knows some that no guest names; what a guest says is translated by hand (`daemon::vulkan::memory::external`).
+const TRANSLATED: &str = "VkExternalMemoryHandleTypeFlags";
+
 /// Implementations for the structs of one module; unions go with `types`.
 pub fn emit(protocol: &Protocol, module: &str) -> TokenStream {
     let structs = protocol.structs_of(module).map(|s| structure(protocol, s));
@@ -69,7 +72,7 @@ pub fn lower_member(m: &Member, owner: &TokenStream, reads: bool) -> TokenStream
             Type::Scalar(Scalar::Size) => quote!(#value.map(|x| x as usize)),
             Type::Scalar(_) => value,
             Type::Enum(_) if reads => quote!(known_fixed(#value)?),
-            Type::Flags(_) if reads => quote!(#value.map(|x| x.known().0)),
+            Type::Flags(name) if reads && name != TRANSLATED => quote!(#value.map(|x| x.known().0)),
             Type::Enum(_) | Type::Flags(_) => quote!(#value.map(|x| x.0)),
             Type::Handle(_) => quote!(l.fixed_handles(&#value)?),
             _ => quote!(l.fixed(&#value)?),
@@ -88,7 +91,7 @@ fn lower_value(ty: &Type, value: &TokenStream, reads: bool) -> TokenStream {
         Type::Scalar(Scalar::Size) => quote!(#value as usize),
         Type::Scalar(_) => value.clone(),
         Type::Enum(_) if reads => quote!(known(#value)?),
-        Type::Flags(_) if reads => quote!(#value.known().0),
+        Type::Flags(name) if reads && name != TRANSLATED => quote!(#value.known().0),
         Type::Enum(_) | Type::Flags(_) => quote!(#value.0),
         Type::Handle(_) => quote!(l.handle(#value)?),
         Type::Struct(_) | Type::Union(_) => quote!(#value.lower(l)?),
