@@ -27,8 +27,16 @@ pub struct ResultWords {
     mapping: Arc<Mapping>,
     /// Byte offset of the first entry.
     start: u64,
-    /// Entries that the worker can use, last first.
-    free: Mutex<Vec<u64>>,
+    free: Mutex<Free>,
+}
+
+/// Entries that the worker can use.
+#[derive(Debug, Default)]
+struct Free {
+    /// Were used before.
+    again: Vec<u64>,
+    /// This and all behind it never were.
+    fresh: u64,
 }
 
 /// A word that the device process knows of while this lives.
@@ -44,14 +52,13 @@ impl ResultWords {
 
     /// The table at `start`, which is empty unless its worker has written to it.
     pub(super) fn new(mapping: Arc<Mapping>, start: u64) -> Self {
-        let free = Mutex::new((0..RESULT_WORDS_MAX).rev().collect());
-        Self { mapping, start, free }
+        Self { mapping, start, free: Mutex::default() }
     }
 
     /// Tells of a word; none if there is no room, or for a word that is no word.
     pub fn tell(self: &Arc<Self>, (memory, offset): ResultWord) -> Option<Told> {
         let index = u32::try_from(offset / 4).ok().filter(|_| offset.is_multiple_of(4))?;
-        let entry = self.free.lock().pop()?;
+        let entry = self.free.lock().take()?;
         let told = Told { table: Arc::clone(self), entry };
         let (index, memory) = (index.to_le_bytes(), memory.to_le_bytes());
         let at = self.at(entry);
@@ -84,11 +91,21 @@ impl ResultWords {
     }
 }
 
+impl Free {
+    fn take(&mut self) -> Option<u64> {
+        self.again.pop().or_else(|| {
+            let fresh = self.fresh;
+            self.fresh = fresh.checked_add(1).filter(|next| *next <= RESULT_WORDS_MAX)?;
+            Some(fresh)
+        })
+    }
+}
+
 impl Drop for Told {
     fn drop(&mut self) {
         // Its entry is inside.
         let _ = self.table.set_state(self.entry, FREE);
-        self.table.free.lock().push(self.entry);
+        self.table.free.lock().again.push(self.entry);
     }
 }
 
