@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ids::{BlobId, CapsetId, ContextId, FenceId, ResourceId, RingIdx, ScanoutId};
+use zerocopy::byteorder::little_endian::{U32, U64};
 
 const LIMITS: CommandLimits = CommandLimits { backing_entries: 4, submit_bytes: 64 };
 
@@ -30,8 +31,10 @@ const RECT_BYTES: &str = "01000000 02000000 03000000 04000000";
 const RESOURCE: ResourceId = ResourceId(0x1234);
 const RESOURCE_BYTES: &str = "34120000 00000000";
 
-fn entry(addr: u64, length: u32) -> MemEntry {
-    MemEntry { addr: addr.into(), length: length.into(), padding: 0.into() }
+static ENTRIES: [MemEntry; 2] = [entry(0x1000, 0x2000), entry(0x9000, 0x1000)];
+
+const fn entry(addr: u64, length: u32) -> MemEntry {
+    MemEntry { addr: U64::new(addr), length: U32::new(length), padding: U32::new(0) }
 }
 
 fn golden() -> Vec<(Command<'static>, Vec<u8>)> {
@@ -56,10 +59,7 @@ fn golden() -> Vec<(Command<'static>, Vec<u8>)> {
             request("05010000", &format!("{RECT_BYTES} 0200000001000000 {RESOURCE_BYTES}")),
         ),
         (
-            Command::ResourceAttachBacking {
-                resource_id: RESOURCE,
-                entries: Box::leak(Box::new([entry(0x1000, 0x2000), entry(0x9000, 0x1000)])),
-            },
+            Command::ResourceAttachBacking { resource_id: RESOURCE, entries: &ENTRIES },
             request(
                 "06010000",
                 "34120000 02000000 0010000000000000 00200000 00000000 0090000000000000 00100000 00000000",
