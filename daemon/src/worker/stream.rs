@@ -112,6 +112,8 @@ impl<B: Backend> State<B> {
         let bytes = &bytes[..reader.offset()];
         // Before it is executed: the last line of a worker that a driver kills says what the driver was asked for.
         log::trace!("{} ({} bytes)", Command::name(header.number).unwrap_or_default(), bytes.len());
+        #[cfg(feature = "fuzzing")]
+        super::fuzzing::record::command(header.number, bytes);
         self.execute(&command, bytes, arena, header.wants_reply()).map_err(named)?;
         Ok(bytes.len())
     }

@@ -5,6 +5,8 @@
 //! were taken.
 
 mod messages;
+#[cfg(feature = "fuzzing")]
+pub mod record;
 mod ring;
 mod words;
 
