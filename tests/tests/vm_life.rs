@@ -26,11 +26,15 @@ fn a_guest_that_restarts_finds_a_working_gpu() -> Result<()> {
     let script = with_model(&script);
     let options = Options { gpus: vec![daemon.socket()], may_reboot: true, ..Options::default() };
     let mut vm = Vm::boot(&guest, &script, &options)?;
+    // What a program held is let go of after it has ended.
+    let nothing_mapped = || live_blobs(&daemon).is_ok_and(|blobs| blobs == 0);
     let first = vm.wait_for("ready", 0, LIMIT)?;
     vm.wait_for(BUSY, first, LIMIT)?;
+    ensure!(eventually(LIMIT, nothing_mapped), "{} blobs are left", live_blobs(&daemon)?);
     vm.send_line("restart")?;
     let second = vm.wait_for("ready", first, LIMIT).map_err(|error| error.context(daemon.log()))?;
     vm.wait_for(BUSY, second, LIMIT).map_err(|error| error.context(daemon.log()))?;
+    ensure!(eventually(LIMIT, nothing_mapped), "{} blobs are left", live_blobs(&daemon)?);
     vm.qmp("system_reset")?;
     let third = vm.wait_for("ready", second, LIMIT).map_err(|error| error.context(daemon.log()))?;
     vm.wait_for(BUSY, third, LIMIT).map_err(|error| error.context(daemon.log()))?;
@@ -229,11 +233,14 @@ fn with_model(text: &str) -> Script {
     Script::new(&text).with_file("model.gguf", completion::model())
 }
 
-/// Blobs the guest has: the device process holds a memory file of each.
+/// Blobs the guest has: the device process holds a memory file of each, as it does of the guest's own memory.
 fn live_blobs(daemon: &DaemonProcess) -> Result<usize> {
     let links = std::fs::read_dir(format!("/proc/{}/fd", daemon.id()))?.flatten();
     let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
-    Ok(targets.filter(|target| target.to_string_lossy().starts_with("/memfd:")).count())
+    let blob = |name: &str| {
+        ["/memfd:virtio-gpu blob", "/memfd:vulkan-memory"].iter().any(|blob| name.starts_with(blob))
+    };
+    Ok(targets.filter(|target| blob(&target.to_string_lossy())).count())
 }
 
 fn start() -> Result<(Guest, DaemonProcess)> {
