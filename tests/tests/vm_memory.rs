@@ -54,14 +54,15 @@ fn dma_bufs_of_the_driver_serve_guests() -> Result<()> {
     let only: String = CASES.iter().map(|case| format!(" --only {case}")).collect();
     let mut script = Script::new(&format!(
         "export VK_DRIVER_FILES={LAVAPIPE} VK_LOADER_LAYERS_DISABLE='~implicit~'
-         ls /dev/udmabuf || exit 1
+         # As udev leaves it: for the members of a group.
+         {{ chown 0:36 /dev/udmabuf && chmod 660 /dev/udmabuf; }} || exit 1
          /vhost-user-vulkan --list-gpus || exit 2
          echo '{NATIVE}'
          /differential run /shaders {only} || exit 3
          /vhost-user-vulkan --memory dma-buf --socket-path /tmp/gpu 2>/tmp/log &
-         while [ ! -e /tmp/gpu ]; do sleep 0.1; done
+         while [ ! -e /tmp/gpu ]; do kill -0 $! || {{ cat /tmp/log; exit 7; }}; sleep 0.1; done
          /vtest-bridge --vhost-socket /tmp/gpu --vtest-socket /tmp/vtest &
-         while [ ! -e /tmp/vtest ]; do sleep 0.1; done
+         while [ ! -e /tmp/vtest ]; do kill -0 $! || {{ cat /tmp/log; exit 8; }}; sleep 0.1; done
          echo '{GUEST}'
          (
              export VK_DRIVER_FILES=/usr/share/vulkan/icd.d/virtio_icd.json
