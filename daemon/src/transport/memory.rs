@@ -1,6 +1,8 @@
 //! Guest memory as the frontend announces it.
 
+use rustix::fs::{FileType, fstat};
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
@@ -80,8 +82,19 @@ impl MemoryTable {
 }
 
 fn map(region: &VhostUserMemoryRegion, file: File) -> Result<GuestRegionMmap> {
+    if !holds(&file, region)? {
+        return Err(refused(io::Error::other("a memory region behind the end of its file")));
+    }
     let guest_addr = GuestAddress(region.guest_phys_addr);
     GuestRegionMmap::new(region.mmap_region(file)?, guest_addr).ok_or(Error::InvalidParam)
+}
+
+/// Whether a file is as large as its region wants it: touching what lies behind its end would kill this process. Devices have no end.
+fn holds(file: &File, region: &VhostUserMemoryRegion) -> Result<bool> {
+    let stat = fstat(file).map_err(|error| refused(io::Error::from(error)))?;
+    let end = region.mmap_offset.checked_add(region.memory_size);
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    Ok(FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || end.is_some_and(|end| end <= size))
 }
 
 fn range(region: &VhostUserMemoryRegion) -> FrontendRange {
@@ -94,4 +107,27 @@ fn range(region: &VhostUserMemoryRegion) -> FrontendRange {
 
 fn refused(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::ReqHandlerError(std::io::Error::other(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_behind_the_end_of_its_file_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(0x3000).unwrap();
+        let region = |mmap_offset, memory_size| VhostUserMemoryRegion {
+            guest_phys_addr: 0,
+            memory_size,
+            user_addr: 0,
+            mmap_offset,
+        };
+        let map = |offset, size| map(&region(offset, size), file.try_clone().unwrap());
+        assert!(map(0, 0x3000).is_ok());
+        assert!(map(0x1000, 0x2000).is_ok());
+        for (offset, size) in [(0, 0x4000), (0x1000, 0x3000), (0x3000, 0x1000), (u64::MAX - 0xfff, 0x2000)] {
+            assert!(map(offset, size).is_err(), "{offset:#x}, {size:#x}");
+        }
+    }
 }
