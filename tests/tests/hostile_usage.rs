@@ -455,6 +455,17 @@ const ATTACKS: &[(&str, &str, Attack)] = &[
                 .encode(ASYNC, w);
         })
     }),
+    ("semaphore described twice, and destroyed", "a struct is twice in a chain", |b| {
+        let (device, semaphore) = (b.vulkan.device, venus::Semaphore(b.vulkan.new_id()));
+        let ty = venus::SemaphoreTypeCreateInfo::default();
+        let twice = [venus::ChainStruct::SemaphoreTypeCreateInfo(&ty); 2];
+        let info = venus::SemaphoreCreateInfo { p_next: &twice, ..Default::default() };
+        b.send(|w| {
+            venus::CreateSemaphore { device, p_create_info: Some(&info), p_semaphore: Some(&semaphore) }
+                .encode(ASYNC, w);
+            venus::DestroySemaphore { device, semaphore }.encode(ASYNC, w);
+        })
+    }),
     ("query pool of four thousand million queries", "a query pool of no or too many queries", |b| {
         let (device, pool) = (b.vulkan.device, venus::QueryPool(b.vulkan.new_id()));
         let info = venus::QueryPoolCreateInfo { query_count: u32::MAX, ..Default::default() };

@@ -39,18 +39,9 @@ pub fn create_buffer<'a>(
     let Some(info) = c.p_create_info else {
         return Err(Fault::lost("vkCreateBuffer without a description"));
     };
-    let checked = buffers::of_buffer(info);
-    let lowered = checked.and_then(|state| {
-        let info = described(call, &device, info)?;
-        Ok((state, call.lowering().pointer(Some(&info))?))
-    });
-    let (state, lowered) = match lowered {
-        Err(Fault::Failed(result)) => {
-            call.not_created(c.p_buffer, result)?;
-            return Ok(c.failed(venus::VkResult(result)));
-        }
-        lowered => lowered?,
-    };
+    let state = buffers::of_buffer(info)?;
+    let info = described(call, &device, info)?;
+    let lowered = call.lowering().pointer(Some(&info))?;
     let Some(function) = device.table.create_buffer else { return Err(Fault::missing("vkCreateBuffer")) };
     let mut raw = 0u64;
     // SAFETY: the device is live, `lowered` and its chain live in the arena.

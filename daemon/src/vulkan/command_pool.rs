@@ -17,9 +17,7 @@ pub fn create_command_pool<'a>(
         return Err(Fault::lost("vkCreateCommandPool without a description"));
     };
     if !device.has_family(info.queue_family_index) {
-        let result = Fault::refused("a command pool for a queue family that the device has no queue of");
-        call.not_created(c.p_command_pool, result)?;
-        return Ok(c.failed(venus::VkResult(result)));
+        return Err(Fault::invalid("a command pool for a queue family that the device has no queue of"));
     }
     let info = call.lowering().pointer(c.p_create_info)?;
     let Some(function) = device.table.create_command_pool else {

@@ -101,11 +101,7 @@ pub fn create_descriptor_pool<'a>(
     let Some(info) = c.p_create_info else {
         return Err(Fault::lost("vkCreateDescriptorPool without a description"));
     };
-    if let Err(rule) = layouts::check_pool(info) {
-        let result = Fault::refused(rule);
-        call.not_created(c.p_descriptor_pool, result)?;
-        return Ok(c.failed(venus::VkResult(result)));
-    }
+    layouts::check_pool(info).map_err(Fault::invalid)?;
     let info = call.lowering().pointer(Some(info))?;
     let Some(function) = device.table.create_descriptor_pool else {
         return Err(Fault::missing("vkCreateDescriptorPool"));

@@ -41,16 +41,9 @@ pub fn create_descriptor_set_layout<'a>(
     c: &venus::CreateDescriptorSetLayout<'a>,
 ) -> Result<venus::CreateDescriptorSetLayoutReply<'a>, Fault> {
     let device = call.device(c.device)?;
-    let prepared = {
+    let (facts, info) = {
         let l = call.lowering();
-        layouts::of_bindings(&l, c.p_create_info).and_then(|facts| Ok((facts, l.pointer(c.p_create_info)?)))
-    };
-    let (facts, info) = match prepared {
-        Err(Fault::Failed(result)) => {
-            call.not_created(c.p_set_layout, result)?;
-            return Ok(c.failed(venus::VkResult(result)));
-        }
-        prepared => prepared?,
+        (layouts::of_bindings(&l, c.p_create_info)?, l.pointer(c.p_create_info)?)
     };
     let Some(function) = device.table.create_descriptor_set_layout else {
         return Err(Fault::missing("vkCreateDescriptorSetLayout"));
@@ -91,17 +84,9 @@ pub fn create_pipeline_layout<'a>(
     c: &venus::CreatePipelineLayout<'a>,
 ) -> Result<venus::CreatePipelineLayoutReply<'a>, Fault> {
     let device = call.device(c.device)?;
-    let prepared = {
+    let (sets, info) = {
         let l = call.lowering();
-        let facts = layouts::of_pipelines(&l, &device, c.p_create_info);
-        facts.and_then(|facts| Ok((facts, l.pointer(c.p_create_info)?)))
-    };
-    let (sets, info) = match prepared {
-        Err(Fault::Failed(result)) => {
-            call.not_created(c.p_pipeline_layout, result)?;
-            return Ok(c.failed(venus::VkResult(result)));
-        }
-        prepared => prepared?,
+        (layouts::of_pipelines(&l, &device, c.p_create_info)?, l.pointer(c.p_create_info)?)
     };
     let Some(function) = device.table.create_pipeline_layout else {
         return Err(Fault::missing("vkCreatePipelineLayout"));

@@ -211,18 +211,9 @@ pub fn create_shader_module<'a>(
     let Some(info) = c.p_create_info else {
         return Err(Fault::lost("a shader module without a description"));
     };
-    let result = match create(call, &device, info) {
-        Ok((raw, shader)) => {
-            call.bind(c.p_shader_module, raw, &device, 0, State::Shader(Arc::new(shader)))?;
-            0
-        }
-        Err(Fault::Failed(result)) => {
-            call.not_created(c.p_shader_module, result)?;
-            result
-        }
-        Err(lost) => return Err(lost),
-    };
-    Ok(venus::CreateShaderModuleReply { result: venus::VkResult(result), p_shader_module: c.p_shader_module })
+    let (raw, shader) = create(call, &device, info)?;
+    call.bind(c.p_shader_module, raw, &device, 0, State::Shader(Arc::new(shader)))?;
+    Ok(venus::CreateShaderModuleReply { result: venus::VkResult(0), p_shader_module: c.p_shader_module })
 }
 
 fn create<'a>(

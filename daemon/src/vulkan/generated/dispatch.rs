@@ -414,6 +414,7 @@ pub fn execute<'a>(
                 call.tell(|| crate::vulkan::sync::create_fence(call, c)),
                 |result| {
                     let _ = result;
+                    call.not_created(c.p_fence, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -479,6 +480,7 @@ pub fn execute<'a>(
                 call.tell(|| crate::vulkan::sync::create_semaphore(call, c)),
                 |result| {
                     let _ = result;
+                    call.not_created(c.p_semaphore, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -611,6 +613,7 @@ pub fn execute<'a>(
                 call.tell(|| crate::vulkan::buffer::create_buffer(call, c)),
                 |result| {
                     let _ = result;
+                    call.not_created(c.p_buffer, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -733,6 +736,7 @@ pub fn execute<'a>(
                 call.tell(|| crate::vulkan::shader::create_shader_module(call, c)),
                 |result| {
                     let _ = result;
+                    call.not_created(c.p_shader_module, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -763,6 +767,7 @@ pub fn execute<'a>(
                     )),
                 |result| {
                     let _ = result;
+                    call.not_created(c.p_pipeline_cache, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -863,6 +868,7 @@ pub fn execute<'a>(
                 call.tell(|| crate::vulkan::layout::create_pipeline_layout(call, c)),
                 |result| {
                     let _ = result;
+                    call.not_created(c.p_pipeline_layout, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -921,6 +927,7 @@ pub fn execute<'a>(
                     )),
                 |result| {
                     let _ = result;
+                    call.not_created(c.p_set_layout, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -952,6 +959,7 @@ pub fn execute<'a>(
                     )),
                 |result| {
                     let _ = result;
+                    call.not_created(c.p_descriptor_pool, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -1114,6 +1122,7 @@ pub fn execute<'a>(
                 call.tell(|| crate::vulkan::command_pool::create_command_pool(call, c)),
                 |result| {
                     let _ = result;
+                    call.not_created(c.p_command_pool, result)?;
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;

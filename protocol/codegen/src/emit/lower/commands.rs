@@ -29,18 +29,28 @@ fn kind(command: &Command) -> Kind<'_> {
     if let Some(module) = by_hand::module(&command.names.vk) {
         return Kind::ByHand(module);
     }
-    let handle_out = |p: &&Param| {
-        p.direction == Direction::Out
-            && p.member.shape == Shape::Pointer
-            && matches!(p.member.ty, Type::Handle(_))
-    };
-    if let Some(param) = command.params.iter().find(handle_out) {
+    if let Some(param) = handle_out(command) {
         return Kind::Create(param);
     }
     if command.names.vk.starts_with("vkDestroy") {
         return Kind::Destroy(&command.params[1]);
     }
     Kind::Plain
+}
+
+/// The parameter that receives a handle.
+fn handle_out(command: &Command) -> Option<&Param> {
+    command.params.iter().find(|p| {
+        p.direction == Direction::Out
+            && p.member.shape == Shape::Pointer
+            && matches!(p.member.ty, Type::Handle(_))
+    })
+}
+
+/// The parameter of a child that a device makes, by hand or not: if it is not made, its id becomes a tombstone.
+fn child_out(command: &Command) -> Option<&Param> {
+    let creates = command.level == Level::Device && command.names.vk.starts_with("vkCreate");
+    creates.then(|| handle_out(command)).flatten()
 }
 
 /// The generated executors of one module.
@@ -329,8 +339,8 @@ fn arm(c: &Command) -> TokenStream {
             quote!(super::#module::#snake)
         }
     };
-    let on_failure = match kind(c) {
-        Kind::Create(p) => {
+    let on_failure = match child_out(c) {
+        Some(p) => {
             let id = field(&p.member.rust);
             quote!(call.not_created(c.#id, result)?;)
         }
