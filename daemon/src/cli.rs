@@ -360,9 +360,13 @@ fn window_size(text: &str) -> Result<u64, String> {
     Ok(size)
 }
 
+/// Digits, and what follows them.
+fn split_unit(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
 fn size(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
+    let (number, unit) = split_unit(text);
     let shift = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
         "k" | "kib" => 10,
@@ -378,8 +382,7 @@ fn size(text: &str) -> Result<u64, String> {
 const TIMES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 
 fn time(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
+    let (number, unit) = split_unit(text);
     let number: u32 = number.parse().map_err(|_| "not a time".to_owned())?;
     let unit = match unit {
         "ms" => Duration::from_millis(1),
