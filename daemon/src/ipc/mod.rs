@@ -3,12 +3,14 @@
 //! One `SOCK_SEQPACKET` socket per worker; one packet is one message in postcard encoding with at most one descriptor beside
 //! it. Both ends treat what arrives as hostile: a malformed packet ends the worker, never the device process.
 
+mod broker;
 mod channel;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod launch;
 mod message;
 
+pub use broker::{FromBroker, HeldMemory, ToBroker};
 pub use channel::{Channel, ReceiveError, SendError};
 pub use launch::{ChildRole, DriverFamily, FromLauncher, ToLauncher};
 pub use message::{

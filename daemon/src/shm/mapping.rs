@@ -3,11 +3,14 @@
 use super::{copy, inspect};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::thread::futex;
+use rustix::time::Timespec;
 use std::ffi::c_void;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// A memory file mapped shared, readable and writable, from its start; unmapped on drop.
 #[derive(Debug)]
@@ -162,6 +165,23 @@ impl Word {
     /// Clears bits, leaving the others to whoever changes them at the same time. Returns the value before.
     pub fn clear_bits(&self, bits: u32, order: Ordering) -> u32 {
         self.atomic().fetch_and(!bits, order)
+    }
+
+    /// Adds to the word, wrapping. Returns the value before.
+    pub fn add(&self, count: u32, order: Ordering) -> u32 {
+        self.atomic().fetch_add(count, order)
+    }
+
+    /// Sleeps while the word is `value`, until [`Self::wake`] or the end of `limit`; may return sooner.
+    pub fn wait(&self, value: u32, limit: Option<Duration>) {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        // Whoever waits looks again: why this ended does not matter. Not private, as other processes wake.
+        let _ = futex::wait(self.atomic(), futex::Flags::empty(), value, limit.as_ref());
+    }
+
+    /// Wakes whoever waits for the word, in any process.
+    pub fn wake(&self) {
+        let _ = futex::wake(self.atomic(), futex::Flags::empty(), u32::MAX);
     }
 
     fn atomic(&self) -> &AtomicU32 {

@@ -7,13 +7,17 @@
 #![expect(unsafe_code, reason = "mapping files and touching memory that other processes write")]
 
 mod copy;
+mod doorbell;
 mod fixed;
+mod grants;
 mod mapping;
 mod memfd;
 mod results;
 mod status;
 
+pub use doorbell::Doorbell;
 pub use fixed::{FixedFile, inspect};
+pub use grants::{Counters, GateSide, SchedulerSide, Work, grant_page};
 #[cfg(test)]
 pub(crate) use mapping::tests;
 pub use mapping::{MapError, Mapping, OutOfBounds, Word};

@@ -1,0 +1,72 @@
+//! Messages between the broker, which serves several VMs, and the device process of one of them.
+
+use protocol::ids::ContextId;
+use serde::{Deserialize, Serialize};
+
+/// Broker to device process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FromBroker {
+    /// First message. Descriptor: the doorbell that workers of this VM ring for the scheduler.
+    Doorbell,
+    /// An operator wants this context ended.
+    Kill {
+        /// The context.
+        ctx_id: ContextId,
+    },
+    /// A submission of this context runs for too long while others wait: it is lost, and the VM gets a strike.
+    Hung {
+        /// The context.
+        ctx_id: ContextId,
+    },
+    /// Wants a [`ToBroker::Memory`].
+    Report,
+}
+
+/// Device process to broker. Whoever took over a device process can say what it likes: it speaks for its own VM only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToBroker {
+    /// It waits for a frontend from now on.
+    Ready {
+        /// `VkPhysicalDeviceIDProperties::deviceUUID` of its GPU.
+        gpu: [u8; 16],
+        /// The GPU's name.
+        name: String,
+    },
+    /// A frontend has come or gone.
+    Frontend {
+        /// It has come.
+        connected: bool,
+    },
+    /// A context begins. Descriptor: the page of grants that its worker has too.
+    ContextBegins {
+        /// The context.
+        ctx_id: ContextId,
+        /// Its `debug_name`, printable.
+        debug_name: String,
+    },
+    /// A context has ended, and its worker with it or soon.
+    ContextEnds {
+        /// The context.
+        ctx_id: ContextId,
+        /// Why it was lost, if it was.
+        lost: Option<String>,
+        /// It was killed for a submission that ran too long.
+        hung: bool,
+    },
+    /// Memory that the VM holds; answer to [`FromBroker::Report`].
+    Memory {
+        /// What its contexts hold each, with the guest's id of the context.
+        contexts: Vec<(ContextId, HeldMemory)>,
+        /// What the VM holds, contexts that have ended included.
+        vm: HeldMemory,
+    },
+}
+
+/// Memory by where it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldMemory {
+    /// Bytes of the GPU's memory.
+    pub device: u64,
+    /// Bytes of the host's memory, all of it pinned while a GPU can reach it.
+    pub host: u64,
+}

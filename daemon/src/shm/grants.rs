@@ -1,0 +1,292 @@
+//! What a worker and the scheduler tell each other about the worker's submissions: counters in a page of their own.
+//!
+//! A submission is *ready* when nothing is missing that it waits for; then it wants a grant. It is *dispatched* when the driver gets
+//! it, and *completed* when the GPU is through with it. All three are counted by the worker, from 0 and wrapping; grants are counted
+//! by the scheduler in the same way. While a context has a *lease* it dispatches without asking, for the price of one load.
+//!
+//! Each word has one writer, but for the one that the gate of the worker sleeps on. A worker that was taken over can write what it
+//! likes: the scheduler takes whatever it reads for a claim.
+
+use super::{MapError, Mapping, OutOfBounds, Word, create};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::time::Duration;
+
+/// Intervals of work that may wait to be read.
+const WORK_MAX: u32 = 512;
+/// Bytes of one of them.
+const WORK_BYTES: u64 = 32;
+/// Where they begin.
+const WORK: u64 = 4096;
+const SIZE: u64 = WORK + WORK_MAX as u64 * WORK_BYTES;
+
+/// What a worker has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Submissions that can be dispatched now and are not.
+    pub ready: u32,
+    /// Submissions dispatched so far, wrapping.
+    pub dispatched: u32,
+    /// Submissions completed so far, wrapping.
+    pub completed: u32,
+}
+
+/// An interval in which the GPU worked on a context's submissions. Times are nanoseconds of the system's monotonic clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// When the first began.
+    pub begin: u64,
+    /// When the last was complete.
+    pub end: u64,
+    /// For how long of that the GPU was busy with them.
+    pub busy: u64,
+    /// How many there were.
+    pub count: u32,
+    /// On a queue that only copies.
+    pub copy: bool,
+}
+
+/// Makes the page of one worker, to be given to it and to the scheduler.
+pub fn grant_page() -> io::Result<OwnedFd> {
+    create("grants", SIZE)
+}
+
+#[derive(Debug)]
+struct Page {
+    mapping: Arc<Mapping>,
+    /// By the scheduler: dispatches that are allowed so far, wrapping.
+    granted: Word,
+    /// By the scheduler: 1 while nothing needs a grant.
+    lease: Word,
+    /// By both: changes when the gate has something to look at.
+    wake: Word,
+    /// By the scheduler: intervals read so far, wrapping.
+    read: Word,
+    ready: Word,
+    dispatched: Word,
+    completed: Word,
+    /// Intervals written so far, wrapping.
+    written: Word,
+    /// Milliseconds of processor time that the worker has used.
+    cpu: Word,
+}
+
+impl Page {
+    fn open(file: impl AsFd) -> Result<Self, MapError> {
+        let mapping = Arc::new(Mapping::new(file, SIZE)?);
+        let word = |offset| mapping.word(offset).map_err(|_| MapError::Size { wanted: SIZE, actual: 0 });
+        // What the scheduler writes and what the worker writes are on lines of their own.
+        let (granted, lease, wake, read) = (word(0)?, word(4)?, word(128)?, word(8)?);
+        let (ready, dispatched, completed) = (word(64)?, word(68)?, word(72)?);
+        let (written, cpu) = (word(76)?, word(80)?);
+        let mapping = Arc::clone(&mapping);
+        Ok(Self { mapping, granted, lease, wake, read, ready, dispatched, completed, written, cpu })
+    }
+
+    fn poke(&self) {
+        self.wake.add(1, SeqCst);
+        self.wake.wake();
+    }
+
+    fn at(index: u32) -> u64 {
+        WORK + u64::from(index % WORK_MAX) * WORK_BYTES
+    }
+}
+
+/// The worker's side.
+#[derive(Debug)]
+pub struct GateSide(Page);
+
+impl GateSide {
+    /// The page in a file that the device process sent.
+    pub fn open(file: impl AsFd) -> Result<Self, MapError> {
+        Page::open(file).map(Self)
+    }
+
+    /// Whether anything may be dispatched without a grant.
+    pub fn is_leased(&self) -> bool {
+        self.0.lease.load(Acquire) != 0
+    }
+
+    /// Dispatches that are allowed so far, wrapping.
+    pub fn granted(&self) -> u32 {
+        self.0.granted.load(Acquire)
+    }
+
+    /// Tells what was counted.
+    pub fn tell(&self, counters: Counters) {
+        self.0.dispatched.store(counters.dispatched, Release);
+        self.0.completed.store(counters.completed, Release);
+        self.0.ready.store(counters.ready, Release);
+    }
+
+    /// Tells of an interval; false if there is no room until the scheduler has read.
+    pub fn tell_work(&self, work: &Work) -> bool {
+        let written = self.0.written.load(Relaxed);
+        if written.wrapping_sub(self.0.read.load(Acquire)) >= WORK_MAX {
+            return false;
+        }
+        let told = self.0.mapping.copy_in(Page::at(written), &work.to_bytes()).is_ok();
+        self.0.written.store(written.wrapping_add(1), Release);
+        told
+    }
+
+    /// Tells how much processor time this process has used.
+    pub fn tell_cpu(&self, used: Duration) {
+        self.0.cpu.store(u32::try_from(used.as_millis()).unwrap_or(u32::MAX), Relaxed);
+    }
+
+    /// To be taken before a look at everything, and passed to [`Self::sleep`] after it.
+    pub fn pokes(&self) -> u32 {
+        self.0.wake.load(SeqCst)
+    }
+
+    /// Sleeps until somebody pokes, or has since [`Self::pokes`], or until the limit.
+    pub fn sleep(&self, pokes: u32, limit: Option<Duration>) {
+        self.0.wake.wait(pokes, limit);
+    }
+
+    /// Wakes the gate.
+    pub fn poke(&self) {
+        self.0.poke();
+    }
+}
+
+/// The scheduler's side.
+#[derive(Debug)]
+pub struct SchedulerSide {
+    page: Page,
+    granted: u32,
+    read: u32,
+}
+
+impl SchedulerSide {
+    /// The page in a file that a device process sent.
+    pub fn open(file: impl AsFd) -> Result<Self, MapError> {
+        Ok(Self { page: Page::open(file)?, granted: 0, read: 0 })
+    }
+
+    /// What the worker claims.
+    pub fn counters(&self) -> Counters {
+        // Ready last: what was dispatched meanwhile is then counted twice rather than not at all.
+        let completed = self.page.completed.load(Acquire);
+        let dispatched = self.page.dispatched.load(Acquire);
+        Counters { ready: self.page.ready.load(Acquire), dispatched, completed }
+    }
+
+    /// Processor time that the worker claims to have used.
+    pub fn cpu(&self) -> Duration {
+        Duration::from_millis(self.page.cpu.load(Relaxed).into())
+    }
+
+    /// Takes what the worker claims to have had done since the last time; a bounded number.
+    pub fn take_work(&mut self) -> Vec<Work> {
+        let there = self.page.written.load(Acquire).wrapping_sub(self.read).min(WORK_MAX);
+        let work = (0..there).filter_map(|at| self.work(self.read.wrapping_add(at)).ok()).collect();
+        self.read = self.read.wrapping_add(there);
+        self.page.read.store(self.read, Release);
+        work
+    }
+
+    fn work(&self, index: u32) -> Result<Work, OutOfBounds> {
+        let mut bytes = [0; WORK_BYTES as usize];
+        self.page.mapping.copy_out(Page::at(index), &mut bytes)?;
+        Ok(Work::of_bytes(&bytes))
+    }
+
+    /// Allows so many dispatches since the beginning, wrapping.
+    pub fn grant(&mut self, total: u32) {
+        if self.granted != total {
+            self.granted = total;
+            self.page.granted.store(total, Release);
+            self.page.poke();
+        }
+    }
+
+    /// Lets the worker dispatch without asking, or not any more.
+    pub fn lease(&mut self, leased: bool) {
+        self.page.lease.store(leased.into(), Release);
+        self.page.poke();
+    }
+}
+
+impl Work {
+    fn to_bytes(self) -> [u8; WORK_BYTES as usize] {
+        let mut bytes = [0; WORK_BYTES as usize];
+        bytes[..8].copy_from_slice(&self.begin.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.end.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.busy.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.count.to_le_bytes());
+        bytes[28] = self.copy.into();
+        bytes
+    }
+
+    fn of_bytes(bytes: &[u8; WORK_BYTES as usize]) -> Self {
+        let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        let count = u32::from_le_bytes(std::array::from_fn(|byte| bytes[24 + byte]));
+        Self { begin: long(0), end: long(8), busy: long(16), count, copy: bytes[28] != 0 }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+
+    fn both_sides() -> (GateSide, SchedulerSide) {
+        let file = grant_page().unwrap();
+        (GateSide::open(&file).unwrap(), SchedulerSide::open(&file).unwrap())
+    }
+
+    #[test]
+    fn both_sides_see_what_the_other_says() {
+        let (gate, mut scheduler) = both_sides();
+        let counters = Counters { ready: 3, dispatched: u32::MAX, completed: 7 };
+        gate.tell(counters);
+        assert_eq!(scheduler.counters(), counters);
+        assert!(!gate.is_leased());
+        scheduler.lease(true);
+        scheduler.grant(5);
+        assert!((gate.is_leased(), gate.granted()) == (true, 5));
+    }
+
+    #[test]
+    fn work_is_read_once_and_in_order() {
+        let (gate, mut scheduler) = both_sides();
+        let work = |at: u32| Work {
+            begin: at.into(),
+            end: u64::MAX,
+            busy: 1,
+            count: at,
+            copy: at.is_multiple_of(2),
+        };
+        let mut told = 0;
+        for round in 0..5 {
+            while gate.tell_work(&work(told)) {
+                told += 1;
+            }
+            assert_eq!(told, (round + 1) * WORK_MAX);
+            let taken = scheduler.take_work();
+            assert_eq!(taken, (told - WORK_MAX..told).map(work).collect::<Vec<_>>());
+        }
+        assert_eq!(scheduler.take_work(), []);
+    }
+
+    #[test]
+    fn a_gate_sleeps_until_it_is_poked() {
+        let (gate, mut scheduler) = both_sides();
+        let before = gate.pokes();
+        scheduler.grant(1);
+        // At once, as there was a poke since.
+        gate.sleep(before, None);
+        let before = gate.pokes();
+        gate.sleep(before, Some(Duration::from_millis(1)));
+        let sleeper = std::thread::spawn(move || gate.sleep(before, None));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!sleeper.is_finished());
+        scheduler.lease(false);
+        sleeper.join().unwrap();
+    }
+}
