@@ -366,8 +366,9 @@ unsafe fn stamped<T: Stampable>(
     if range.is_empty() {
         return submit(&[]);
     }
+    let first = batches.wrapping_add(range.start);
     // SAFETY: the caller's promise.
-    let batches = unsafe { std::slice::from_raw_parts(batches.add(range.start), range.len()) };
+    let batches = unsafe { std::slice::from_raw_parts(first, range.len()) };
     // SAFETY: as above.
     match slot.and_then(|slot| unsafe { Stamped::new(batches, slot) }) {
         Some(stamped) => submit(&stamped.batches),
