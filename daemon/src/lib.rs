@@ -11,6 +11,7 @@
 //! | `ipc` | messages between device process and worker | protocol, config |
 //! | `shm` | memory shared with a guest | |
 //! | `sandbox` | starting and confining processes | ipc |
+//! | `sched` | who may use a GPU next, and for how much | |
 //! | `serve` | the device process | transport, device, ipc, sandbox, shm, config, protocol |
 //! | `vulkan` | the host's Vulkan driver | protocol, shm, config |
 //! | `worker` | the worker process | ipc, shm, vulkan, sandbox, config, protocol |
@@ -19,6 +20,7 @@ pub mod config;
 pub mod device;
 pub mod ipc;
 pub mod sandbox;
+pub mod sched;
 pub mod serve;
 pub mod shm;
 pub mod transport;
