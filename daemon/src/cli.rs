@@ -95,6 +95,9 @@ pub struct Serve {
     /// Print the system calls that each kind of process may make, and exit
     #[arg(long)]
     pub print_seccomp: bool,
+    /// Channel to the broker that started this process beside others
+    #[arg(long, value_name = "FDNUM", hide = true)]
+    pub broker_fd: Option<RawFd>,
     /// The program to start workers from
     #[arg(long, value_name = "PATH", hide = true)]
     pub exe: Option<PathBuf>,

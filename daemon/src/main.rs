@@ -73,6 +73,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     raise_descriptor_limit()?;
     let (limits, context_limits) = options.quotas.limits();
     let confinement = options.confinement.into();
+    let broker = options.broker_fd.map(inherited).transpose().context("no channel to the broker")?;
     let launcher = Launcher::start(&confinement, options.exe.as_deref(), &level)
         .context("cannot start the launcher of workers")?;
     admit(&confinement, launcher.lacks())?;
@@ -83,6 +84,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     }
     // An inherited descriptor is taken before anything else is opened; a socket file appears when all is ready.
     let inherited = options.fd.map(Listen::inherited).transpose()?;
+    let broker = broker.map(serve::Broker::connect).transpose().context("no broker")?;
     let (gpu, choice) =
         serve::select(serve::probe(&launcher)?, options.gpu.as_deref(), options.memory.into())?;
     let cache_key = serve::cache_key(options.state_dir.as_deref()).context("cannot use the state folder")?;
@@ -111,6 +113,8 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         signals,
         launcher,
         family: serve::family(&gpu),
+        broker,
+        gpu_name: gpu.name,
         limits,
         context_limits,
         hangs: HangLimits {

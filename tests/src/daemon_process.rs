@@ -38,9 +38,16 @@ impl DaemonProcess {
     /// # Errors
     /// As [`DaemonProcess::start`].
     pub fn start_executable(executable: &Path, vulkan: &HostVulkan, arguments: &[&str]) -> Result<Self> {
+        Self::start_command(vulkan.command(executable)?, arguments)
+    }
+
+    /// As [`DaemonProcess::start`], by a command that runs the daemon.
+    ///
+    /// # Errors
+    /// As [`DaemonProcess::start`].
+    pub fn start_command(mut command: Command, arguments: &[&str]) -> Result<Self> {
         let folder = TempDir::new()?;
         let log = File::create(folder.path().join("log"))?;
-        let mut command = vulkan.command(executable)?;
         command.arg("--socket-path").arg(folder.path().join("socket")).args(arguments);
         let child = command
             .stdin(Stdio::null())

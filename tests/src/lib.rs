@@ -16,6 +16,7 @@ pub mod differential;
 pub mod frontend;
 pub mod fuzzing;
 pub mod guest;
+pub mod looping_shader;
 pub mod model;
 pub mod packages;
 pub mod prerequisites;

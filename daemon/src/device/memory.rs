@@ -187,6 +187,14 @@ impl<T> Device<T> {
             .then(|| self.pieces.table.get(&memory).map(|piece| piece.bytes))?
     }
 
+    /// Bytes of the GPU's and of the host's memory that each context holds, and the whole VM.
+    pub fn held_memory(&self) -> (Vec<(ContextId, (u64, u64))>, (u64, u64)) {
+        let PerHeap { device, host } = &self.quotas.memory;
+        let held = |owner| (device.held(owner), host.held(owner));
+        let contexts = self.contexts.iter().map(|(ctx_id, context)| (*ctx_id, held(context.owner())));
+        (contexts.collect(), (device.used(), host.used()))
+    }
+
     /// The process of a worker has ended, and with it all it held; `worker` is what [`Effects::start_worker`] was given.
     pub fn worker_ended<E: Effects<Ticket = T>>(&mut self, worker: u64, effects: &mut E) {
         let owner = Owner(worker);

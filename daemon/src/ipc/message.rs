@@ -20,6 +20,8 @@ pub struct WorkerSetup {
     pub limits: ContextLimits,
     /// What pipeline caches are authenticated with.
     pub cache_key: CacheKey,
+    /// A scheduler grants submissions: [`ToWorker::Grants`] and [`ToWorker::Doorbell`] follow.
+    pub scheduled: bool,
 }
 
 /// A virtio-gpu fence on one timeline of the context.
@@ -112,6 +114,10 @@ pub enum ToWorker {
         /// As asked.
         request: u32,
     },
+    /// Behind the set-up, if submissions are scheduled. Descriptor: the page of grants.
+    Grants,
+    /// Behind [`Self::Grants`]. Descriptor: what to ring when the scheduler has something to look at.
+    Doorbell,
 }
 
 /// Worker to device process.

@@ -1,6 +1,7 @@
 //! Performs the device's effects.
 
 use super::blobs::Blobs;
+use super::broker::Broker;
 use super::hangs::Hangs;
 use super::limiter::LogLimiter;
 use super::rings::Rings;
@@ -8,7 +9,7 @@ use super::strikes::Strikes;
 use super::workers::Workers;
 use crate::config::MemoryId;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
-use crate::ipc::{Fence, INLINE_SUBMIT_MAX, ResourceKind, ToWorker};
+use crate::ipc::{Fence, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, ToWorker};
 use crate::shm::{self, StatusPage};
 use crate::transport::{CONTROLQ, PendingResponse, QUEUES, Session};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
@@ -27,6 +28,8 @@ pub struct World {
     pub rings: Rings,
     pub hangs: Hangs,
     pub strikes: Strikes,
+    /// Who schedules the GPU, if somebody does.
+    pub broker: Option<Broker>,
     pub limiter: LogLimiter,
     /// Offset and bytes of mappings the frontend made after it had stopped the queues: if that was for a reset, it has
     /// dropped all others and kept these.
@@ -61,6 +64,13 @@ impl World {
         }
     }
 
+    /// Tells the broker that a context is over, and why if it was lost.
+    pub fn tell_end(&self, ctx_id: ContextId, lost: Option<String>, hung: bool) {
+        if let Some(broker) = &self.broker {
+            broker.tell(&ToBroker::ContextEnds { ctx_id, lost, hung }, None);
+        }
+    }
+
     fn failed(&mut self, what: &'static str, error: &dyn fmt::Display) -> EffectFailed {
         self.warn(what, format_args!("{what}: {error}"));
         EffectFailed
@@ -87,14 +97,16 @@ impl Effects for World {
         worker: u64,
     ) -> Result<(), EffectFailed> {
         let printable = String::from_utf8_lossy(debug_name);
-        let printable = printable.chars().filter(|c| !c.is_control()).collect();
+        let printable: String = printable.chars().filter(|c| !c.is_control()).collect();
         if let Some(left) = self.strikes.held(Instant::now()) {
             let what = "limit reached: strikes";
             self.warn(what, format_args!("{what}: context {ctx_id} refused, and others for {left:.1?}"));
             return Err(EffectFailed);
         }
         let started = StatusPage::create().and_then(|(page, file)| {
-            self.workers.start(ctx_id, printable, worker, file.as_fd())?;
+            let broker = self.broker.as_ref();
+            let gate = broker.map(|broker| broker.begins(ctx_id, printable.clone())).transpose()?;
+            self.workers.start(ctx_id, printable, worker, file.as_fd(), gate)?;
             self.hangs.begins(ctx_id, page);
             Ok(())
         });
@@ -102,6 +114,9 @@ impl Effects for World {
     }
 
     fn end_worker(&mut self, ctx_id: ContextId) {
+        if self.workers.is_running(ctx_id) {
+            self.tell_end(ctx_id, None, false);
+        }
         self.workers.end(ctx_id);
         self.hangs.ends(ctx_id);
         self.rings.forget(ctx_id);

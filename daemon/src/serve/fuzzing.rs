@@ -101,6 +101,8 @@ fn options(launcher: Launcher) -> Options {
         limits: LIMITS,
         hangs: HangLimits::default(),
         context_limits: ContextLimits { rings: 4, ..ContextLimits::default() },
+        broker: None,
+        gpu_name: String::new(),
         cache_key: CacheKey([0; 32]),
     }
 }

@@ -5,6 +5,7 @@
 //! of their own. It never waits for a worker. It loads no GPU driver and must not end while a guest uses it.
 
 mod blobs;
+mod broker;
 mod effects;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -18,6 +19,7 @@ mod state;
 mod strikes;
 mod workers;
 
+pub use broker::Broker;
 pub use gpu::{List, NoGpu, family, probe, select};
 pub use run::{Options, serve, take_signals};
 pub use socket::{Listen, SocketError};

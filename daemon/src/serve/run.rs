@@ -1,6 +1,7 @@
 //! The device thread's loop.
 
 use super::blobs::Blobs;
+use super::broker::Broker;
 use super::effects::World;
 use super::hangs::Hangs;
 use super::limiter::LogLimiter;
@@ -10,7 +11,7 @@ use super::strikes::Strikes;
 use super::workers::{CHANNEL_TOKEN, FromWorker, Unexplained, Workers};
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
-use crate::ipc::{self, DriverFamily, ReceiveError, ToDevice};
+use crate::ipc::{self, DriverFamily, FromBroker, HeldMemory, ReceiveError, ToBroker, ToDevice};
 use crate::sandbox::{Ended, Launcher};
 use crate::transport::{
     CONTROLQ, DeviceConfig, PendingResponse, Popped, QUEUES, Session, SessionError, Tokens, Vring,
@@ -56,6 +57,10 @@ pub struct Options {
     pub context_limits: ContextLimits,
     /// What pipeline caches are authenticated with ([`super::cache_key`]).
     pub cache_key: CacheKey,
+    /// Who schedules the GPU, if somebody does.
+    pub broker: Option<Broker>,
+    /// The GPU's name.
+    pub gpu_name: String,
 }
 
 const TOKEN_KICK: u64 = 0;
@@ -63,6 +68,7 @@ const TOKEN_DOORBELL: u64 = 1;
 const TOKEN_LISTENER: u64 = 2;
 const TOKEN_SIGNAL: u64 = 3;
 const TOKEN_LAUNCHER: u64 = 4;
+const TOKEN_BROKER: u64 = 5;
 
 /// Requests taken from a queue before everything else gets its turn.
 const REQUESTS_PER_TURN: usize = 256;
@@ -106,6 +112,10 @@ impl Server {
         let limits = options.limits;
         let launcher = Arc::new(options.launcher);
         watch(&epoll, &*launcher, TOKEN_LAUNCHER)?;
+        if let Some(broker) = &options.broker {
+            watch(&epoll, broker, TOKEN_BROKER)?;
+            broker.tell(&ToBroker::Ready { gpu: options.gpu.uuid, name: options.gpu_name }, None);
+        }
         let workers = Workers::new(
             launcher,
             options.family,
@@ -142,6 +152,7 @@ impl Server {
                 rings: Rings::new(options.context_limits.rings),
                 hangs: Hangs::new(options.hangs, Instant::now()),
                 strikes: Strikes::new(options.hangs),
+                broker: options.broker,
                 limiter: LogLimiter::default(),
                 late_maps: Vec::new(),
             },
@@ -184,6 +195,7 @@ impl Server {
             TOKEN_DOORBELL => return self.doorbell(),
             TOKEN_LISTENER => return self.accept(),
             TOKEN_LAUNCHER => return self.workers_ended(),
+            TOKEN_BROKER => self.obey_broker(),
             TOKEN_SIGNAL => {
                 log::info!("ending at the user's request");
                 self.done = true;
@@ -237,6 +249,7 @@ impl Server {
         let tokens = Tokens { kick: TOKEN_KICK, doorbell: TOKEN_DOORBELL };
         let session = Session::start(connection, self.config.clone(), Arc::clone(&self.epoll), tokens);
         self.world.session = Some(session.map_err(io::Error::other)?);
+        self.tell_frontend(true);
         self.generations = [0; QUEUES];
         log::info!("a frontend has connected");
         Ok(())
@@ -274,6 +287,7 @@ impl Server {
     fn end_session(&mut self) {
         // First the connection, so that nothing is sent to the frontend any more.
         self.world.session = None;
+        self.tell_frontend(false);
         self.world.late_maps.clear();
         self.device.reset(MapsAtReset::Forget, &mut self.world);
     }
@@ -436,6 +450,47 @@ impl Server {
         Ok(())
     }
 
+    fn tell_frontend(&self, connected: bool) {
+        if let Some(broker) = &self.world.broker {
+            broker.tell(&ToBroker::Frontend { connected }, None);
+        }
+    }
+
+    /// Does what the broker says. Without it nothing would be granted any more.
+    fn obey_broker(&mut self) {
+        let Some(heard) = self.world.broker.as_ref().map(Broker::hear) else { return };
+        match heard {
+            Ok(None | Some(FromBroker::Doorbell)) => {}
+            Ok(Some(FromBroker::Kill { ctx_id })) => self.kill(ctx_id),
+            Ok(Some(FromBroker::Hung { ctx_id })) => self.kill_hung(ctx_id),
+            Ok(Some(FromBroker::Report)) => self.report_memory(),
+            Err(error) => {
+                log::error!(error:%; "ending, as the broker is gone");
+                self.done = true;
+            }
+        }
+    }
+
+    fn report_memory(&self) {
+        if let Some(broker) = &self.world.broker {
+            let (contexts, vm) = self.device.held_memory();
+            let held = |(device, host)| HeldMemory { device, host };
+            let contexts = contexts.into_iter().map(|(ctx_id, bytes)| (ctx_id, held(bytes))).collect();
+            broker.tell(&ToBroker::Memory { contexts, vm: held(vm) }, None);
+        }
+    }
+
+    /// An operator wants a context ended.
+    fn kill(&mut self, ctx_id: ContextId) {
+        if self.world.workers.is_running(ctx_id) {
+            let why = "an operator ended it";
+            self.world.warn("context lost", format_args!("context {ctx_id} is lost: {why}"));
+            self.world.tell_end(ctx_id, Some(why.into()), false);
+            self.world.workers.kill(ctx_id);
+            self.give_up(ctx_id);
+        }
+    }
+
     /// Ends everything and waits for it.
     pub(super) fn end(mut self) {
         self.end_session();
@@ -448,6 +503,7 @@ impl Server {
     pub(super) fn lose(&mut self, ctx_id: ContextId, reason: &str) {
         if self.world.workers.is_running(ctx_id) {
             self.world.warn("context lost", format_args!("context {ctx_id} is lost: {reason:?}"));
+            self.world.tell_end(ctx_id, Some(reason.to_owned()), false);
             self.world.workers.end(ctx_id);
             self.give_up(ctx_id);
         }
@@ -456,6 +512,7 @@ impl Server {
     /// A context's worker is gone and nobody knows why yet: the log waits for the end of the process, the guest does not.
     fn lose_unexplained(&mut self, ctx_id: ContextId) {
         if self.world.workers.is_running(ctx_id) {
+            self.world.tell_end(ctx_id, Some("its worker ended".into()), false);
             self.world.workers.end_unexplained(ctx_id);
             self.give_up(ctx_id);
         }
@@ -466,6 +523,7 @@ impl Server {
         if self.world.workers.is_running(ctx_id) {
             let why = self.world.hangs.killed(ctx_id);
             self.world.warn("context lost", format_args!("context {ctx_id} is lost: {why}"));
+            self.world.tell_end(ctx_id, Some(why), true);
             self.world.workers.kill(ctx_id);
             self.give_up(ctx_id);
             if let Some(hold) = self.world.strikes.strike(Instant::now()) {

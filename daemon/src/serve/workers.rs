@@ -1,5 +1,6 @@
 //! Worker processes: started, fed, and ended. A worker that does not end in time, or does not read what it is sent, is killed.
 
+use super::broker::Gate;
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
 use crate::ipc::{
     Channel, ChildRole, DriverFamily, ReceiveError, SendError, ToDevice, ToWorker, WorkerSetup,
@@ -123,14 +124,15 @@ impl Workers {
         }
     }
 
-    /// Has the worker of a context started, which gets `page` to share with us. It can be sent to at once; if it does not come to life
-    /// it is heard of as gone. [`Self::reap`] answers its `number`.
+    /// Has the worker of a context started, which gets `page` to share with us, and `gate` if its submissions are scheduled. It can be
+    /// sent to at once; if it does not come to life it is heard of as gone. [`Self::reap`] answers its `number`.
     pub fn start(
         &mut self,
         ctx_id: ContextId,
         debug_name: String,
         number: u64,
         page: BorrowedFd<'_>,
+        gate: Option<Gate>,
     ) -> io::Result<()> {
         let (channel, theirs) = Channel::pair()?;
         let serial = self.next_serial;
@@ -151,9 +153,13 @@ impl Workers {
         self.contexts.insert(serial, ctx_id);
         self.running.insert(ctx_id, worker);
         log::debug!(ctx_id = ctx_id.0; "worker started");
-        let setup =
-            WorkerSetup { ctx_id, debug_name, gpu: self.gpu, limits: self.limits, cache_key: self.cache_key };
-        self.send(ctx_id, ToWorker::Setup(setup), Some(page)).map_err(io::Error::other)
+        let Self { gpu, limits, cache_key, .. } = *self;
+        let setup = WorkerSetup { ctx_id, debug_name, gpu, limits, cache_key, scheduled: gate.is_some() };
+        self.send(ctx_id, ToWorker::Setup(setup), Some(page)).map_err(io::Error::other)?;
+        for (message, file) in gate.into_iter().flatten() {
+            self.send(ctx_id, message, Some(file.as_fd())).map_err(io::Error::other)?;
+        }
+        Ok(())
     }
 
     /// Whether the context has a worker that was not told to end.

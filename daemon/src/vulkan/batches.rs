@@ -2,7 +2,7 @@
 
 use super::error::Fault;
 use super::objects::{State, Table};
-use super::submission::{Completion, Signal, Wait};
+use super::submission::{Driver, Progress, Signal, Wait};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::ops::Range;
@@ -13,8 +13,10 @@ use std::sync::Arc;
 pub struct Group {
     /// Which of the call.
     pub batches: Range<usize>,
+    /// It takes no time of the GPU, so nobody has to allow it.
+    pub is_free: bool,
     waits: Vec<Used>,
-    signals: Vec<Arc<Mutex<Signal>>>,
+    signals: Vec<(Arc<Mutex<Signal>>, u64)>,
 }
 
 /// A semaphore in a batch.
@@ -31,7 +33,7 @@ pub trait Batch {
     /// What it waits for.
     fn waits(&self) -> impl Iterator<Item = (venus::Semaphore, u64)>;
     /// What it signals.
-    fn signals(&self) -> impl Iterator<Item = venus::Semaphore>;
+    fn signals(&self) -> impl Iterator<Item = (venus::Semaphore, u64)>;
 }
 
 /// Splits the batches of a call. A batch that waits behind one that runs would hide how long that runs.
@@ -42,12 +44,12 @@ pub fn groups(objects: &Table, batches: &[impl Batch]) -> Result<Vec<Group>, Fau
         let waits: Vec<Used> =
             waits.map(|(semaphore, value)| used(objects, semaphore, value)).collect::<Result<_, _>>()?;
         if groups.is_empty() || !waits.is_empty() {
-            groups.push(Group { batches: index..index, waits, signals: Vec::new() });
+            groups.push(Group { batches: index..index, waits, ..Group::default() });
         }
         let group = groups.last_mut().expect("pushed above");
         group.batches.end = index + 1;
-        for semaphore in batch.signals().filter(|semaphore| semaphore.0 != 0) {
-            group.signals.push(used(objects, semaphore, 0)?.signal);
+        for (semaphore, value) in batch.signals().filter(|(semaphore, _)| semaphore.0 != 0) {
+            group.signals.push((used(objects, semaphore, value)?.signal, value));
         }
     }
     Ok(groups)
@@ -75,9 +77,9 @@ impl Group {
     /// What it waits for, as things stand: a binary semaphore's signal is taken.
     pub fn waits(&self) -> Vec<Wait> {
         let wait = |used: &Used| match &mut *used.signal.lock() {
-            Signal::Timeline => {
+            Signal::Timeline { .. } => {
                 let Used { semaphore, raw, value, .. } = *used;
-                Some(Wait::Timeline { semaphore, raw, value })
+                Some(Wait::Timeline { semaphore, raw, value, signal: Arc::clone(&used.signal) })
             }
             // One that nothing signals is not to be waited for, and blocks a driver as it would a program on the host.
             Signal::Binary(by) => by.take().map(Wait::Signalled),
@@ -86,12 +88,31 @@ impl Group {
     }
 
     /// It is about to be submitted, and signals what it signals.
-    pub fn signal(&self, completion: &Completion) {
-        for signal in &self.signals {
+    pub fn signal(&self, progress: &Progress) {
+        for (signal, _) in &self.signals {
             if let Signal::Binary(by) = &mut *signal.lock() {
-                *by = Some(completion.clone());
+                *by = Some(progress.clone());
             }
         }
+    }
+
+    /// The driver has taken it, so that others can wait for what it signals.
+    pub fn promise(&self) {
+        for (signal, value) in &self.signals {
+            if let Signal::Timeline { promised } = &mut *signal.lock() {
+                *promised = (*promised).max(*value);
+            }
+        }
+    }
+
+    /// Whether what it waits for is there, or will be without anybody's help.
+    pub fn is_ready(&self, driver: &impl Driver) -> bool {
+        self.waits.iter().all(|used| match &*used.signal.lock() {
+            Signal::Timeline { promised } => {
+                *promised >= used.value || driver.has_reached(used.semaphore, used.raw, used.value)
+            }
+            Signal::Binary(by) => by.as_ref().is_none_or(Progress::is_taken),
+        })
     }
 }
 
@@ -105,8 +126,13 @@ impl Batch for venus::SubmitInfo<'_> {
         self.p_wait_semaphores.unwrap_or(&[]).iter().copied().zip(values)
     }
 
-    fn signals(&self) -> impl Iterator<Item = venus::Semaphore> {
-        self.p_signal_semaphores.unwrap_or(&[]).iter().copied()
+    fn signals(&self) -> impl Iterator<Item = (venus::Semaphore, u64)> {
+        let values = self.p_next.iter().find_map(|next| match next {
+            venus::ChainStruct::TimelineSemaphoreSubmitInfo(values) => values.p_signal_semaphore_values,
+            _ => None,
+        });
+        let values = values.unwrap_or(&[]).iter().copied().chain(std::iter::repeat(0));
+        self.p_signal_semaphores.unwrap_or(&[]).iter().copied().zip(values)
     }
 }
 
@@ -115,8 +141,8 @@ impl Batch for venus::SubmitInfo2<'_> {
         self.p_wait_semaphore_infos.unwrap_or(&[]).iter().map(|info| (info.semaphore, info.value))
     }
 
-    fn signals(&self) -> impl Iterator<Item = venus::Semaphore> {
-        self.p_signal_semaphore_infos.unwrap_or(&[]).iter().map(|info| info.semaphore)
+    fn signals(&self) -> impl Iterator<Item = (venus::Semaphore, u64)> {
+        self.p_signal_semaphore_infos.unwrap_or(&[]).iter().map(|info| (info.semaphore, info.value))
     }
 }
 
@@ -137,9 +163,9 @@ impl Batch for Single {
         }
     }
 
-    fn signals(&self) -> impl Iterator<Item = venus::Semaphore> {
+    fn signals(&self) -> impl Iterator<Item = (venus::Semaphore, u64)> {
         match self {
-            Self::Signal(semaphore) => Some(*semaphore).into_iter(),
+            Self::Signal(semaphore) => Some((*semaphore, 0)).into_iter(),
             Self::Wait(_) => None.into_iter(),
         }
     }

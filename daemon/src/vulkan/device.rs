@@ -404,7 +404,7 @@ pub fn get_device_queue2<'a>(
         .queue_index(info.queue_index);
     // SAFETY: the device is live and was created with this queue.
     let raw = unsafe { device.ash.get_device_queue2(&host) };
-    let queue = Queue::new(&device, raw, info.queue_family_index, ring_idx as u8);
+    let queue = Queue::new(call.renderer, &device, raw, info.queue_family_index, ring_idx as u8);
     call.renderer.bind_timeline(ring_idx as u8, &queue)?;
     device.queues.lock().push(queue.clone());
     call.bind(Some(id), raw.as_raw(), &device, 0, State::Queue(queue))?;

@@ -30,6 +30,7 @@ mod error;
 mod extensions;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod gate;
 // Generated code cannot carry comments; its `unsafe` blocks are calls under the invariants above. Its format is the generator's.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "argued once, at the head of this module")]
 #[allow(clippy::too_many_lines, clippy::missing_transmute_annotations, reason = "one line per member or function")]
@@ -41,6 +42,7 @@ mod instance;
 mod layout;
 #[cfg(test)]
 mod layout_tests;
+mod line;
 mod loss;
 mod lower;
 mod markers;
@@ -56,18 +58,22 @@ mod query;
 mod queue;
 mod renderer;
 mod retired;
+mod scheduled;
 mod shader;
 mod shape;
 mod shaping;
+mod stamps;
 mod submission;
 mod sync;
 mod usage;
 mod useless;
 mod validity;
+mod watch;
 mod zero;
 
 pub use cancel::Cancel;
 pub use error::ContextLost;
+pub use gate::Gate;
 pub use memory::{Allowance, Exported, Lease, MemoryFile, Piece, ResourceMemory, ResourceTable};
 pub use probe::probe;
 pub use pulse::Pulse;

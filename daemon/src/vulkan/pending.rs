@@ -8,7 +8,7 @@ use super::device::Device;
 use super::error::Fault;
 use super::submission::Number;
 use ash::vk;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long a command waits for a submission that uses its object. Programs may learn of a completion some microseconds before the
@@ -21,12 +21,15 @@ pub struct Fence {
     /// The host's handle.
     pub raw: vk::Fence,
     last: Mutex<Number>,
+    /// What signals it waits at the gate, so the driver must not be asked to wait for it.
+    held: Mutex<bool>,
+    released: Condvar,
 }
 
 impl Fence {
     /// One that was given to no submission.
     pub fn new(raw: vk::Fence) -> Self {
-        Self { raw, last: Mutex::default() }
+        Self { raw, last: Mutex::default(), held: Mutex::default(), released: Condvar::new() }
     }
 
     /// Locks the fence for a submission, unless one uses it already.
@@ -35,6 +38,25 @@ impl Fence {
         match device.completed(*last) {
             true => Ok(last),
             false => Err(Fault::invalid("a fence is submitted that is in use")),
+        }
+    }
+
+    /// What signals it begins or ends to wait at the gate.
+    pub fn hold(&self, held: bool) {
+        *self.held.lock() = held;
+        self.released.notify_all();
+    }
+
+    /// Whether it waits there.
+    pub fn is_held(&self) -> bool {
+        *self.held.lock()
+    }
+
+    /// Waits for some time until it does not.
+    pub fn wait_released(&self, limit: Duration) {
+        let mut held = self.held.lock();
+        if *held {
+            self.released.wait_for(&mut held, limit);
         }
     }
 

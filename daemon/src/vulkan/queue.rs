@@ -6,21 +6,26 @@ use super::cancel::Cancel;
 use super::command_buffer;
 use super::device::Device;
 use super::error::{ContextLost, Fault};
+use super::gate::Gate;
+use super::generated::sys;
+use super::line::{Line, Turn};
 use super::loss;
 use super::lower::{Lower, Lowering};
 use super::objects::{Objects, State, Table};
 use super::pending::Fence;
 use super::renderer::Renderer;
+use super::stamps::{Slot, Stamps};
 use super::submission::{Driver, Look, Number, Submission, Submissions};
 use super::usage::Uses;
 use super::validity::semaphores;
+use super::watch::Watcher;
 use ash::vk::{self, Handle as _};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -30,20 +35,44 @@ pub const WAIT_SLICE_NS: u64 = 100_000_000;
 /// Called once the queue has completed what was submitted before.
 pub type Done = Box<dyn FnOnce() + Send>;
 
+/// Calls the driver with the host's queue, the batches of a group, a fence and stamps to put around them; answers a `VkResult`.
+pub type Submit<'a> = dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + 'a;
+/// The same, to be called later.
+pub type HeldSubmit = Box<dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + Send>;
+
 /// A queue of a guest's device.
-#[derive(Debug)]
 pub struct Queue {
     /// The host's handle, used under the lock only (Vulkan 3.6: queues are externally synchronised).
-    handle: Arc<Mutex<vk::Queue>>,
+    pub(super) handle: Arc<Mutex<vk::Queue>>,
     /// Its family.
     pub family: u32,
     /// Fence timeline it is bound to.
     pub ring_idx: u8,
     /// Weak because the device owns its queues.
-    device: Weak<Device>,
+    pub(super) device: Weak<Device>,
     waiter: Mutex<Option<Waiter>>,
     /// What runs on it. Never locked while the driver submits, which may take its time.
-    submissions: Mutex<Submissions>,
+    pub(super) submissions: Mutex<Submissions>,
+    pub(super) scheduled: Option<Scheduled>,
+}
+
+/// What a queue needs beside if a scheduler grants its submissions.
+pub(super) struct Scheduled {
+    pub gate: Arc<Gate>,
+    pub objects: Weak<Objects>,
+    /// Locked while submissions get their numbers, so that they are pending in that order.
+    pub line: Mutex<Line>,
+    pub stamps: OnceLock<Option<Stamps>>,
+    /// When the last stamped work ended, in nanoseconds of the monotonic clock.
+    pub ended: Mutex<u64>,
+    pub watcher: Mutex<Option<Watcher>>,
+    pub itself: Weak<Queue>,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("family", &self.family).finish_non_exhaustive()
+    }
 }
 
 /// The thread that waits for fences of one queue in order.
@@ -60,77 +89,146 @@ struct Pending {
 
 impl Queue {
     /// Wraps a queue the driver handed out.
-    pub fn new(device: &Arc<Device>, handle: vk::Queue, family: u32, ring_idx: u8) -> Arc<Self> {
-        Arc::new(Self {
+    pub fn new(
+        renderer: &Renderer,
+        device: &Arc<Device>,
+        handle: vk::Queue,
+        family: u32,
+        ring_idx: u8,
+    ) -> Arc<Self> {
+        let queue = Arc::new_cyclic(|itself| Self {
             handle: device.handle_of(handle),
             family,
             ring_idx,
             device: Arc::downgrade(device),
             waiter: Mutex::new(None),
             submissions: Mutex::new(Submissions::new(Instant::now())),
-        })
+            scheduled: renderer.gate.as_ref().map(|gate| Scheduled {
+                gate: Arc::clone(gate),
+                objects: Arc::downgrade(&renderer.objects),
+                line: Mutex::default(),
+                stamps: OnceLock::new(),
+                ended: Mutex::default(),
+                watcher: Mutex::new(None),
+                itself: itself.clone(),
+            }),
+        });
+        if let Some(gate) = &renderer.gate {
+            gate.add(&queue);
+        }
+        queue
     }
 
     /// Submits what a guest wants submitted, group by group, with `fence` behind the last. `mark` is told the number that all of it
-    /// counts as pending under; `submit` calls the driver with the host's handle, the batches and a fence, and answers a `VkResult`.
+    /// counts as pending under.
     pub fn submit(
         &self,
         renderer: &Renderer,
         groups: &[Group],
         fence: Option<&Fence>,
         mark: impl FnOnce(Number) -> Result<(), Fault>,
-        mut submit: impl FnMut(vk::Queue, &Range<usize>, u64) -> i32,
+        submit: &mut Submit<'_>,
     ) -> Result<i32, Fault> {
         let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
         let handle = self.handle.lock();
-        let number = device.numbers.fetch_add(1, Ordering::SeqCst) + 1;
-        let state = fence.map(|fence| fence.lock_unused(&device)).transpose()?;
+        let begun = self.begin_all(renderer, &device, groups, fence, mark)?;
         let guests = fence.map_or(0, |fence| fence.raw.as_raw());
-        // All of them before the first runs, so that nothing is taken for complete in between.
-        let begun = groups.iter().map(|group| self.begin(renderer, &device, number, group));
-        let begun = begun.collect::<Result<Vec<_>, _>>()?;
-        if let Err(fault) = mark(number) {
-            self.withdraw(&device, &begun);
-            return Err(fault);
-        }
         let mut result = 0;
         for (at, (group, submission)) in groups.iter().zip(&begun).enumerate() {
-            let (fence, marker) = (if at + 1 == groups.len() { guests } else { 0 }, submission.marker);
-            result = submit(*handle, &group.batches, if fence == 0 { marker } else { fence });
-            if result >= 0 && fence != 0 {
-                // The guest's fence took the only place.
-                // SAFETY: queue and marker are live, the queue is locked.
-                let marked = unsafe { device.ash.queue_submit(*handle, &[], vk::Fence::from_raw(marker)) };
-                // What runs unwatched must not go on.
-                result = marked.map_or(vk::Result::ERROR_DEVICE_LOST.as_raw(), |()| result);
-            }
+            let fence = if at + 1 == groups.len() { guests } else { 0 };
+            result = self.dispatch(&device, *handle, group, submission, fence, submit);
             if result < 0 {
                 self.withdraw(&device, &begun[at..]);
+                self.unpass(begun.len() - at - 1);
                 return Ok(result);
             }
-            submission.taken();
         }
         if groups.is_empty() {
-            result = submit(*handle, &(0..0), guests);
+            result = submit(*handle, &(0..0), guests, None);
+        }
+        drop(handle);
+        self.submitted_at_once();
+        Ok(result)
+    }
+
+    /// Numbers a call's submissions and makes them pending.
+    pub(super) fn begin_all(
+        &self,
+        renderer: &Renderer,
+        device: &Arc<Device>,
+        groups: &[Group],
+        fence: Option<&Fence>,
+        mark: impl FnOnce(Number) -> Result<(), Fault>,
+    ) -> Result<Vec<Arc<Submission>>, Fault> {
+        let number = device.numbers.fetch_add(1, Ordering::SeqCst) + 1;
+        let state = fence.map(|fence| fence.lock_unused(device)).transpose()?;
+        // All of them before the first runs, so that nothing is taken for complete in between.
+        let begun = groups.iter().map(|group| self.begin(renderer, device, number, group));
+        let begun = begun.collect::<Result<Vec<_>, _>>()?;
+        if let Err(fault) = mark(number) {
+            self.withdraw(device, &begun);
+            return Err(fault);
         }
         if let Some(mut last) = state {
             *last = number;
         }
-        Ok(result)
+        Ok(begun)
+    }
+
+    /// Gives one group to the driver, whose handle is locked, with the guest's fence or 0.
+    pub(super) fn dispatch(
+        &self,
+        device: &Device,
+        handle: vk::Queue,
+        group: &Group,
+        submission: &Submission,
+        fence: u64,
+        submit: &mut Submit<'_>,
+    ) -> i32 {
+        let slot = self.note_dispatch(device, group, submission);
+        let marker = submission.marker;
+        let mut result = submit(handle, &group.batches, if fence == 0 { marker } else { fence }, slot);
+        if result >= 0 && fence != 0 {
+            // The guest's fence took the only place.
+            // SAFETY: queue and marker are live, the queue is locked.
+            let marked = unsafe { device.ash.queue_submit(handle, &[], vk::Fence::from_raw(marker)) };
+            // What runs unwatched must not go on.
+            result = marked.map_or(vk::Result::ERROR_DEVICE_LOST.as_raw(), |()| result);
+        }
+        if result >= 0 {
+            submission.taken();
+            group.promise();
+        }
+        result
     }
 
     /// The driver does not get these.
-    fn withdraw(&self, device: &Device, begun: &[Arc<Submission>]) {
+    pub(super) fn withdraw(&self, device: &Device, begun: &[Arc<Submission>]) {
         for submission in begun {
             self.submissions.lock().withdraw(submission);
-            device.markers.give(&device.ash, vec![submission.marker]);
+            self.settle(device, vec![Arc::clone(submission)]);
         }
+    }
+
+    /// Takes note of what is complete.
+    pub(super) fn collect(&self, device: &Device, submissions: &mut Submissions) {
+        let complete = submissions.collect(&device, Instant::now());
+        if !complete.is_empty() {
+            self.settle(device, complete);
+        }
+    }
+
+    /// Frees the markers of submissions that are not pending any more, unless somebody watches them.
+    fn settle(&self, device: &Device, submissions: Vec<Arc<Submission>>) {
+        submissions.iter().for_each(|submission| self.account(device, submission));
+        let free = submissions.iter().filter(|submission| !submission.is_watched());
+        device.markers.give(&device.ash, free.map(|submission| submission.marker).collect());
     }
 
     /// Whether no submission up to a number is pending.
     pub fn has_completed(&self, device: &Device, number: Number) -> bool {
         let mut submissions = self.submissions.lock();
-        device.markers.give(&device.ash, submissions.collect(&device, Instant::now()));
+        self.collect(device, &mut submissions);
         submissions.first().is_none_or(|first| first > number)
     }
 
@@ -142,28 +240,24 @@ impl Queue {
         number: Number,
         group: &Group,
     ) -> Result<Arc<Submission>, Fault> {
-        let host = Host { device, objects: &renderer.objects };
-        let now = Instant::now();
         let mut submissions = self.submissions.lock();
-        device.markers.give(&device.ash, submissions.collect(&host, now));
+        self.collect(device, &mut submissions);
         let limit = renderer.limits.submissions;
         if submissions.len() >= limit {
             return Err(Fault::lost(format!("limit reached: submissions ({limit})")));
         }
         let submission = Submission::new(number, device.markers.take(&device.ash)?, group.waits());
-        group.signal(&submission.completion());
-        submissions.begin(Arc::clone(&submission), now);
+        group.signal(submission.progress());
+        submissions.begin(Arc::clone(&submission), Instant::now());
         drop(submissions);
         renderer.pulse.beat();
         Ok(submission)
     }
 
     /// Takes note of what is complete.
-    pub fn collect(&self, objects: &Objects, now: Instant) {
+    pub fn refresh(&self) {
         if let Some(device) = self.device.upgrade() {
-            let host = Host { device: &device, objects };
-            let mut submissions = self.submissions.lock();
-            device.markers.give(&device.ash, submissions.collect(&host, now));
+            self.collect(&device, &mut self.submissions.lock());
         }
     }
 
@@ -179,8 +273,9 @@ impl Queue {
 
     /// Forgets its submissions; the queue is idle and its device is about to be destroyed.
     pub fn forget_submissions(&self, device: &Device) {
-        let mut submissions = self.submissions.lock();
-        device.markers.give(&device.ash, submissions.clear());
+        let left = self.submissions.lock().clear();
+        self.settle(device, left);
+        self.forget_stamps(device);
     }
 
     /// Calls `submit` with the host's handle, alone.
@@ -191,6 +286,17 @@ impl Queue {
     /// Calls `done` when everything submitted so far has completed, from the queue's waiter thread, in order; at once if the
     /// device is gone or lost.
     pub fn fence(&self, done: Done) {
+        if let Some(scheduled) = &self.scheduled {
+            let mut line = scheduled.line.lock();
+            if !line.is_empty() {
+                return line.push(Turn::Fence(done));
+            }
+        }
+        self.fence_now(done);
+    }
+
+    /// As [`Self::fence`], for what the driver has.
+    pub(super) fn fence_now(&self, done: Done) {
         let Some(device) = self.device.upgrade() else { return done() };
         let fence = match self.submit_fence(&device) {
             Ok(fence) => fence,
@@ -235,6 +341,7 @@ impl Queue {
 
     /// Answers the fences that are pending, in order, and ends the waiter.
     pub fn close(&self) {
+        self.close_line();
         if let Some(Waiter { fences, thread }) = self.waiter.lock().take() {
             drop(fences);
             if thread.join().is_err() {
@@ -269,9 +376,9 @@ fn wait_in_order(device: &Device, pending: &Receiver<Pending>) {
 }
 
 /// The driver, asked how submissions stand.
-struct Host<'a> {
-    device: &'a Device,
-    objects: &'a Objects,
+pub(super) struct Host<'a> {
+    pub device: &'a Device,
+    pub objects: &'a Objects,
 }
 
 impl Driver for &Device {
@@ -306,7 +413,7 @@ impl Driver for Host<'_> {
     }
 }
 
-fn device_gone() -> Fault {
+pub(super) fn device_gone() -> Fault {
     Fault::lost("the queue's device is gone")
 }
 
@@ -339,10 +446,10 @@ fn runnable<T>(call: &Call<'_>, whole: impl FnOnce() -> Result<T, Fault>) -> Res
 }
 
 /// What a submission names: marked before the driver is called, so that nothing of it is destroyed or reset meanwhile.
-struct Named {
+pub(super) struct Named {
     uses: Uses,
     command_buffers: Vec<venus::CommandBuffer>,
-    fence: Option<Arc<Fence>>,
+    pub fence: Option<Arc<Fence>>,
 }
 
 impl Named {
@@ -378,7 +485,7 @@ impl Named {
         Self::new(&l, command_buffers, fence)
     }
 
-    fn mark(&self, call: &Call<'_>, number: Number) -> Result<(), Fault> {
+    pub fn mark(&self, call: &Call<'_>, number: Number) -> Result<(), Fault> {
         if !self.uses.submit(number) {
             return Err(Fault::invalid("an object is submitted while it is destroyed"));
         }
@@ -386,7 +493,10 @@ impl Named {
     }
 }
 
-/// The groups of a submission, its batches in C form and what it names; `lost` makes the part of it that can run if not all can.
+/// The groups of a submission, its batches in C form and what it names.
+pub(super) type Prepared<T> = (Vec<Group>, *const T, Named);
+
+/// Prepares a submission; `lost` makes the part of it that can run if not all can.
 fn prepared<'a, B: Batch + Lower<Sys: 'a>, I: Iterator<Item = venus::CommandBuffer>>(
     call: &Call<'a>,
     batches: &[B],
@@ -394,7 +504,7 @@ fn prepared<'a, B: Batch + Lower<Sys: 'a>, I: Iterator<Item = venus::CommandBuff
     fence: venus::Fence,
     check: impl FnOnce(&Table) -> Result<(), Fault>,
     lost: impl FnOnce() -> Result<&'a mut [B::Sys], Fault>,
-) -> Result<(Vec<Group>, *const B::Sys, Named), Fault> {
+) -> Result<Prepared<B::Sys>, Fault> {
     let whole = || {
         command_buffers().try_for_each(|id| command_buffer::refuse_spoilt(call, id))?;
         let (groups, named) = {
@@ -423,19 +533,30 @@ pub fn queue_submit<'a>(
     let queue = call.queue(c.queue)?;
     let Some(device) = queue.device.upgrade() else { return Err(device_gone()) };
     let Some(function) = device.table.queue_submit else { return Err(Fault::missing("vkQueueSubmit")) };
+    let result = queue.pass_or_hold::<venus::QueueSubmit<'static>, _>(
+        call,
+        c,
+        &prepare_submit,
+        move |raw: vk::Queue, batches: &[sys::SubmitInfo], fence| {
+            // SAFETY: all handles are live, the batches and what they name as well, the queue is locked.
+            unsafe { function(raw.as_raw(), batches.len() as u32, batches.as_ptr(), fence) }
+        },
+    )?;
+    Ok(venus::QueueSubmitReply { result: submitted(result)? })
+}
+
+fn prepare_submit<'a>(
+    call: &Call<'a>,
+    queue: &Queue,
+    device: &Device,
+    c: &venus::QueueSubmit<'a>,
+) -> Result<Prepared<sys::SubmitInfo>, Fault> {
     let batches = c.p_submits.unwrap_or(&[]);
     let command_buffers = || batches.iter().flat_map(|batch| batch.p_command_buffers.unwrap_or(&[])).copied();
     let check =
         |objects: &Table| batches.iter().try_for_each(|batch| semaphores::check_submit(objects, batch));
-    let lost = || loss::submits(call, &device, &queue, batches);
-    let (groups, submits, named) = prepared(call, batches, command_buffers, c.fence, check, lost)?;
-    let (fence, mark) = (named.fence.as_deref(), |number| named.mark(call, number));
-    let result = queue.submit(call.renderer, &groups, fence, mark, |raw, batches, fence| {
-        let (first, count) = (submits.wrapping_add(batches.start), batches.len() as u32);
-        // SAFETY: all handles are live, `submits` has the batches of `groups` in the arena, the queue is locked.
-        unsafe { function(raw.as_raw(), count, first, fence) }
-    })?;
-    Ok(venus::QueueSubmitReply { result: submitted(result)? })
+    let lost = || loss::submits(call, device, queue, batches);
+    prepared(call, batches, command_buffers, c.fence, check, lost)
 }
 
 /// `vkQueueSubmit2`.
@@ -446,20 +567,31 @@ pub fn queue_submit2<'a>(
     let queue = call.queue(c.queue)?;
     let Some(device) = queue.device.upgrade() else { return Err(device_gone()) };
     let Some(function) = device.table.queue_submit2 else { return Err(Fault::missing("vkQueueSubmit2")) };
+    let result = queue.pass_or_hold::<venus::QueueSubmit2<'static>, _>(
+        call,
+        c,
+        &prepare_submit2,
+        move |raw: vk::Queue, batches: &[sys::SubmitInfo2], fence| {
+            // SAFETY: all handles are live, the batches and what they name as well, the queue is locked.
+            unsafe { function(raw.as_raw(), batches.len() as u32, batches.as_ptr(), fence) }
+        },
+    )?;
+    Ok(venus::QueueSubmit2Reply { result: submitted(result)? })
+}
+
+fn prepare_submit2<'a>(
+    call: &Call<'a>,
+    queue: &Queue,
+    device: &Device,
+    c: &venus::QueueSubmit2<'a>,
+) -> Result<Prepared<sys::SubmitInfo2>, Fault> {
     let batches = c.p_submits.unwrap_or(&[]);
     let command_buffers = || {
         let infos = batches.iter().flat_map(|batch| batch.p_command_buffer_infos.unwrap_or(&[]));
         infos.map(|info| info.command_buffer)
     };
-    let lost = || loss::submits2(call, &device, &queue, batches);
-    let (groups, submits, named) = prepared(call, batches, command_buffers, c.fence, |_| Ok(()), lost)?;
-    let (fence, mark) = (named.fence.as_deref(), |number| named.mark(call, number));
-    let result = queue.submit(call.renderer, &groups, fence, mark, |raw, batches, fence| {
-        let (first, count) = (submits.wrapping_add(batches.start), batches.len() as u32);
-        // SAFETY: all handles are live, `submits` has the batches of `groups` in the arena, the queue is locked.
-        unsafe { function(raw.as_raw(), count, first, fence) }
-    })?;
-    Ok(venus::QueueSubmit2Reply { result: submitted(result)? })
+    let lost = || loss::submits2(call, device, queue, batches);
+    prepared(call, batches, command_buffers, c.fence, |_| Ok(()), lost)
 }
 
 /// `vkQueueWaitIdle`. Mesa never sends it.

@@ -4,6 +4,7 @@ use super::call::Call;
 use super::cancel::Cancel;
 use super::device::Device;
 use super::error::{ContextLost, Fault};
+use super::gate::Gate;
 use super::generated;
 use super::instance::{API_VERSION, Instance, load_entry};
 use super::loss::LOST;
@@ -37,7 +38,7 @@ pub struct Renderer {
     /// Highest API version a guest sees.
     pub(super) api_version: u32,
     /// What the guest created.
-    pub(super) objects: Objects,
+    pub(super) objects: Arc<Objects>,
     /// Bounds on what the guest may make.
     pub(super) limits: ContextLimits,
     /// What it may allocate.
@@ -50,6 +51,8 @@ pub struct Renderer {
     pub(super) resources: Arc<dyn ResourceTable>,
     /// Wakes who watches submissions.
     pub(super) pulse: Pulse,
+    /// What submissions pass, if they are scheduled.
+    pub(super) gate: Option<Arc<Gate>>,
     /// A `VkResult` that the guest did not wait for and has not heard of; 0 if there is none.
     unheard: AtomicI32,
     /// A device is lost as the guest sees it.
@@ -97,13 +100,14 @@ impl Renderer {
             cache_key,
             shader_limits: limits.shaders,
             api_version,
-            objects: Objects::new(&limits),
+            objects: Arc::new(Objects::new(&limits)),
             retired: Retired::new(limits.retired),
             limits,
             allowance,
             resources,
             results: None,
             pulse: Pulse::default(),
+            gate: None,
             unheard: AtomicI32::new(0),
             lost: AtomicBool::new(false),
             host_fences: AtomicBool::new(false),
@@ -121,6 +125,12 @@ impl Renderer {
     #[must_use]
     pub fn beating(self, pulse: Pulse) -> Self {
         Self { pulse, ..self }
+    }
+
+    /// Lets submissions pass `gate`.
+    #[must_use]
+    pub fn gated(self, gate: Option<Arc<Gate>>) -> Self {
+        Self { gate, ..self }
     }
 
     /// Executes one command that is not a transport command. `bytes` is its encoding, `reply` where its reply goes if it wants
@@ -241,7 +251,10 @@ impl Renderer {
     pub fn look(&self, restart: bool) -> Look {
         let queues: Vec<_> = self.timelines.lock().iter().filter_map(Weak::upgrade).collect();
         let now = Instant::now();
-        queues.iter().for_each(|queue| queue.collect(&self.objects, now));
+        queues.iter().for_each(|queue| queue.refresh());
+        if let Some(gate) = &self.gate {
+            gate.tell_processor_time();
+        }
         let looks = queues.iter().map(|queue| queue.look(&self.objects, now, restart));
         looks.fold(Look::default(), Look::and)
     }

@@ -4,12 +4,15 @@
 //! later (Vulkan 7.4.1, wait-before-signal). So its time begins when what it waits for is there and what was submitted to its queue
 //! before is complete. A wait for an event inside of a command buffer keeps the queue, and counts.
 //!
+//! While a scheduler holds a submission back, the driver has not *taken* it: nothing counts, and nothing of it is complete.
+//!
 //! Knows no driver: what a fence or semaphore says is asked through [`Driver`].
 
+use parking_lot::Mutex;
 use protocol::venus::generated::Semaphore;
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Longest time that counts between two looks. Who looks later than that was stopped, or had no processor: then nobody knows what
@@ -28,14 +31,49 @@ pub struct Submission {
     pub marker: u64,
     /// What it waits for before it runs.
     waits: Vec<Wait>,
-    /// The driver has taken it. Before, nobody else may name its marker (Vulkan 3.6, of vkQueueSubmit's fence).
-    taken: AtomicBool,
-    complete: Completion,
+    progress: Progress,
+    /// It waits at the gate.
+    held: AtomicBool,
+    /// Somebody waits for its marker and frees it then.
+    watched: AtomicBool,
+    /// When it was dispatched, if there is a scheduler.
+    dispatched: OnceLock<Dispatched>,
 }
 
-/// Whether a submission is complete. Outlives it, as semaphores remember who signals them.
+/// When and how a scheduled submission was dispatched.
+#[derive(Clone, Copy, Debug)]
+pub struct Dispatched {
+    /// Nanoseconds of the monotonic clock.
+    pub at: u64,
+    /// Where its time stamps are.
+    pub stamp: Option<u32>,
+    /// The gate has counted it.
+    pub counts: bool,
+}
+
+/// How far a submission has come. Outlives it, as semaphores remember who signals them.
 #[derive(Clone, Debug, Default)]
-pub struct Completion(Arc<AtomicBool>);
+pub struct Progress(Arc<AtomicU8>);
+
+/// The driver has it. Before, nobody else may name its marker (Vulkan 3.6, of vkQueueSubmit's fence).
+const TAKEN: u8 = 1;
+const COMPLETE: u8 = 2;
+
+impl Progress {
+    /// The driver has it, or had.
+    pub fn is_taken(&self) -> bool {
+        self.0.load(Ordering::Acquire) >= TAKEN
+    }
+
+    /// The device is through with it, or will never have it.
+    pub fn is_complete(&self) -> bool {
+        self.0.load(Ordering::Acquire) == COMPLETE
+    }
+
+    fn reach(&self, step: u8) {
+        self.0.fetch_max(step, Ordering::AcqRel);
+    }
+}
 
 /// What a submission waits for.
 #[derive(Debug)]
@@ -48,18 +86,23 @@ pub enum Wait {
         raw: u64,
         /// The value.
         value: u64,
+        /// Who signals it.
+        signal: Arc<Mutex<Signal>>,
     },
     /// The submission that signals a binary semaphore.
-    Signalled(Completion),
+    Signalled(Progress),
 }
 
 /// How a semaphore is signalled.
 #[derive(Debug)]
 pub enum Signal {
     /// To values, by queues and by the host.
-    Timeline,
+    Timeline {
+        /// The highest that what the driver has taken will signal.
+        promised: u64,
+    },
     /// By this submission, the last that was to.
-    Binary(Option<Completion>),
+    Binary(Option<Progress>),
 }
 
 /// What the driver says.
@@ -99,25 +142,64 @@ impl Look {
 impl Submission {
     /// One that is about to be submitted.
     pub fn new(number: Number, marker: u64, waits: Vec<Wait>) -> Arc<Self> {
-        let (taken, complete) = (AtomicBool::new(false), Completion::default());
-        Arc::new(Self { number, marker, waits, taken, complete })
+        let (progress, held, watched, dispatched) = Default::default();
+        Arc::new(Self { number, marker, waits, progress, held, watched, dispatched })
     }
 
     /// The driver has taken it, and will signal its marker.
     pub fn taken(&self) {
-        self.taken.store(true, Ordering::Release);
+        self.progress.reach(TAKEN);
     }
 
-    /// To be asked later whether it is complete.
-    pub fn completion(&self) -> Completion {
-        self.complete.clone()
+    /// To be asked later.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// It waits at the gate until it is dispatched.
+    pub fn hold(&self) {
+        self.held.store(true, Ordering::Release);
+    }
+
+    /// It is about to be dispatched as the scheduler allows.
+    pub fn set_dispatched(&self, dispatched: Dispatched) {
+        self.held.store(false, Ordering::Release);
+        // Nothing is dispatched twice.
+        let _ = self.dispatched.set(dispatched);
+    }
+
+    /// How it was dispatched, if a scheduler had to allow it.
+    pub fn dispatched(&self) -> Option<Dispatched> {
+        self.dispatched.get().copied()
+    }
+
+    /// Its marker is freed by who waits for it.
+    pub fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Acquire)
     }
 
     fn can_run(&self, driver: &impl Driver) -> bool {
         self.waits.iter().all(|wait| match wait {
-            Wait::Timeline { semaphore, raw, value } => driver.has_reached(*semaphore, *raw, *value),
-            Wait::Signalled(by) => by.0.load(Ordering::Acquire),
+            Wait::Timeline { semaphore, raw, value, .. } => driver.has_reached(*semaphore, *raw, *value),
+            Wait::Signalled(by) => by.is_complete(),
         })
+    }
+
+    /// Whether what it waits for is there, or will be without anybody's help once the driver has it.
+    pub fn is_ready(&self, driver: &impl Driver) -> bool {
+        self.waits.iter().all(|wait| match wait {
+            Wait::Timeline { semaphore, raw, value, signal } => {
+                signal.lock().promises(*value) || driver.has_reached(*semaphore, *raw, *value)
+            }
+            Wait::Signalled(by) => by.is_taken(),
+        })
+    }
+}
+
+impl Signal {
+    /// Whether what the driver has taken signals a value.
+    pub fn promises(&self, value: u64) -> bool {
+        matches!(self, Self::Timeline { promised } if *promised >= value)
     }
 }
 
@@ -137,7 +219,7 @@ impl Submissions {
 
     /// The driver has refused it.
     pub fn withdraw(&mut self, submission: &Arc<Submission>) {
-        submission.complete.0.store(true, Ordering::Release);
+        submission.progress.reach(COMPLETE);
         self.pending.retain(|other| !Arc::ptr_eq(other, submission));
     }
 
@@ -151,26 +233,29 @@ impl Submissions {
         self.pending.len()
     }
 
-    /// Takes out what is complete; hands out the markers, which are free now.
-    pub fn collect(&mut self, driver: &impl Driver, now: Instant) -> Vec<u64> {
-        let mut free = Vec::new();
-        let is_complete = |first: &&Arc<Submission>| {
-            first.taken.load(Ordering::Acquire) && driver.is_signalled(first.marker)
-        };
-        while let Some(first) = self.pending.front().filter(is_complete) {
-            first.complete.0.store(true, Ordering::Release);
-            free.push(first.marker);
-            self.pending.pop_front();
+    /// Takes out what is complete, to be settled: the markers that nobody watches are free.
+    pub fn collect(&mut self, driver: &impl Driver, now: Instant) -> Vec<Arc<Submission>> {
+        let mut complete = Vec::new();
+        let is_complete =
+            |first: &Arc<Submission>| first.progress.is_taken() && driver.is_signalled(first.marker);
+        while self.pending.front().is_some_and(is_complete) {
+            complete.extend(self.pending.pop_front().inspect(|first| first.progress.reach(COMPLETE)));
             (self.ran, self.counted) = (Duration::ZERO, now);
         }
-        free
+        complete
+    }
+
+    /// The first, if the driver has it and nobody watches it yet: the caller does from now on.
+    pub fn watch_first(&self) -> Option<Arc<Submission>> {
+        let first = self.pending.front().filter(|first| first.progress.is_taken())?;
+        (!first.watched.swap(true, Ordering::AcqRel)).then(|| Arc::clone(first))
     }
 
     /// Looks how long the first has run. To be called after [`Self::collect`] for all queues, as they wait for each other.
     pub fn look(&mut self, driver: &impl Driver, now: Instant) -> Look {
         let Some(first) = self.pending.front() else { return Look::default() };
         let since = now.saturating_duration_since(std::mem::replace(&mut self.counted, now));
-        if !first.can_run(driver) {
+        if first.held.load(Ordering::Acquire) || !first.can_run(driver) {
             return Look { pending: true, running: None };
         }
         self.ran += since.min(GAP_MAX);
@@ -182,9 +267,9 @@ impl Submissions {
         self.ran = Duration::ZERO;
     }
 
-    /// Forgets everything, on a queue that is idle; hands out the markers.
-    pub fn clear(&mut self) -> Vec<u64> {
-        self.pending.drain(..).map(|submission| submission.marker).collect()
+    /// Forgets everything, on a queue that is idle; hands it out to be settled.
+    pub fn clear(&mut self) -> Vec<Arc<Submission>> {
+        self.pending.drain(..).collect()
     }
 }
 

@@ -48,7 +48,8 @@ fn ran(time: Duration) -> Look {
 }
 
 fn timeline(value: u64) -> Wait {
-    Wait::Timeline { semaphore: Semaphore(1), raw: 7, value }
+    let signal = Arc::new(Mutex::new(Signal::Timeline { promised: 0 }));
+    Wait::Timeline { semaphore: Semaphore(1), raw: 7, value, signal }
 }
 
 const BLOCKED: Look = Look { pending: true, running: None };
@@ -107,7 +108,7 @@ fn what_waits_for_another_queue_leaves_the_blame_there() {
     let blocker = Submission::new(0, 1, vec![timeline(1)]);
     first.begin(Arc::clone(&blocker), now);
     blocker.taken();
-    submit(&mut second, 2, vec![Wait::Signalled(blocker.completion())], now);
+    submit(&mut second, 2, vec![Wait::Signalled(blocker.progress().clone())], now);
     assert_eq!(watch(&mut [&mut first, &mut second], &driver, &mut now, 60 * SECOND), BLOCKED);
     driver.values.insert(7, 1);
     watch(&mut [&mut first, &mut second], &driver, &mut now, SECOND);
@@ -125,7 +126,7 @@ fn a_signal_that_the_driver_refused_blocks_nobody() {
     let (mut first, mut second) = (Submissions::new(now), Submissions::new(now));
     let refused = Submission::new(0, 1, vec![]);
     first.begin(Arc::clone(&refused), now);
-    submit(&mut second, 2, vec![Wait::Signalled(refused.completion())], now);
+    submit(&mut second, 2, vec![Wait::Signalled(refused.progress().clone())], now);
     first.withdraw(&refused);
     assert_eq!(watch(&mut [&mut first, &mut second], &driver, &mut now, SECOND), ran(SECOND));
 }

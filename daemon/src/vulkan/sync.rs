@@ -18,8 +18,12 @@ use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Time between two looks at fences of which some wait at the gate.
+const HELD_LOOK: Duration = Duration::from_micros(500);
 
 /// Calls `wait` with slices of `timeout` nanoseconds until it is done, the time is over or the wait is cancelled.
 fn in_slices(timeout: u64, cancel: &Cancel, mut wait: impl FnMut(u64) -> i32) -> Result<i32, Fault> {
@@ -46,13 +50,37 @@ pub fn wait_for_fences<'a>(
     c: &venus::WaitForFences<'a>,
 ) -> Result<venus::WaitForFencesReply, Fault> {
     let device = call.device(c.device)?;
-    let fences = call.lowering().handles(c.p_fences)?;
-    let Some(function) = device.table.wait_for_fences else { return Err(Fault::missing("vkWaitForFences")) };
-    let result = in_slices(c.timeout, call.cancel, |slice| {
-        // SAFETY: the device is live, `fences` has `fence_count` live handles in the arena.
-        unsafe { function(device.raw(), c.fence_count, fences, c.wait_all, slice) }
-    })?;
+    let fences =
+        c.p_fences.unwrap_or(&[]).iter().map(|id| fence(call, *id)).collect::<Result<Vec<_>, _>>()?;
+    let all = c.wait_all != 0;
+    let result = in_slices(c.timeout, call.cancel, |slice| wait_slice(&device, &fences, all, slice))?;
     Ok(venus::WaitForFencesReply { result: venus::VkResult(result) })
+}
+
+/// Waits for one slice, for fences that the driver knows of: what signals the others waits at the gate.
+fn wait_slice(device: &Device, fences: &[Arc<Fence>], all: bool, slice: u64) -> i32 {
+    let held = fences.iter().find(|fence| fence.is_held());
+    if let Some(held) = held.filter(|_| all) {
+        held.wait_released(Duration::from_nanos(slice));
+        return vk::Result::TIMEOUT.as_raw();
+    }
+    let known: Vec<_> = fences.iter().filter(|fence| !fence.is_held()).map(|fence| fence.raw).collect();
+    let slice = match held {
+        // It may be signalled before the others.
+        Some(held) => {
+            held.wait_released(Duration::from_nanos(slice).min(HELD_LOOK));
+            0
+        }
+        None => slice,
+    };
+    if known.is_empty() {
+        return vk::Result::TIMEOUT.as_raw();
+    }
+    // SAFETY: the device is live, and so are the fences.
+    match unsafe { device.ash.wait_for_fences(&known, all, slice) } {
+        Ok(()) => 0,
+        Err(error) => error.as_raw(),
+    }
 }
 
 /// `vkWaitSemaphores`.
@@ -102,7 +130,7 @@ pub fn create_semaphore<'a>(
     let mut raw = 0u64;
     // SAFETY: the device is live, `lowered` and its chain live in the arena.
     let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
-    let signal = if is_timeline { Signal::Timeline } else { Signal::Binary(None) };
+    let signal = if is_timeline { Signal::Timeline { promised: 0 } } else { Signal::Binary(None) };
     call.bind(c.p_semaphore, raw, &device, result, State::Semaphore(Arc::new(Mutex::new(signal))))?;
     Ok(venus::CreateSemaphoreReply { result: venus::VkResult(result), p_semaphore: c.p_semaphore })
 }
@@ -168,13 +196,8 @@ pub fn reset_fence_resource_mesa(
 ) -> Result<venus::ResetFenceResourceMESAReply, Fault> {
     let device = call.device(c.device)?;
     let fence = fence(call, c.fence)?;
-    in_slices(u64::MAX, call.cancel, |slice| {
-        // SAFETY: device and fence are live.
-        match unsafe { device.ash.wait_for_fences(&[fence.raw], true, slice) } {
-            Ok(()) => 0,
-            Err(error) => error.as_raw(),
-        }
-    })?;
+    let fences = [Arc::clone(&fence)];
+    in_slices(u64::MAX, call.cancel, |slice| wait_slice(&device, &fences, true, slice))?;
     fence.reset(&device, call.cancel, || reset(&device, fence.raw))?;
     Ok(venus::ResetFenceResourceMESAReply {})
 }
@@ -186,9 +209,13 @@ pub fn wait_semaphore_resource_mesa(
 ) -> Result<venus::WaitSemaphoreResourceMESAReply, Fault> {
     let device = call.device(c.device)?;
     let semaphores = [vk::Semaphore::from_raw(call.lowering().handle(c.semaphore)?)];
-    let stages = [vk::PipelineStageFlags::ALL_COMMANDS];
-    let batch = vk::SubmitInfo::default().wait_semaphores(&semaphores).wait_dst_stage_mask(&stages);
-    submit_empty(call, &device, Single::Wait(c.semaphore), &batch)?;
+    let submit = move |device: &ash::Device, queue, fence| {
+        let stages = [vk::PipelineStageFlags::ALL_COMMANDS];
+        let batch = vk::SubmitInfo::default().wait_semaphores(&semaphores).wait_dst_stage_mask(&stages);
+        // SAFETY: device, queue, fence and semaphore are live; the queue is locked.
+        unsafe { device.queue_submit(queue, &[batch], fence) }
+    };
+    submit_empty(call, &device, Single::Wait(c.semaphore), submit)?;
     Ok(venus::WaitSemaphoreResourceMESAReply {})
 }
 
@@ -205,8 +232,12 @@ pub fn import_semaphore_resource_mesa<'a>(
         return Err(Fault::lost("a semaphore payload from a resource"));
     }
     let semaphores = [vk::Semaphore::from_raw(call.lowering().handle(info.semaphore)?)];
-    let batch = vk::SubmitInfo::default().signal_semaphores(&semaphores);
-    submit_empty(call, &device, Single::Signal(info.semaphore), &batch)?;
+    let submit = move |device: &ash::Device, queue, fence| {
+        let batch = vk::SubmitInfo::default().signal_semaphores(&semaphores);
+        // SAFETY: device, queue, fence and semaphore are live; the queue is locked.
+        unsafe { device.queue_submit(queue, &[batch], fence) }
+    };
+    submit_empty(call, &device, Single::Signal(info.semaphore), submit)?;
     Ok(venus::ImportSemaphoreResourceMESAReply {})
 }
 
@@ -215,22 +246,19 @@ fn submit_empty(
     call: &Call<'_>,
     device: &Arc<Device>,
     used: Single,
-    batch: &vk::SubmitInfo<'_>,
+    submit: impl Fn(&ash::Device, vk::Queue, vk::Fence) -> Result<(), vk::Result> + Send + 'static,
 ) -> Result<(), Fault> {
     let queue = device.queues.lock().first().cloned();
     let Some(queue) = queue else { return Err(Fault::lost("a device without queues")) };
     let groups = groups(&call.renderer.objects.read(), &[used])?;
-    let result = queue.submit(
-        call.renderer,
-        &groups,
-        None,
-        |_| Ok(()),
-        |raw, _, fence| {
-            let (batch, fence) = (std::slice::from_ref(batch), vk::Fence::from_raw(fence));
-            // SAFETY: device, queue, fence and the batch's semaphores are live; the queue is locked.
-            let submitted = unsafe { device.ash.queue_submit(raw, batch, fence) };
-            submitted.map_or_else(vk::Result::as_raw, |()| 0)
-        },
-    )?;
+    // Weak, as the device owns what waits in the lines of its queues.
+    let device = Arc::downgrade(device);
+    let submit = move |queue, _: &Range<usize>, fence, _| match device.upgrade() {
+        Some(device) => {
+            submit(&device.ash, queue, vk::Fence::from_raw(fence)).map_or_else(vk::Result::as_raw, |()| 0)
+        }
+        None => vk::Result::ERROR_DEVICE_LOST.as_raw(),
+    };
+    let result = queue.submit_unscheduled(call, groups, Box::new(submit))?;
     if result < 0 { Err(Fault::Failed(result)) } else { Ok(()) }
 }

@@ -4,15 +4,17 @@
 //! rings meanwhile, so that the guest's driver sees that somebody is there; only who needs the backend waits for it.
 
 use super::backend::Backend;
-use crate::vulkan::{Cancel, ContextLost, Exported, Look, Pulse};
+use crate::vulkan::{Cancel, ContextLost, Exported, Gate, Look, Pulse};
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// How a backend is made.
 pub struct Making<B> {
     /// What it beats.
     pub pulse: Pulse,
+    /// What its submissions pass, if they are scheduled.
+    pub gate: Option<Arc<Gate>>,
     /// Makes it; may take as long as the driver likes.
     pub make: Box<dyn FnOnce() -> Result<B, ContextLost> + Send>,
 }

@@ -9,8 +9,8 @@ use super::resources::{Arriving, Resources};
 use super::stream::{Executor, Place};
 use super::watchdog::{self, Watchdog};
 use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
-use crate::shm::StatusPage;
-use crate::vulkan::{ContextLost, Exported, MemoryFile, Pulse, Renderer, ResourceMemory};
+use crate::shm::{Doorbell, GateSide, StatusPage};
+use crate::vulkan::{ContextLost, Exported, Gate, MemoryFile, Pulse, Renderer, ResourceMemory};
 use protocol::ids::{BlobId, ResourceId, RingIdx};
 use std::fs::File;
 use std::io;
@@ -32,19 +32,38 @@ pub fn run(channel: Channel) -> ExitCode {
         Ok(page) => page,
         Err(error) => return failed(&format!("no status page: {error}")),
     };
+    let gate = match gate(&channel, &setup) {
+        Ok(gate) => gate,
+        Err(reason) => return failed(&format!("no way to ask for grants: {reason}")),
+    };
     let channel = Arc::new(channel);
     let resources = Arc::<Resources>::default();
     let allowances = Allowances::new(Arc::clone(&channel));
     let (table, allowance) = (Arc::clone(&resources) as _, Arc::clone(&allowances) as _);
     let (gpu, limits, cache_key) = (setup.gpu, setup.limits, setup.cache_key);
     let (pulse, results) = (Pulse::default(), Arc::clone(page.results()));
-    let beaten = pulse.clone();
+    let (beaten, passed) = (pulse.clone(), gate.clone());
     let make = move || {
         let renderer = Renderer::new(gpu, limits, cache_key, table, allowance)?;
-        Ok(renderer.telling(results).beating(beaten))
+        Ok(renderer.telling(results).beating(beaten).gated(passed))
     };
     let end = End { begins: start_end_watchdog, kill: watchdog::kill };
-    serve(&setup, page, channel, resources, allowances, Making { pulse, make: Box::new(make) }, end)
+    serve(&setup, page, channel, resources, allowances, Making { pulse, gate, make: Box::new(make) }, end)
+}
+
+/// What submissions wait at, if they are scheduled.
+fn gate(channel: &Channel, setup: &WorkerSetup) -> Result<Option<Arc<Gate>>, String> {
+    if !setup.scheduled {
+        return Ok(None);
+    }
+    let file = |wanted: &ToWorker| match channel.receive::<ToWorker>() {
+        Ok((message, Some(file))) if message == *wanted => Ok(file),
+        Ok(_) => Err("the wrong message".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    let page = GateSide::open(file(&ToWorker::Grants)?).map_err(|error| error.to_string())?;
+    let doorbell = Doorbell::of(file(&ToWorker::Doorbell)?);
+    Ok(Some(Gate::new(page, doorbell)))
 }
 
 fn failed(reason: &str) -> ExitCode {
@@ -99,7 +118,7 @@ pub(super) fn serve<B: Backend>(
     making: Making<B>,
     end: End,
 ) -> ExitCode {
-    let Making { pulse, make } = making;
+    let Making { pulse, gate, make } = making;
     let context = Arc::new(Context::new(setup, Arc::clone(&channel), resources, Awaited::new(pulse)));
     let closed = Arc::clone(&context);
     let arriving = Arc::clone(&context);
@@ -113,6 +132,10 @@ pub(super) fn serve<B: Backend>(
         Ok(watchdog) => watchdog,
         Err(error) => return failed(&format!("no thread to watch submissions: {error}")),
     };
+    let lost = Arc::clone(&context);
+    if let Some(Err(error)) = gate.as_ref().map(|gate| gate.start(Box::new(move |why| lost.lose(why)))) {
+        return failed(&format!("no thread to dispatch submissions: {error}"));
+    }
     if let Err(error) = start_making(&context, make) {
         return failed(&format!("no thread for the driver: {error}"));
     }
@@ -128,6 +151,9 @@ pub(super) fn serve<B: Backend>(
         (end.kill)();
     }
     worker.context.join();
+    if let Some(gate) = gate {
+        gate.end();
+    }
     worker.context.backend.destroy_objects();
     drop(watchdog);
     log::debug!(ctx_id = setup.ctx_id.0; "worker ends");
@@ -144,6 +170,9 @@ impl<B: Backend> Worker<B> {
         let Letter { message, fd, number } = letter;
         match message {
             ToWorker::Setup(_) => self.context.lose(&ContextLost::new("a second set-up")),
+            ToWorker::Grants | ToWorker::Doorbell => {
+                self.context.lose(&ContextLost::new("grants without a scheduler"));
+            }
             // Handled on arrival.
             ToWorker::AttachResource { .. }
             | ToWorker::MemoryGranted { .. }

@@ -121,6 +121,7 @@ impl Peer {
             },
             limits: ContextLimits { rings: 4, command_bytes: 1 << 20, ..ContextLimits::default() },
             cache_key: CacheKey([0; 32]),
+            scheduled: false,
         };
         let (status, file) = StatusPage::create().unwrap();
         status.set_limit(LIMIT);
@@ -132,6 +133,7 @@ impl Peer {
             let ours = Arc::new(ours);
             let making = Making {
                 pulse: backend.pulse.clone(),
+                gate: None,
                 make: Box::new(move || {
                     driver.recv().unwrap_or(Err(ContextLost::new("no driver"))).map(|()| backend)
                 }),

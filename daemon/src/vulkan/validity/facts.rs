@@ -130,7 +130,7 @@ impl Table {
     pub fn is_timeline(&self, id: venus::Semaphore) -> Result<bool, Fault> {
         demand(id.0 != 0, "a semaphore is missing")?;
         match &self.get(id)?.state {
-            State::Semaphore(signal) => Ok(matches!(*signal.lock(), Signal::Timeline)),
+            State::Semaphore(signal) => Ok(matches!(*signal.lock(), Signal::Timeline { .. })),
             _ => Err(inconsistent()),
         }
     }

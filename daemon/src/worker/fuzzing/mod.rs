@@ -35,6 +35,7 @@ fn setup() -> WorkerSetup {
         gpu: null::gpu(),
         limits: ContextLimits { rings: 3, ..null::LIMITS },
         cache_key: null::CACHE_KEY,
+        scheduled: false,
     }
 }
 

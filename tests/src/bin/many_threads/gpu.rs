@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use ash::vk;
 
-use crate::shader;
+use tests::looping_shader as shader;
 
 /// One logical device with every queue that can compute.
 pub struct Gpu {

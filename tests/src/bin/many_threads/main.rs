@@ -6,7 +6,7 @@
 //! device below.
 
 mod gpu;
-mod shader;
+use tests::looping_shader as shader;
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Barrier};

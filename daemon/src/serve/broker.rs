@@ -1,0 +1,73 @@
+//! The broker, if this device process has one: it starts us beside others and schedules the GPU for all.
+//!
+//! The broker is trusted. What it is told of a context is for operators and the scheduler; the grants themselves go between the broker and
+//! the worker, in a page that both are given here.
+
+use crate::ipc::{Channel, FromBroker, ReceiveError, SendError, ToBroker, ToWorker};
+use crate::shm::grant_page;
+use protocol::ids::ContextId;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Our end.
+#[derive(Debug)]
+pub struct Broker {
+    channel: Channel,
+    /// What workers ring.
+    doorbell: OwnedFd,
+}
+
+/// What a worker is sent behind its set-up.
+pub type Gate = [(ToWorker, OwnedFd); 2];
+
+impl Broker {
+    /// Takes over the inherited channel and waits for the broker's first message.
+    ///
+    /// # Errors
+    ///
+    /// It is no channel, or the first message is another.
+    pub fn connect(socket: OwnedFd) -> io::Result<Self> {
+        let channel = Channel::from_socket(socket);
+        match channel.receive().map_err(io::Error::other)? {
+            (FromBroker::Doorbell, Some(doorbell)) => Ok(Self { channel, doorbell }),
+            _ => Err(io::Error::other("the broker does not know how to begin")),
+        }
+    }
+
+    /// Says something. A broker that does not read holds us up, which it is trusted not to do.
+    pub fn tell(&self, message: &ToBroker, fd: Option<BorrowedFd<'_>>) {
+        match self.channel.send(message, fd) {
+            Ok(()) => {}
+            // Seen by who reads the channel.
+            Err(SendError::Io(_)) => log::debug!("the broker is gone"),
+            Err(error) => log::warn!(error:%; "the broker cannot be told"),
+        }
+    }
+
+    /// A context begins: the broker gets one end of its grants, its worker what is answered.
+    ///
+    /// # Errors
+    ///
+    /// No memory or no descriptor is left.
+    pub fn begins(&self, ctx_id: ContextId, debug_name: String) -> io::Result<Gate> {
+        let page = grant_page()?;
+        let doorbell = self.doorbell.try_clone()?;
+        self.tell(&ToBroker::ContextBegins { ctx_id, debug_name }, Some(page.as_fd()));
+        Ok([(ToWorker::Grants, page), (ToWorker::Doorbell, doorbell)])
+    }
+
+    /// What it says next, if it does.
+    ///
+    /// # Errors
+    ///
+    /// It is gone.
+    pub fn hear(&self) -> Result<Option<FromBroker>, ReceiveError> {
+        Ok(self.channel.try_receive()?.map(|(message, _)| message))
+    }
+}
+
+impl AsFd for Broker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}

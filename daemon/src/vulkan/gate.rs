@@ -1,0 +1,261 @@
+//! The gate that scheduled submissions of a context pass: how many may, and what the scheduler is told.
+//!
+//! While the context has a lease and not much in the driver, a submission passes at once, on the thread that decoded it. Otherwise it
+//! waits in the line of its queue ([`super::line`]), decoding goes on, and the gate's thread dispatches it when it is granted. Only
+//! what is ready passes: a submission that waits for what nobody has submitted yet would keep others from the GPU.
+//!
+//! Lock order: lines and submissions of queues before the counts of the gate.
+
+use super::error::ContextLost;
+use super::line::Step;
+use super::queue::Queue;
+use crate::shm::{Counters, Doorbell, GateSide, Work};
+use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Estimated work that a leased context may have in the driver, in nanoseconds: for so long a newcomer waits for it.
+const LEASED_WORK: u64 = 4_000_000;
+/// Submissions that it may have there however long they are: one runs, one is staged.
+const LEASED_MIN: u32 = 2;
+/// What a submission is taken to last before one has, in nanoseconds.
+const FIRST_ESTIMATE: u64 = 200_000;
+/// Work of a leased context is told at this age, in nanoseconds.
+const TELL_AFTER: u64 = 10_000_000;
+/// Time between two looks at a submission that is not ready, since semaphores do not tell when they are signalled.
+const UNREADY_LOOK: Duration = Duration::from_micros(500);
+
+/// Called when the context cannot go on.
+pub type Failed = Box<dyn Fn(&ContextLost) + Send + Sync>;
+
+/// The gate of one context.
+pub struct Gate {
+    page: GateSide,
+    doorbell: Doorbell,
+    queues: Mutex<Vec<Weak<Queue>>>,
+    counts: Mutex<Counts>,
+    /// Something waits in a line.
+    waiting: AtomicBool,
+    ended: AtomicBool,
+    failed: OnceLock<Failed>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").field("counts", &self.counts).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Counts {
+    counters: Counters,
+    /// What a submission lasts, on average, in nanoseconds.
+    estimate: u64,
+    /// What the scheduler was not told of yet.
+    untold: Option<Work>,
+}
+
+impl Gate {
+    /// A gate that the scheduler looks after, by `page` and `doorbell`.
+    pub fn new(page: GateSide, doorbell: Doorbell) -> Arc<Self> {
+        let counts = Counts { counters: Counters::default(), estimate: FIRST_ESTIMATE, untold: None };
+        Arc::new(Self {
+            page,
+            doorbell,
+            queues: Mutex::default(),
+            counts: Mutex::new(counts),
+            waiting: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            failed: OnceLock::new(),
+            thread: Mutex::default(),
+        })
+    }
+
+    /// Starts the thread that dispatches what waits; `failed` is called if it finds that the context is lost.
+    ///
+    /// # Errors
+    ///
+    /// There are too many threads.
+    pub fn start(self: &Arc<Self>, failed: Failed) -> io::Result<()> {
+        let _ = self.failed.set(failed);
+        let gate = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("gate".into()).spawn(move || gate.run())?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// Ends the thread. Nothing is dispatched any more.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.page.poke();
+        if let Some(thread) = self.thread.lock().take() {
+            // A panic has been reported by the panic hook; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+
+    /// A queue whose submissions pass here.
+    pub fn add(&self, queue: &Arc<Queue>) {
+        let mut queues = self.queues.lock();
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(queue));
+    }
+
+    /// Whether submissions may pass at once, as things stand.
+    pub fn is_open(&self) -> bool {
+        self.page.is_leased()
+    }
+
+    /// Whether somebody has to know at once when a submission completes: the scheduler, or who waits for room in the driver.
+    pub fn wants_completions(&self) -> bool {
+        !self.page.is_leased() || self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// Lets `count` submissions pass, if they may.
+    pub fn pass(&self, count: u32) -> bool {
+        let mut counts = self.counts.lock();
+        let counters = &counts.counters;
+        let may = if self.page.is_leased() {
+            let in_driver = counters.dispatched.wrapping_sub(counters.completed);
+            in_driver < LEASED_MIN || u64::from(in_driver).saturating_mul(counts.estimate) < LEASED_WORK
+        } else {
+            // Grants and dispatches wrap; there are never half as many between them.
+            self.page.granted().wrapping_sub(counters.dispatched).wrapping_sub(count) <= u32::MAX / 2
+        };
+        if may {
+            counts.counters.dispatched = counts.counters.dispatched.wrapping_add(count);
+            counts.counters.ready = counts.counters.ready.saturating_sub(count);
+            self.page.tell(counts.counters);
+        }
+        may
+    }
+
+    /// One that passed was not dispatched after all, or has completed: what the GPU did for it, if anything.
+    pub fn completed(&self, work: &Work) {
+        let mut counts = self.counts.lock();
+        counts.counters.completed = counts.counters.completed.wrapping_add(work.count);
+        if work.count > 0 {
+            counts.estimate = (counts.estimate * 3 + work.busy / u64::from(work.count)) / 4;
+        }
+        counts.note(work);
+        let leased = self.page.is_leased();
+        if !leased || counts.is_due() {
+            counts.tell(&self.page);
+        }
+        self.page.tell(counts.counters);
+        drop(counts);
+        if !leased {
+            self.doorbell.ring();
+        } else if self.waiting.load(Ordering::SeqCst) {
+            self.page.poke();
+        }
+    }
+
+    /// What the GPU did for the context beside its submissions, such as clearing its memory.
+    pub fn worked(&self, begin: u64, end: u64) {
+        let mut counts = self.counts.lock();
+        counts.note(&Work { begin, end, busy: end.saturating_sub(begin), count: 0, copy: true });
+    }
+
+    /// Something waits in a line that was not there before.
+    pub fn arrived(&self) {
+        let unready = self.announce();
+        if unready || self.page.is_leased() {
+            // Its thread has to look: again and again, or whether there is room in the driver.
+            self.page.poke();
+        }
+    }
+
+    /// Tells how much this process has computed.
+    pub fn tell_processor_time(&self) {
+        let used = clock_gettime(ClockId::ProcessCPUTime);
+        self.page.tell_cpu(Duration::try_from(used).unwrap_or_default());
+    }
+
+    /// The context is lost.
+    pub fn fail(&self, lost: &ContextLost) {
+        if let Some(failed) = self.failed.get() {
+            failed(lost);
+        }
+    }
+
+    fn live_queues(&self) -> Vec<Arc<Queue>> {
+        self.queues.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Tells how many wait that are ready; whether some are not.
+    fn announce(&self) -> bool {
+        let standing = self.live_queues().iter().map(|queue| queue.standing()).collect::<Vec<_>>();
+        let ready = standing.iter().map(|standing| standing.ready).sum();
+        let mut counts = self.counts.lock();
+        let news = std::mem::replace(&mut counts.counters.ready, ready) != ready;
+        self.page.tell(counts.counters);
+        drop(counts);
+        if news && !self.page.is_leased() {
+            self.doorbell.ring();
+        }
+        standing.iter().any(|standing| standing.unready)
+    }
+
+    fn run(&self) {
+        while !self.ended.load(Ordering::SeqCst) {
+            let pokes = self.page.pokes();
+            let queues = self.live_queues();
+            let waits = self.dispatch(&queues);
+            self.waiting.store(waits, Ordering::SeqCst);
+            if self.wants_completions() {
+                queues.iter().for_each(|queue| queue.watch_first());
+            }
+            let unready = waits && self.announce();
+            if !self.page.is_leased() {
+                self.counts.lock().tell(&self.page);
+            }
+            drop(queues);
+            self.page.sleep(pokes, unready.then_some(UNREADY_LOOK));
+        }
+    }
+
+    /// Dispatches what may pass, one of each queue in turn; whether something is left.
+    fn dispatch(&self, queues: &[Arc<Queue>]) -> bool {
+        loop {
+            let steps: Vec<_> = queues.iter().map(|queue| queue.advance(self)).collect();
+            if !steps.contains(&Step::Done) || self.ended.load(Ordering::SeqCst) {
+                return steps.contains(&Step::Waits);
+            }
+        }
+    }
+}
+
+impl Counts {
+    /// Adds to what is not told yet.
+    fn note(&mut self, work: &Work) {
+        let untold = self.untold.get_or_insert(Work { busy: 0, count: 0, ..*work });
+        untold.begin = untold.begin.min(work.begin);
+        untold.end = untold.end.max(work.end);
+        untold.busy = untold.busy.saturating_add(work.busy);
+        untold.count = untold.count.saturating_add(work.count);
+        // What is mixed counts as computing.
+        untold.copy &= work.copy;
+    }
+
+    fn is_due(&self) -> bool {
+        self.untold.as_ref().is_some_and(|work| work.end.saturating_sub(work.begin) >= TELL_AFTER)
+    }
+
+    fn tell(&mut self, page: &GateSide) {
+        if let Some(work) = self.untold.take_if(|work| page.tell_work(work)) {
+            log::trace!("{work:?} told");
+        }
+    }
+}
+
+/// The monotonic clock, in nanoseconds.
+pub fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}

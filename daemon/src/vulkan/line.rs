@@ -1,0 +1,128 @@
+//! What waits at the gate before one queue, in order.
+
+use super::batches::Group;
+use super::pending::Fence;
+use super::queue::{Done, HeldSubmit};
+use super::submission::{Driver, Submission};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// How many at the head of a line are counted as ready; a scheduler grants fewer at a time.
+const COUNTED: u32 = 16;
+
+/// The line before a queue.
+#[derive(Default)]
+pub struct Line {
+    waiting: VecDeque<Turn>,
+    /// The first was taken out and is being dispatched.
+    busy: bool,
+}
+
+/// Whose turn it is.
+pub enum Turn {
+    /// A call that submits something.
+    Held(Box<Held>),
+    /// A fence of the guest's kernel, which takes no time of the GPU.
+    Fence(Done),
+}
+
+/// A call that waits, or what is left of it.
+pub struct Held {
+    /// Its groups that are not dispatched yet.
+    pub parts: VecDeque<(Group, Arc<Submission>)>,
+    /// The guest's fence behind the last.
+    pub fence: Option<Arc<Fence>>,
+    /// The scheduler has to allow it.
+    pub scheduled: bool,
+    /// Calls the driver.
+    pub submit: HeldSubmit,
+}
+
+/// How it went with the first of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// There is none.
+    Empty,
+    /// It has passed.
+    Done,
+    /// It is not ready, or may not pass.
+    Waits,
+}
+
+/// How a line stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Standing {
+    /// How many want a grant and are ready, as far as they are counted.
+    pub ready: u32,
+    /// The next behind them is not ready.
+    pub unready: bool,
+}
+
+impl Line {
+    /// Whether what comes now may pass at once.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && !self.busy
+    }
+
+    /// Another comes.
+    pub fn push(&mut self, turn: Turn) {
+        self.waiting.push_back(turn);
+    }
+
+    /// Takes the first out, if it is ready and `pass` lets it.
+    pub fn take(&mut self, driver: &impl Driver, pass: impl FnOnce() -> bool) -> Result<Turn, Step> {
+        let may = match self.waiting.front().filter(|_| !self.busy) {
+            None => return Err(Step::Empty),
+            Some(Turn::Fence(_)) => true,
+            Some(Turn::Held(held)) => held.is_ready(driver) && (held.is_free() || pass()),
+        };
+        let first = may.then(|| self.waiting.pop_front()).flatten().ok_or(Step::Waits)?;
+        self.busy = true;
+        Ok(first)
+    }
+
+    /// What was taken out is dispatched; `rest` of it is first again.
+    pub fn taken(&mut self, rest: Option<Box<Held>>) {
+        self.busy = false;
+        if let Some(rest) = rest {
+            self.waiting.push_front(Turn::Held(rest));
+        }
+    }
+
+    /// How it stands.
+    pub fn standing(&self, driver: &impl Driver) -> Standing {
+        let mut standing = Standing::default();
+        let held = self.waiting.iter().filter_map(|turn| match turn {
+            Turn::Held(held) => Some(held),
+            Turn::Fence(_) => None,
+        });
+        let wanting = held.filter(|held| held.scheduled);
+        for (_, submission) in wanting.flat_map(|held| held.parts.iter()) {
+            if standing.ready == COUNTED {
+                break;
+            }
+            if !submission.is_ready(driver) {
+                standing.unready = true;
+                break;
+            }
+            standing.ready += 1;
+        }
+        standing
+    }
+
+    /// Everybody leaves.
+    pub fn clear(&mut self) -> VecDeque<Turn> {
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+impl Held {
+    /// It needs no grant.
+    fn is_free(&self) -> bool {
+        !self.scheduled || self.parts.is_empty()
+    }
+
+    fn is_ready(&self, driver: &impl Driver) -> bool {
+        self.parts.front().is_none_or(|(_, submission)| submission.is_ready(driver))
+    }
+}

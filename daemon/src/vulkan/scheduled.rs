@@ -1,0 +1,376 @@
+//! How submissions of a queue pass the gate, at once or in their turn, and how what they cost is told.
+
+use super::batches::Group;
+use super::call::Call;
+use super::device::Device;
+use super::error::{ContextLost, Fault};
+use super::gate::{Gate, now};
+use super::line::{Held, Standing, Step, Turn};
+use super::pending::Fence;
+use super::queue::{HeldSubmit, Host, Prepared, Queue, device_gone};
+use super::stamps::{Slot, Stampable, Stamped, Stamps};
+use super::submission::{Dispatched, Number, Submission};
+use super::watch::Watcher;
+use crate::shm::Work;
+use ash::vk::{self, Handle as _};
+use protocol::cursor::{Arena, Limits, Reader};
+use protocol::venus::generated as venus;
+use protocol::venus::stream::Header;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A command that submits, in all lifetimes.
+pub trait Submitting {
+    /// The same with values that live elsewhere.
+    type On<'b>;
+    /// The command, if it is this one.
+    fn of<'b>(command: venus::Command<'b>) -> Option<Self::On<'b>>;
+}
+
+impl Submitting for venus::QueueSubmit<'static> {
+    type On<'b> = venus::QueueSubmit<'b>;
+
+    fn of<'b>(command: venus::Command<'b>) -> Option<venus::QueueSubmit<'b>> {
+        match command {
+            venus::Command::QueueSubmit(c) => Some(c),
+            _ => None,
+        }
+    }
+}
+
+impl Submitting for venus::QueueSubmit2<'static> {
+    type On<'b> = venus::QueueSubmit2<'b>;
+
+    fn of<'b>(command: venus::Command<'b>) -> Option<venus::QueueSubmit2<'b>> {
+        match command {
+            venus::Command::QueueSubmit2(c) => Some(c),
+            _ => None,
+        }
+    }
+}
+
+/// Lowers a command, for a call in whose arena the values live.
+pub type Prepare<C, T> =
+    dyn for<'b> Fn(&Call<'b>, &Queue, &Device, &<C as Submitting>::On<'b>) -> Result<Prepared<T>, Fault>;
+
+/// A command's batches and the memory they are in, to be submitted later.
+struct Kept<T> {
+    _arena: Arena,
+    _bytes: Box<[u8]>,
+    batches: *const T,
+}
+
+// SAFETY: the batches are in the arena or in the bytes, which move along, and are read by one thread at a time.
+unsafe impl<T> Send for Kept<T> {}
+
+impl Queue {
+    /// Submits the batches of a command now, if they may pass the gate, or when it is their turn. `function` calls the driver.
+    pub(super) fn pass_or_hold<'a, C, T>(
+        &self,
+        call: &Call<'a>,
+        command: &C::On<'a>,
+        prepare: &Prepare<C, T>,
+        function: impl Fn(vk::Queue, &[T], u64) -> i32 + Copy + Send + 'static,
+    ) -> Result<i32, Fault>
+    where
+        C: Submitting + 'static,
+        T: Stampable + 'static,
+    {
+        let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
+        let may_pass = self.scheduled.as_ref().is_none_or(|s| s.gate.is_open() && s.line.lock().is_empty());
+        if may_pass {
+            let (groups, batches, named) = prepare(call, self, &device, command)?;
+            if self.passes(call, &device, &groups) {
+                let (fence, mark) = (named.fence.as_deref(), |number| named.mark(call, number));
+                let mut submit = |raw, range: &Range<usize>, fence, slot| {
+                    // SAFETY: `batches` has those of all groups.
+                    unsafe { stamped(batches, range, slot, |batches| function(raw, batches, fence)) }
+                };
+                return self.submit(call.renderer, &groups, fence, mark, &mut submit);
+            }
+        }
+        self.hold::<C, T>(call, &device, prepare, function)
+    }
+
+    /// Whether a call's groups may be dispatched at once; they count as dispatched then.
+    fn passes(&self, call: &Call<'_>, device: &Device, groups: &[Group]) -> bool {
+        let Some(scheduled) = &self.scheduled else { return true };
+        let host = Host { device, objects: &call.renderer.objects };
+        let ready = groups.iter().all(|group| group.is_ready(&host));
+        if ready && scheduled.gate.pass(groups.len() as u32) {
+            return true;
+        }
+        // What has completed meanwhile may have made room.
+        self.refresh();
+        ready && scheduled.gate.pass(groups.len() as u32)
+    }
+
+    /// Decodes the command once more, into memory of its own, and puts it into the line.
+    fn hold<C: Submitting + 'static, T: Stampable + 'static>(
+        &self,
+        call: &Call<'_>,
+        device: &Arc<Device>,
+        prepare: &Prepare<C, T>,
+        function: impl Fn(vk::Queue, &[T], u64) -> i32 + Send + 'static,
+    ) -> Result<i32, Fault> {
+        let (arena, bytes) = (Arena::new(call.renderer.limits.arena_bytes), Box::<[u8]>::from(call.bytes));
+        let (groups, batches, named) = {
+            let Call { renderer, cancel, heard, .. } = *call;
+            let own =
+                Call { renderer, arena: &arena, bytes: &bytes, cancel, heard, owner: call.owner.clone() };
+            prepare(&own, self, device, &decode::<C>(&bytes, &arena)?)?
+        };
+        let kept = Kept { _arena: arena, _bytes: bytes, batches };
+        let comes = Comes { groups, fence: named.fence.clone(), scheduled: true };
+        let submit = Box::new(move |raw, range: &Range<usize>, fence, slot| {
+            let kept = &kept;
+            // SAFETY: `batches` has those of all groups, and its memory is kept.
+            unsafe { stamped(kept.batches, range, slot, |batches| function(raw, batches, fence)) }
+        });
+        self.stand_in_line(call, device, comes, |number| named.mark(call, number), submit)?;
+        Ok(0)
+    }
+
+    /// Submits batches of our own that take no time of the GPU: at once, if nothing is before them and they are ready.
+    pub(super) fn submit_unscheduled(
+        &self,
+        call: &Call<'_>,
+        mut groups: Vec<Group>,
+        mut submit: HeldSubmit,
+    ) -> Result<i32, Fault> {
+        groups.iter_mut().for_each(|group| group.is_free = true);
+        let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
+        let at_once = self.scheduled.as_ref().is_none_or(|scheduled| {
+            let host = Host { device: &device, objects: &call.renderer.objects };
+            scheduled.line.lock().is_empty() && groups.iter().all(|group| group.is_ready(&host))
+        });
+        if at_once {
+            return self.submit(call.renderer, &groups, None, |_| Ok(()), &mut submit);
+        }
+        let comes = Comes { groups, fence: None, scheduled: false };
+        self.stand_in_line(call, &device, comes, |_| Ok(()), submit)?;
+        Ok(0)
+    }
+
+    fn stand_in_line(
+        &self,
+        call: &Call<'_>,
+        device: &Arc<Device>,
+        Comes { groups, fence, scheduled: counts }: Comes,
+        mark: impl FnOnce(Number) -> Result<(), Fault>,
+        submit: HeldSubmit,
+    ) -> Result<(), Fault> {
+        let Some(scheduled) = &self.scheduled else { return Err(device_gone()) };
+        let mut line = scheduled.line.lock();
+        let begun = self.begin_all(call.renderer, device, &groups, fence.as_deref(), mark)?;
+        if let Some(fence) = &fence {
+            fence.hold(true);
+        }
+        begun.iter().for_each(|submission| submission.hold());
+        let parts = groups.into_iter().zip(begun).collect();
+        line.push(Turn::Held(Box::new(Held { parts, fence, scheduled: counts, submit })));
+        drop(line);
+        scheduled.gate.arrived();
+        Ok(())
+    }
+
+    /// Dispatches the first of the line, if it is ready and may pass.
+    pub(super) fn advance(&self, gate: &Gate) -> Step {
+        let (Some(scheduled), Some(device)) = (&self.scheduled, self.device.upgrade()) else {
+            return Step::Empty;
+        };
+        let Some(objects) = scheduled.objects.upgrade() else { return Step::Empty };
+        let host = Host { device: &device, objects: &objects };
+        let turn = match scheduled.line.lock().take(&host, || gate.pass(1)) {
+            Ok(turn) => turn,
+            Err(step) => return step,
+        };
+        let rest = match turn {
+            Turn::Fence(done) => {
+                self.fence_now(done);
+                None
+            }
+            Turn::Held(held) => self.dispatch_held(&device, held).unwrap_or_else(|lost| {
+                gate.fail(&lost);
+                None
+            }),
+        };
+        scheduled.line.lock().taken(rest);
+        Step::Done
+    }
+
+    /// Dispatches the next part of a call; answers what is left of it.
+    fn dispatch_held(&self, device: &Device, mut held: Box<Held>) -> Result<Option<Box<Held>>, ContextLost> {
+        let handle = self.handle.lock();
+        let is_last = held.parts.len() <= 1;
+        let guests = held.fence.as_ref().filter(|_| is_last);
+        let fence = guests.map_or(0, |fence| fence.raw.as_raw());
+        let result = match held.parts.pop_front() {
+            None => (held.submit)(*handle, &(0..0), fence, None),
+            Some((group, submission)) => {
+                let result = self.dispatch(device, *handle, &group, &submission, fence, &mut held.submit);
+                if result < 0 {
+                    held.parts.push_front((group, submission));
+                }
+                result
+            }
+        };
+        drop(handle);
+        if result < 0 {
+            self.give_up(device, &held);
+            return Err(ContextLost::new(format!("the driver refused a submission ({result})")));
+        }
+        if let Some(fence) = guests {
+            fence.hold(false);
+        }
+        Ok((!is_last).then_some(held))
+    }
+
+    /// What is left of a call does not reach the driver.
+    fn give_up(&self, device: &Device, held: &Held) {
+        let left: Vec<_> = held.parts.iter().map(|(_, submission)| Arc::clone(submission)).collect();
+        self.withdraw(device, &left);
+        if let Some(fence) = &held.fence {
+            fence.hold(false);
+        }
+    }
+
+    /// So many submissions passed the gate that the driver does not get.
+    pub(super) fn unpass(&self, count: usize) {
+        if let Some(scheduled) = &self.scheduled {
+            let (now, count) = (now(), count as u32);
+            scheduled.gate.completed(&Work { begin: now, end: now, busy: 0, count, copy: false });
+        }
+    }
+
+    /// Something was submitted at once: if the lease has just ended, nobody looks at it yet.
+    pub(super) fn submitted_at_once(&self) {
+        if self.scheduled.as_ref().is_some_and(|scheduled| scheduled.gate.wants_completions()) {
+            self.watch_first();
+        }
+    }
+
+    /// Has the first submission that the driver has not completed waited for.
+    pub(super) fn watch_first(&self) {
+        let (Some(scheduled), Some(device)) = (&self.scheduled, self.device.upgrade()) else { return };
+        let Some(first) = self.submissions.lock().watch_first() else { return };
+        let mut watcher = scheduled.watcher.lock();
+        watcher.get_or_insert_with(|| Watcher::start(device, scheduled.itself.clone())).watch(first);
+    }
+
+    /// A submission that was waited for has completed.
+    pub(super) fn watched(&self, device: &Device) {
+        self.collect(device, &mut self.submissions.lock());
+        self.submitted_at_once();
+    }
+
+    /// How its line stands.
+    pub(super) fn standing(&self) -> Standing {
+        let (Some(scheduled), Some(device)) = (&self.scheduled, self.device.upgrade()) else {
+            return Standing::default();
+        };
+        let Some(objects) = scheduled.objects.upgrade() else { return Standing::default() };
+        let host = Host { device: &device, objects: &objects };
+        scheduled.line.lock().standing(&host)
+    }
+
+    /// Nothing is dispatched any more: submissions are given up, fences answered in their turn.
+    pub(super) fn close_line(&self) {
+        let Some(scheduled) = &self.scheduled else { return };
+        let waiting = scheduled.line.lock().clear();
+        for turn in waiting {
+            match (turn, self.device.upgrade()) {
+                (Turn::Fence(done), _) => self.fence_now(done),
+                (Turn::Held(held), Some(device)) => self.give_up(&device, &held),
+                (Turn::Held(_), None) => {}
+            }
+        }
+        if let Some(watcher) = scheduled.watcher.lock().take() {
+            watcher.end();
+        }
+    }
+
+    /// A submission is about to be dispatched: notes when, and answers stamps for it.
+    pub(super) fn note_dispatch(
+        &self,
+        device: &Device,
+        group: &Group,
+        submission: &Submission,
+    ) -> Option<Slot> {
+        let scheduled = self.scheduled.as_ref()?;
+        let stamps = scheduled.stamps.get_or_init(|| {
+            let made = Stamps::new(device, self.family);
+            made.inspect_err(|error| log::debug!("no time stamps: {error}")).ok().flatten()
+        });
+        let slot = stamps.as_ref().and_then(Stamps::take);
+        let (at, stamp, counts) = (now(), slot.map(|slot| slot.index), !group.is_free);
+        submission.set_dispatched(Dispatched { at, stamp, counts });
+        slot
+    }
+
+    /// Tells what a submission cost that is over, if it ever reached the driver.
+    pub(super) fn account(&self, device: &Device, submission: &Submission) {
+        let (Some(scheduled), Some(dispatched)) = (&self.scheduled, submission.dispatched()) else { return };
+        let now = now();
+        let stamps = scheduled.stamps.get().and_then(Option::as_ref);
+        let stamped =
+            stamps.zip(dispatched.stamp).map(|(stamps, index)| stamps.give_back(&device.ash, index, now));
+        // What has stamps that were never written had nothing to do.
+        let (begin, end) = match stamped {
+            Some(stamped) => stamped.unwrap_or((now, now)),
+            None => (dispatched.at, now),
+        };
+        let mut ended = scheduled.ended.lock();
+        let begin = begin.max(*ended).min(end);
+        *ended = end.max(*ended);
+        let family = device.physical.families.get(self.family as usize);
+        let computes = vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS;
+        let copy = family.is_some_and(|family| !family.queue_flags.intersects(computes));
+        let count = u32::from(dispatched.counts);
+        scheduled.gate.completed(&Work { begin, end, busy: end - begin, count, copy });
+    }
+
+    /// Destroys the stamps of a queue that is idle.
+    pub(super) fn forget_stamps(&self, device: &Device) {
+        if let Some(stamps) = self.scheduled.as_ref().and_then(|s| s.stamps.get()).and_then(Option::as_ref) {
+            stamps.destroy(&device.ash);
+        }
+    }
+}
+
+/// A call that comes to a line.
+struct Comes {
+    groups: Vec<Group>,
+    fence: Option<Arc<Fence>>,
+    scheduled: bool,
+}
+
+fn decode<'b, C: Submitting>(bytes: &'b [u8], arena: &'b Arena) -> Result<C::On<'b>, Fault> {
+    let mut reader = Reader::with_limits(bytes, arena, Limits::default());
+    let header = Header::decode(&mut reader).map_err(ContextLost::from)?;
+    let command = venus::Command::decode(header.number, &mut reader).map_err(ContextLost::from)?;
+    C::of(command).ok_or_else(|| ContextLost::new("a submission that changed").into())
+}
+
+/// Calls `submit` with some of the batches at `batches`, with stamps around them.
+///
+/// # Safety
+///
+/// There are as many valid batches as `range` says.
+unsafe fn stamped<T: Stampable>(
+    batches: *const T,
+    range: &Range<usize>,
+    slot: Option<Slot>,
+    submit: impl Fn(&[T]) -> i32,
+) -> i32 {
+    if range.is_empty() {
+        return submit(&[]);
+    }
+    // SAFETY: the caller's promise.
+    let batches = unsafe { std::slice::from_raw_parts(batches.add(range.start), range.len()) };
+    // SAFETY: as above.
+    match slot.and_then(|slot| unsafe { Stamped::new(batches, slot) }) {
+        Some(stamped) => submit(&stamped.batches),
+        None => submit(batches),
+    }
+}

@@ -1,0 +1,57 @@
+//! The thread that waits for submissions of one queue while somebody has to know at once that they are complete.
+
+use super::device::Device;
+use super::queue::{Queue, WAIT_SLICE_NS};
+use super::submission::Submission;
+use ash::vk::{self, Handle as _};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+/// The running thread.
+#[derive(Debug)]
+pub struct Watcher {
+    watched: Sender<Arc<Submission>>,
+    thread: JoinHandle<()>,
+}
+
+impl Watcher {
+    /// Starts it for a queue.
+    pub fn start(device: Arc<Device>, queue: Weak<Queue>) -> Self {
+        let (watched, arriving) = unbounded();
+        let thread = std::thread::Builder::new()
+            .name("watch".into())
+            .spawn(move || watch(&device, &queue, &arriving))
+            .expect("a worker may start threads, or it cannot serve");
+        Self { watched, thread }
+    }
+
+    /// Waits for another, whose marker is freed then.
+    pub fn watch(&self, submission: Arc<Submission>) {
+        // The thread ends after this value.
+        let _ = self.watched.send(submission);
+    }
+
+    /// Waits for what is left and ends.
+    pub fn end(self) {
+        drop(self.watched);
+        if self.thread.join().is_err() {
+            log::error!("a queue's watcher panicked");
+        }
+    }
+}
+
+fn watch(device: &Device, queue: &Weak<Queue>, arriving: &Receiver<Arc<Submission>>) {
+    for submission in arriving {
+        let marker = vk::Fence::from_raw(submission.marker);
+        // A lost device completes nothing any more: any answer but a time-out ends the wait.
+        // SAFETY: device and marker are live, which nobody else frees.
+        while unsafe { device.ash.wait_for_fences(&[marker], true, WAIT_SLICE_NS) }
+            == Err(vk::Result::TIMEOUT)
+        {}
+        if let Some(queue) = queue.upgrade() {
+            queue.watched(device);
+        }
+        device.markers.give(&device.ash, vec![submission.marker]);
+    }
+}

@@ -1,0 +1,154 @@
+//! A program that keeps a GPU busy with kernels of one length and says how many it got done: a tenant of shared GPUs.
+//!
+//! It says "ready" when everything is compiled, waits for a line on its standard input, runs for a while, and prints one line of JSON: how
+//! many kernels were complete in each tenth of a second, how many it waited for in vain, and how long single ones took.
+
+#![deny(unsafe_code)]
+
+mod gpu;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use gpu::Lane;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+#[derive(Debug, Parser)]
+#[command(about = "Keeps a GPU busy with kernels of one length and says how many it got done")]
+struct Options {
+    /// Steps of each invocation: the length of a kernel
+    #[arg(long, default_value_t = 10_000)]
+    steps: u32,
+    /// Words computed, one invocation each: the width of a kernel
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..))]
+    words: u32,
+    /// Kernels submitted and not complete at a time
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    in_flight: u32,
+    /// For how long, in milliseconds
+    #[arg(long, default_value_t = 1000)]
+    milliseconds: u64,
+    /// Submit one kernel each time so many microseconds have passed, rather than one behind the other
+    #[arg(long, default_value_t = 0)]
+    period: u64,
+    /// Microseconds between the end of a kernel and the next submission
+    #[arg(long, default_value_t = 0)]
+    think: u64,
+    /// Submit no work at all, so often as the device takes it
+    #[arg(long)]
+    empty: bool,
+    /// Dispatches in each submission
+    #[arg(long, default_value_t = 1)]
+    dispatches: u32,
+}
+
+/// A tenth of a second.
+const BUCKET: Duration = Duration::from_millis(100);
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let words = options.words / tests::looping_shader::GROUP * tests::looping_shader::GROUP;
+    let lane = Lane::open(words, options.steps, options.in_flight, options.empty, options.dispatches)?;
+    // Compiled and warm.
+    lane.submit(0)?;
+    lane.wait(0)?;
+    say("ready")?;
+    std::io::stdin().read_line(&mut String::new())?;
+    let done = match options.period {
+        0 => run(&lane, &options)?,
+        _ => run_in_time(&lane, &options)?,
+    };
+    say(&done.to_json())
+}
+
+fn say(line: &str) -> Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}")?;
+    out.flush().context("standard output")
+}
+
+/// What was done.
+struct Done {
+    buckets: Vec<u32>,
+    /// Nanoseconds from submission to completion.
+    latencies: Vec<u64>,
+    seconds: f64,
+}
+
+impl Done {
+    fn new(time: Duration) -> Self {
+        let count = time.as_millis().div_ceil(BUCKET.as_millis()) as usize;
+        Self { buckets: vec![0; count], latencies: Vec::new(), seconds: time.as_secs_f64() }
+    }
+
+    fn note(&mut self, since_start: Duration, latency: Duration) {
+        if let Some(bucket) = self.buckets.get_mut((since_start.as_millis() / BUCKET.as_millis()) as usize) {
+            *bucket += 1;
+            self.latencies.push(latency.as_nanos() as u64);
+        }
+    }
+
+    fn to_json(&self) -> String {
+        let mut sorted = self.latencies.clone();
+        sorted.sort_unstable();
+        let at = |part: f64| {
+            let index = ((sorted.len() as f64 * part) as usize).min(sorted.len().saturating_sub(1));
+            sorted.get(index).copied().unwrap_or_default() / 1000
+        };
+        let kernels: u64 = self.buckets.iter().map(|&count| u64::from(count)).sum();
+        format!(
+            r#"{{"kernels":{kernels},"seconds":{},"per_tenth":{:?},"latency_us":{{"p50":{},"p99":{},"max":{}}}}}"#,
+            self.seconds,
+            self.buckets,
+            at(0.5),
+            at(0.99),
+            at(1.0)
+        )
+    }
+}
+
+/// One kernel behind the other, so many in flight.
+fn run(lane: &Lane, options: &Options) -> Result<Done> {
+    let time = Duration::from_millis(options.milliseconds);
+    let mut done = Done::new(time);
+    let start = Instant::now();
+    let mut begun = Vec::new();
+    for slot in 0..options.in_flight {
+        lane.submit(slot)?;
+        begun.push(Instant::now());
+    }
+    while start.elapsed() < time {
+        for slot in 0..options.in_flight {
+            lane.wait(slot)?;
+            done.note(start.elapsed(), begun[slot as usize].elapsed());
+            if options.think > 0 {
+                std::thread::sleep(Duration::from_micros(options.think));
+            }
+            begun[slot as usize] = Instant::now();
+            lane.submit(slot)?;
+        }
+    }
+    for slot in 0..options.in_flight {
+        lane.wait(slot)?;
+    }
+    Ok(done)
+}
+
+/// One kernel in each period, or as soon as the one before is complete.
+fn run_in_time(lane: &Lane, options: &Options) -> Result<Done> {
+    let time = Duration::from_millis(options.milliseconds);
+    let mut done = Done::new(time);
+    let start = Instant::now();
+    let mut due = Duration::ZERO;
+    while due < time {
+        if let Some(left) = due.checked_sub(start.elapsed()) {
+            std::thread::sleep(left);
+        }
+        let begun = Instant::now();
+        lane.submit(0)?;
+        lane.wait(0)?;
+        done.note(start.elapsed(), begun.elapsed());
+        due = (due + Duration::from_micros(options.period)).max(start.elapsed());
+    }
+    Ok(done)
+}
