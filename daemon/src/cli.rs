@@ -1,9 +1,13 @@
 //! The command line. What is wrong with it is said in one line.
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use daemon::broker;
 use daemon::config::{ContextLimits, DeviceLimits, MemoryBackEnd, Protection, Queues};
 use daemon::ipc::DriverFamily;
 use daemon::sandbox::{self, SandboxMode, SeccompMode};
+use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,6 +18,12 @@ use std::time::Duration;
 pub struct Cli {
     #[command(flatten)]
     pub serve: Serve,
+    /// Serve the VMs that this file names, and let them share GPUs (docs/sharing.md); only --log-level can stand beside it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Say whether the file of --config is right, and start nothing
+    #[arg(long, requires = "config")]
+    pub check_config: bool,
     #[command(subcommand)]
     pub role: Option<Role>,
 }
@@ -165,9 +175,38 @@ fn three_quarters_of_memory() -> u64 {
     total.map_or(u64::MAX, |kib: u64| kib.saturating_mul(1024) / 4 * 3)
 }
 
-/// What this process is, if not the device process; for its own use.
+/// What this process is, if not the device process: an operator's end of the control socket, or something for its own use.
 #[derive(Debug, Subcommand)]
 pub enum Role {
+    /// Show the VMs of --config, their contexts, and what they use
+    Status {
+        /// Again and again, each second
+        #[arg(long)]
+        watch: bool,
+        /// As one line of JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Change the share of a VM while it runs
+    Set {
+        /// The VM's name
+        vm: String,
+        /// weight=1..10000, class=normal|latency|background, ceiling=1%..100%|none
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        words: Vec<String>,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// End a context of a VM
+    Kill {
+        /// VM and context, as status names them
+        #[arg(value_name = "VM/CONTEXT")]
+        context: String,
+        #[command(flatten)]
+        control: Control,
+    },
     /// Serves one context.
     #[command(hide = true)]
     Worker {
@@ -188,6 +227,58 @@ pub enum Role {
         #[command(flatten)]
         child: Child,
     },
+}
+
+/// Which broker.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Control {
+    /// The control socket of the broker [default: where it is by default]
+    #[arg(long, value_name = "PATH")]
+    pub control_socket: Option<PathBuf>,
+}
+
+impl Control {
+    /// Where it listens.
+    pub fn path(self) -> PathBuf {
+        self.control_socket.unwrap_or_else(broker::default_control_socket)
+    }
+}
+
+impl Cli {
+    /// As [`Parser::try_parse`]; nothing but the log level stands beside `--config`.
+    pub fn read() -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let cli = Self::from_arg_matches(&matches)?;
+        if cli.config.is_some()
+            && let Some(other) = beside_config(&matches)
+        {
+            let what =
+                format!("--{} cannot stand beside --config: write it in the file", other.replace('_', "-"));
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, what));
+        }
+        Ok(cli)
+    }
+}
+
+/// An option on the command line that belongs into the file.
+fn beside_config(matches: &ArgMatches) -> Option<&str> {
+    let written = |id: &&str| {
+        matches.value_source(id) == Some(ValueSource::CommandLine) && Serve::command_ids().contains(*id)
+    };
+    matches.ids().map(clap::Id::as_str).find(written)
+}
+
+impl Serve {
+    /// The command line of one VM.
+    pub fn command() -> Command {
+        Self::augment_args(Command::new("vhost-user-vulkan").no_binary_name(false))
+    }
+
+    fn command_ids() -> BTreeSet<String> {
+        let command = Self::command();
+        let ids = command.get_arguments().map(|argument| argument.get_id().to_string());
+        ids.filter(|id| id != "log_level").collect()
+    }
 }
 
 /// Options of every child.
@@ -400,7 +491,82 @@ fn time(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use daemon::broker::Settings;
+
+    /// What `--config` makes of a file.
+    fn settings(text: &str) -> Result<Settings, String> {
+        use std::io::Write;
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        Settings::read(file.path(), &Serve::command(), "warn").map_err(|error| {
+            error.to_string().trim_start_matches(&file.path().display().to_string()).to_owned()
+        })
+    }
+
+    #[test]
+    fn what_one_vm_can_have_can_be_written_in_a_file() {
+        let vm = "[vm.a]\nsocket-path = \"/run/a\"\n";
+        let all = r#"
+            gpu = "NVIDIA"
+            queues = "all"
+            window-size = "16GiB"
+            memory = "memfd"
+            max-submit-time = "20s"
+            max-submit-time-contended = 5
+            strikes = 2
+            strike-hold = "1min"
+            zero-memory = "off"
+            zero-workgroup-memory = "on"
+            robustness = "guest"
+            device-memory = "4GiB"
+            context-device-memory = 1073741824
+            host-memory = "1GiB"
+            context-host-memory = "1GiB"
+            ring-memory = "1GiB"
+            shader-memory = "1GiB"
+            max-contexts = 7
+            max-rings = 7
+            max-objects = 7
+            max-resources = 7
+            max-maps = 7
+            scanouts = 0
+            state-dir = "/tmp"
+            log-level = "debug"
+            sandbox = "degraded"
+            seccomp = "log"
+        "#;
+        let settings = settings(&format!("{vm}{all}")).unwrap();
+        let vm = &settings.vms[0];
+        assert_eq!((vm.contexts, vm.max_submit_time_contended), (7, Duration::from_secs(5)));
+        let cli = Serve::command().no_binary_name(true).get_matches_from(&vm.arguments);
+        let serve = Serve::from_arg_matches(&cli).unwrap();
+        assert_eq!((serve.quotas.device_memory, serve.strikes), (Some(4 << 30), 2));
+        // What is new on the command line is a key at once; whoever adds it decides here whether it makes sense.
+        let keys = all.lines().filter(|line| line.contains('=')).count();
+        assert_eq!(vm.arguments.len(), keys + 1, "{:?}", vm.arguments);
+        let unknown = super::tests::settings(&format!("{}\nnone = 1", "[vm.a]")).unwrap_err();
+        assert_eq!(unknown.matches(", ").count(), keys + 3, "{unknown}");
+    }
+
+    #[test]
+    fn values_in_a_file_have_the_bounds_of_the_command_line() {
+        for (line, error) in [
+            ("strikes = 0", ": [vm.a] strikes: \"0\" is not allowed: 0 is not in 1.."),
+            (
+                "max-submit-time = \"2h\"",
+                ": [vm.a] max-submit-time: \"2h\" is not allowed: unknown unit \"h\"",
+            ),
+            ("queues = \"some\"", ": [vm.a] queues: \"some\" is none of \"compute\", \"all\""),
+            ("window-size = \"3GiB\"", ": [vm.a] window-size: \"3GiB\" is not allowed: not a power of two"),
+            ("exit-on-disconnect = true", ": [vm.a] exit-on-disconnect: unknown"),
+            ("list-gpus = true", ": [vm.a] list-gpus: unknown"),
+            ("config = \"x\"", ": [vm.a] config: unknown"),
+            ("broker-fd = 3", ": [vm.a] broker-fd: unknown"),
+        ] {
+            let said = settings(&format!("[vm.a]\nsocket-path = \"/run/a\"\n{line}")).unwrap_err();
+            assert!(said.starts_with(error), "{said}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -1,17 +1,18 @@
-//! `vhost-user-vulkan`: reads the command line, starts logging, and becomes the device process, its launcher, a worker or a probe.
+//! `vhost-user-vulkan`: reads the command line, starts logging, and becomes the broker of several VMs, the
+//! device process of one, its launcher, a worker or a probe; or an operator's end of the broker.
 
 mod cli;
 
 use anyhow::{Context, bail};
-use clap::Parser;
-use cli::{Child, Cli, Role, Serve};
+use cli::{Child, Cli, LogLevel, Role, Serve};
+use daemon::broker::{self, ClientError, Settings, Watch};
 use daemon::config::{GpuChoice, HangLimits, Protection};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport};
 use daemon::sandbox::{self, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited};
 use daemon::serve::{self, List, Listen};
 use log::LevelFilter;
 use protocol::venus::capset::Capset;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Answer to `--print-capabilities` (QEMU's schema `vhost-user.json`).
@@ -26,8 +27,21 @@ fn main() -> ExitCode {
         println!("{CAPABILITIES}");
         return ExitCode::SUCCESS;
     }
-    let result = match Cli::try_parse() {
-        Ok(Cli { role: None, serve }) => become_device(serve).map(|()| ExitCode::SUCCESS),
+    let result = match Cli::read() {
+        Ok(Cli { role: None, config: Some(file), check_config, serve }) => {
+            become_broker(&file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS)
+        }
+        Ok(Cli { role: None, serve, .. }) => become_device(serve).map(|()| ExitCode::SUCCESS),
+        Ok(Cli { role: Some(Role::Status { watch, json, control }), .. }) => {
+            let watch = if watch { Watch::EverySecond } else { Watch::Once };
+            operate(broker::show_status(&control.path(), json, watch))
+        }
+        Ok(Cli { role: Some(Role::Set { vm, words, control }), .. }) => {
+            operate(broker::set(&control.path(), &vm, &words))
+        }
+        Ok(Cli { role: Some(Role::Kill { context, control }), .. }) => {
+            operate(broker::kill(&control.path(), &context))
+        }
         Ok(Cli { role: Some(Role::Worker { child }), .. }) => become_worker(child),
         Ok(Cli { role: Some(Role::Launcher { child, exe }), .. }) => become_launcher(child, exe),
         Ok(Cli { role: Some(Role::Probe { child }), .. }) => become_probe(child),
@@ -113,6 +127,22 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         cache_key,
     })
     .context("the device process cannot go on")
+}
+
+/// Serves several VMs, each by a device process of its own.
+fn become_broker(file: &Path, check_only: bool, level: LogLevel) -> anyhow::Result<()> {
+    let level = LevelFilter::from(level);
+    let settings = Settings::read(file, &Serve::command(), &level.as_str().to_ascii_lowercase())?;
+    if check_only {
+        return Ok(());
+    }
+    start_logging(level);
+    raise_descriptor_limit()?;
+    broker::serve(settings).context("the broker cannot go on")
+}
+
+fn operate(result: Result<(), ClientError>) -> anyhow::Result<ExitCode> {
+    Ok(result.map(|()| ExitCode::SUCCESS)?)
 }
 
 /// Says loudly what a guest does not meet, or refuses to start without it.

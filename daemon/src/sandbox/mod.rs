@@ -2,9 +2,10 @@
 //!
 //! Reading order: `launch` (the device process's side), `launcher` (the process that starts children), `child` (one start), `isolation`
 //! and `root` (namespaces, what a child sees), `seal` (what a process gives up itself), `seccomp`; `policy` with its data files says
-//! what is allowed. Knows nothing of contexts.
+//! what is allowed. `device` starts the device processes of several VMs. Knows nothing of contexts.
 
 mod child;
+mod device;
 mod isolation;
 mod launch;
 mod launcher;
@@ -17,6 +18,7 @@ mod seccomp;
 mod sys;
 
 pub use child::Program;
+pub use device::start_device_process;
 pub use launch::{Ended, Launcher};
 pub use launcher::run as run_launcher;
 pub use options::{Options, SandboxMode, SeccompMode};

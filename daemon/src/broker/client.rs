@@ -1,0 +1,140 @@
+//! The operator's end of the control socket: what the subcommands do.
+
+use super::control::{Answer, Request};
+use super::share::Change;
+use super::status::Status;
+use super::table;
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Why an operator gets no answer, or not the one wanted.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens there, or they do not answer.
+    #[error("{0}: {1}; is vhost-user-vulkan running with --config, and is this its control-socket?")]
+    Socket(PathBuf, std::io::Error),
+    /// What came is no answer.
+    #[error("{0}: not the answer of a broker: {1}")]
+    Protocol(PathBuf, String),
+    /// The broker refuses.
+    #[error("{0}")]
+    Refused(String),
+    /// The answer cannot be shown.
+    #[error("cannot write: {0}")]
+    Output(std::io::Error),
+}
+
+/// How often to show the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// Once.
+    Once,
+    /// Every second, until the program is ended.
+    EverySecond,
+}
+
+/// Time for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of an answer.
+const ANSWER_BYTES: u64 = 256 << 20;
+/// Moves a terminal's cursor to the top and clears what is there.
+const CLEAR: &str = "\u{1b}[H\u{1b}[J";
+
+/// Asks the broker that listens at `socket`.
+///
+/// # Errors
+///
+/// There is none, or it refuses.
+pub fn ask(socket: &Path, request: &Request) -> Result<Answer, ClientError> {
+    let failed = |error| ClientError::Socket(socket.to_owned(), error);
+    let mut stream = UnixStream::connect(socket).map_err(failed)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    let wrong = |error: serde_json::Error| ClientError::Protocol(socket.to_owned(), error.to_string());
+    let mut line = serde_json::to_vec(request).map_err(wrong)?;
+    line.push(b'\n');
+    stream.write_all(&line).map_err(failed)?;
+    let mut answer = Vec::new();
+    BufReader::new(stream.take(ANSWER_BYTES)).read_until(b'\n', &mut answer).map_err(failed)?;
+    match serde_json::from_slice(&answer).map_err(wrong)? {
+        Answer::Error { error } => Err(ClientError::Refused(error)),
+        answer => Ok(answer),
+    }
+}
+
+/// Shows how things are, as a table or as JSON.
+///
+/// # Errors
+///
+/// As [`ask`], or what it says cannot be written.
+pub fn show_status(socket: &Path, json: bool, watch: Watch) -> Result<(), ClientError> {
+    loop {
+        let Answer::Status(status) = ask(socket, &Request::Status)? else {
+            return Err(ClientError::Protocol(socket.to_owned(), "no status".into()));
+        };
+        let clear = watch == Watch::EverySecond && !json && std::io::stdout().is_terminal();
+        let text = shown(&status, json);
+        let mut out = std::io::stdout().lock();
+        let written = out.write_all(if clear { CLEAR.as_bytes() } else { b"" });
+        let written = written.and_then(|()| out.write_all(text.as_bytes())).and_then(|()| out.flush());
+        written.map_err(ClientError::Output)?;
+        if watch == Watch::Once {
+            return Ok(());
+        }
+        drop(out);
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn shown(status: &Status, json: bool) -> String {
+    if !json {
+        return table::table(status);
+    }
+    let mut text = serde_json::to_string(status).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// Changes the share of a VM by words such as `weight=200`.
+///
+/// # Errors
+///
+/// As [`ask`], or a word is wrong.
+pub fn set(socket: &Path, vm: &str, words: &[String]) -> Result<(), ClientError> {
+    let change = Change::of_words(words).map_err(ClientError::Refused)?;
+    ask(socket, &Request::Set { vm: vm.to_owned(), change }).map(|_| ())
+}
+
+/// Ends a context, named as `VM/CONTEXT`.
+///
+/// # Errors
+///
+/// As [`ask`], or it is not named so.
+pub fn kill(socket: &Path, context: &str) -> Result<(), ClientError> {
+    let named = context.rsplit_once('/').and_then(|(vm, number)| Some((vm, number.parse().ok()?)));
+    let Some((vm, context)) = named else {
+        return Err(ClientError::Refused(format!("{context}: not VM/CONTEXT, as status shows it")));
+    };
+    ask(socket, &Request::Kill { vm: vm.to_owned(), context }).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_has_a_vm_and_a_number() {
+        for wrong in ["web", "web/", "web/x", "3", "web/-1"] {
+            let error = kill(Path::new("/nowhere"), wrong).unwrap_err().to_string();
+            assert_eq!(error, format!("{wrong}: not VM/CONTEXT, as status shows it"));
+        }
+    }
+
+    #[test]
+    fn where_nobody_listens_is_said_what_to_look_for() {
+        let error = kill(Path::new("/nowhere/control"), "web/3").unwrap_err().to_string();
+        assert!(error.starts_with("/nowhere/control: No such file"), "{error}");
+        assert!(error.ends_with("is this its control-socket?"), "{error}");
+    }
+}

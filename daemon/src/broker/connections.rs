@@ -1,0 +1,292 @@
+//! Connections of operators and of who collects metrics: few, each with a time limit, and never waited for.
+
+use super::run::{Source, at, watch};
+use super::settings::{MetricsAddress, Settings};
+use super::{control, http};
+use crate::sched::Nanos;
+use rustix::event::epoll::{self, EventFlags};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// What is spoken on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Control,
+    Metrics,
+}
+
+/// Sockets that are listened at, and who has connected.
+#[derive(Debug)]
+pub(super) struct Connections {
+    listeners: Vec<(Protocol, Listener)>,
+    slots: Vec<Option<Connection>>,
+    /// Connections so far.
+    serial: u64,
+    /// Socket files of ours.
+    files: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+#[derive(Debug)]
+struct Connection {
+    serial: u64,
+    protocol: Protocol,
+    socket: OwnedFd,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    sent: usize,
+    /// It is closed when the output is sent.
+    last: bool,
+    /// It is dropped then.
+    deadline: Nanos,
+}
+
+/// Which connection; never the same for two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    slot: usize,
+    serial: u64,
+}
+
+/// A whole request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A line of the control protocol.
+    Line(Vec<u8>),
+    /// A request for metrics.
+    Http(http::Asked),
+}
+
+/// Connections of each protocol at a time.
+const CONNECTIONS: usize = 8;
+/// Time for one request and its answer, in nanoseconds.
+const PATIENCE: Nanos = 10_000_000_000;
+
+impl Connections {
+    /// Listens where the settings say.
+    pub(super) fn listen(settings: &Settings, epoll: &OwnedFd) -> io::Result<Self> {
+        let mut all = Self { listeners: Vec::new(), slots: Vec::new(), serial: 0, files: Vec::new() };
+        all.add_unix(Protocol::Control, &settings.control_socket)?;
+        match &settings.metrics {
+            None => {}
+            Some(MetricsAddress::Unix(path)) => all.add_unix(Protocol::Metrics, path)?,
+            Some(MetricsAddress::Loopback(address)) => {
+                let listener =
+                    TcpListener::bind(address).map_err(|error| at(&address.to_string(), &error))?;
+                listener.set_nonblocking(true)?;
+                all.listeners.push((Protocol::Metrics, Listener::Tcp(listener)));
+            }
+        }
+        for (index, (_, listener)) in all.listeners.iter().enumerate() {
+            watch(epoll, listener, Source::Listener.token(index), EventFlags::IN)?;
+        }
+        all.slots.resize_with(CONNECTIONS * all.listeners.len(), || None);
+        Ok(all)
+    }
+
+    fn add_unix(&mut self, protocol: Protocol, path: &Path) -> io::Result<()> {
+        let listener = bind(path).map_err(|error| at(&path.display().to_string(), &error))?;
+        listener.set_nonblocking(true)?;
+        self.files.push(path.to_owned());
+        self.listeners.push((protocol, Listener::Unix(listener)));
+        Ok(())
+    }
+
+    /// Removes the files of sockets that are not listened at any more.
+    pub(super) fn remove_sockets(&mut self) {
+        self.listeners.clear();
+        for file in self.files.drain(..) {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+
+    /// Somebody wants to connect.
+    pub(super) fn accept(&mut self, listener: usize, epoll: &OwnedFd, now: Nanos) {
+        let Some((protocol, listener)) = self.listeners.get(listener) else { return };
+        let socket = match listener.accept() {
+            Ok(socket) => socket,
+            Err(error) => return log::debug!(error:%; "a connection could not be accepted"),
+        };
+        let protocol = *protocol;
+        let taken = self.slots.iter().flatten().filter(|connection| connection.protocol == protocol).count();
+        let free = self.slots.iter().position(Option::is_none);
+        let Some(slot) = free.filter(|_| taken < CONNECTIONS) else { return };
+        self.serial += 1;
+        let connection = Connection {
+            serial: self.serial,
+            protocol,
+            socket,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            last: false,
+            deadline: now.saturating_add(PATIENCE),
+        };
+        if watch(epoll, &connection.socket, Source::Connection.token(slot), EventFlags::IN).is_ok() {
+            self.slots[slot] = Some(connection);
+        }
+    }
+
+    /// Something has happened on a connection. What is asked, if a request is whole.
+    pub(super) fn event(&mut self, slot: usize, flags: EventFlags, epoll: &OwnedFd) -> Option<(Peer, Asked)> {
+        let connection = self.slots.get_mut(slot)?.as_mut()?;
+        let peer = Peer { slot, serial: connection.serial };
+        let step = match connection.output.is_empty() {
+            false => connection.send().map(|()| None),
+            true if flags.contains(EventFlags::IN) => connection.receive(),
+            true => Err(Errno::CONNRESET),
+        };
+        match step {
+            Ok(Some(asked)) => {
+                connection.listen_for(epoll, slot, EventFlags::empty());
+                return Some((peer, asked));
+            }
+            Ok(None) if connection.is_done() => self.drop_at(slot, epoll),
+            Ok(None) => connection.listen_for_more(epoll, slot),
+            Err(_) => self.drop_at(slot, epoll),
+        }
+        None
+    }
+
+    /// Answers a request. `last`: the connection has no further use then.
+    pub(super) fn answer(&mut self, peer: Peer, answer: Vec<u8>, last: bool, epoll: &OwnedFd, now: Nanos) {
+        let slot = self.slots.get_mut(peer.slot).and_then(Option::as_mut);
+        let Some(connection) = slot.filter(|connection| connection.serial == peer.serial) else { return };
+        (connection.output, connection.sent, connection.last) = (answer, 0, last);
+        connection.deadline = now.saturating_add(PATIENCE);
+        match connection.send() {
+            Ok(()) if !connection.is_done() => connection.listen_for_more(epoll, peer.slot),
+            Ok(()) | Err(_) => self.drop_at(peer.slot, epoll),
+        }
+    }
+
+    /// When [`Self::drop_late`] has something to do.
+    pub(super) fn next_deadline(&self) -> Option<Nanos> {
+        self.slots.iter().flatten().map(|connection| connection.deadline).min()
+    }
+
+    /// Drops those that took too long.
+    pub(super) fn drop_late(&mut self, epoll: &OwnedFd, now: Nanos) {
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].as_ref().is_some_and(|connection| connection.deadline <= now) {
+                self.drop_at(slot, epoll);
+            }
+        }
+    }
+
+    fn drop_at(&mut self, slot: usize, epoll: &OwnedFd) {
+        if let Some(connection) = self.slots.get_mut(slot).and_then(Option::take) {
+            let _ = epoll::delete(epoll, &connection.socket);
+        }
+    }
+}
+
+impl Connection {
+    fn receive(&mut self) -> Result<Option<Asked>, Errno> {
+        let mut bytes = [0; 4096];
+        let count = match recv(&self.socket, bytes.as_mut_slice(), RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Err(Errno::CONNRESET),
+            Ok((count, _)) => count,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        self.input.extend_from_slice(&bytes[..count.min(bytes.len())]);
+        match self.protocol {
+            Protocol::Metrics => Ok(match http::read(&self.input) {
+                http::Asked::Incomplete => None,
+                asked => Some(Asked::Http(asked)),
+            }),
+            Protocol::Control => self.take_line(),
+        }
+    }
+
+    fn take_line(&mut self) -> Result<Option<Asked>, Errno> {
+        match self.input.iter().position(|byte| *byte == b'\n') {
+            Some(end) => {
+                let rest = self.input.split_off(end + 1);
+                let line = std::mem::replace(&mut self.input, rest);
+                Ok(Some(Asked::Line(line)))
+            }
+            None if self.input.len() > control::REQUEST_BYTES => Err(Errno::MSGSIZE),
+            None => Ok(None),
+        }
+    }
+
+    fn send(&mut self) -> Result<(), Errno> {
+        while self.sent < self.output.len() {
+            match send(&self.socket, &self.output[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(count) => self.sent += count,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if !self.last {
+            self.output.clear();
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.last && self.sent >= self.output.len()
+    }
+
+    fn listen_for_more(&self, epoll: &OwnedFd, slot: usize) {
+        let flags = if self.output.is_empty() { EventFlags::IN } else { EventFlags::OUT };
+        self.listen_for(epoll, slot, flags);
+    }
+
+    fn listen_for(&self, epoll: &OwnedFd, slot: usize, flags: EventFlags) {
+        let token = epoll::EventData::new_u64(Source::Connection.token(slot));
+        // It is watched as long as it has a slot.
+        let _ = epoll::modify(epoll, &self.socket, token, flags);
+    }
+}
+
+impl Listener {
+    fn accept(&self) -> io::Result<OwnedFd> {
+        match self {
+            Self::Unix(listener) => listener.accept().map(|(socket, _)| socket.into()),
+            Self::Tcp(listener) => listener.accept().map(|(socket, _)| socket.into()),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(listener) => listener.as_fd(),
+            Self::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// Listens at `path`, for this user only. A socket that nobody serves any more is replaced.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    if let Ok(metadata) = path.symlink_metadata() {
+        if !metadata.file_type().is_socket() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "exists and is no socket"));
+        }
+        if UnixStream::connect(path).is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process serves this socket"));
+        }
+        std::fs::remove_file(path)?;
+    }
+    // The file has these rights from its first moment. There is one thread yet.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(before);
+    listener
+}

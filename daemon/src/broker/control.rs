@@ -1,0 +1,104 @@
+//! What is said on the control socket: one JSON object on a line, and one for each answer.
+
+use super::share::Change;
+use super::status::Status;
+use serde::{Deserialize, Serialize};
+
+/// An operator wants something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// To know how things are.
+    Status,
+    /// To change the share of a VM.
+    Set {
+        /// Its name.
+        vm: String,
+        /// What is to change.
+        change: Change,
+    },
+    /// To end a context.
+    Kill {
+        /// The VM's name.
+        vm: String,
+        /// The number of the context, as [`Request::Status`] tells it.
+        context: u32,
+    },
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Answer {
+    /// To [`Request::Status`].
+    Status(Status),
+    /// It is done, or begun.
+    Done,
+    /// It cannot be done.
+    Error {
+        /// Why, and what is allowed.
+        error: String,
+    },
+}
+
+/// Bytes of a request.
+pub(super) const REQUEST_BYTES: usize = 4096;
+
+/// The request on a line.
+///
+/// # Errors
+///
+/// Why it is none.
+pub(super) fn read(line: &[u8]) -> Result<Request, String> {
+    serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))
+}
+
+/// An answer on a line.
+pub(super) fn line(answer: &Answer) -> Vec<u8> {
+    let encoded = serde_json::to_vec(answer);
+    let mut line =
+        encoded.unwrap_or_else(|_| br#"{"answer":"error","error":"no answer can be written"}"#.to_vec());
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_as_documented() {
+        assert_eq!(read(br#"{"request":"status"}"#), Ok(Request::Status));
+        let change = Change { weight: Some(7), ceiling: Some("25%".into()), ..Change::default() };
+        let set = Request::Set { vm: "web".into(), change };
+        assert_eq!(read(br#"{"request":"set","vm":"web","change":{"weight":7,"ceiling":"25%"}}"#), Ok(set));
+        let kill = Request::Kill { vm: "web".into(), context: 3 };
+        assert_eq!(read(br#"{"request":"kill","vm":"web","context":3}"#), Ok(kill));
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_with_a_reason() {
+        for wrong in [
+            "",
+            "status",
+            r#"{"request":"reboot"}"#,
+            r#"{"request":"set","vm":"web"}"#,
+            r#"{"request":"set","vm":"web","change":{"colour":7}}"#,
+            r#"{"request":"kill","vm":"web","context":-1}"#,
+        ] {
+            let error = read(wrong.as_bytes()).unwrap_err();
+            assert!(error.starts_with("not a request: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn answers_come_back_as_they_were() {
+        let mut status = Status::default();
+        status.vms.push(super::super::status::VmStatus { name: "web".into(), ..Default::default() });
+        for answer in [Answer::Status(status), Answer::Done, Answer::Error { error: "no\nthing".into() }] {
+            let line = line(&answer);
+            assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+            assert_eq!(serde_json::from_slice::<Answer>(&line).unwrap(), answer);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! One GPU: its scheduler, and the pages of the contexts that use it.
+//!
+//! [`Gpu::look`] and [`Gpu::decide`] are between a submission that is ready and its start, so they do nothing but read and write pages.
+
+use super::grant_log::GrantLog;
+use super::rates::Rate;
+use crate::ipc::HeldMemory;
+use crate::sched::{ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, TenantId, Tuning, Usage};
+use crate::shm::{Counters, SchedulerSide};
+use protocol::ids::ContextId;
+use rustc_hash::FxHashMap;
+use std::time::Duration;
+
+/// A GPU that VMs share.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    /// `VkPhysicalDeviceIDProperties::deviceUUID`.
+    pub(super) uuid: [u8; 16],
+    /// Its name, as the first device process on it said.
+    pub(super) name: String,
+    scheduler: Scheduler,
+    contexts: FxHashMap<ContextKey, Context>,
+    /// Room for what a page tells.
+    spans: Vec<Span>,
+    /// Something was seen since the last decision.
+    changed: bool,
+    /// Something was seen since the last sample of rates.
+    unsampled: bool,
+}
+
+/// A context as its worker's page shows it.
+#[derive(Debug)]
+pub(super) struct Context {
+    page: SchedulerSide,
+    seen: Counters,
+    /// Which VM's, and what it is called there.
+    pub(super) tenant: TenantId,
+    pub(super) ctx_id: ContextId,
+    pub(super) name: String,
+    /// Share of the last second.
+    pub(super) rate: Rate,
+    /// As its device process said last.
+    pub(super) memory: HeldMemory,
+    /// Processor time of its worker; never less than before.
+    pub(super) cpu: Duration,
+    /// An operator wants it ended.
+    pub(super) killed: bool,
+    /// When its device process was told last that it runs for too long.
+    hung: Option<Nanos>,
+    leased: bool,
+}
+
+impl Gpu {
+    pub(super) fn new(uuid: [u8; 16], name: String, anticipation: f64) -> Self {
+        Self {
+            uuid,
+            name,
+            scheduler: Scheduler::new(Tuning { anticipation, ..Tuning::default() }),
+            contexts: FxHashMap::default(),
+            spans: Vec::new(),
+            changed: false,
+            unsampled: false,
+        }
+    }
+
+    /// A VM uses this GPU, or its share has changed.
+    pub(super) fn set_tenant(&mut self, tenant: TenantId, share: Share, now: Nanos) {
+        self.scheduler.set_tenant(tenant, share, now);
+        self.changed = true;
+    }
+
+    /// A VM is here no more.
+    pub(super) fn remove_tenant(&mut self, tenant: TenantId) {
+        self.scheduler.remove_tenant(tenant);
+        self.changed = true;
+    }
+
+    /// A context begins.
+    pub(super) fn begin(
+        &mut self,
+        key: ContextKey,
+        (tenant, ctx_id, name): (TenantId, ContextId, String),
+        page: SchedulerSide,
+        now: Nanos,
+    ) {
+        self.scheduler.begin(key, tenant, now);
+        let mut rate = Rate::default();
+        rate.sample(now, 0);
+        let context = Context {
+            page,
+            seen: Counters::default(),
+            tenant,
+            ctx_id,
+            name,
+            rate,
+            memory: HeldMemory::default(),
+            cpu: Duration::ZERO,
+            killed: false,
+            hung: None,
+            leased: false,
+        };
+        self.contexts.insert(key, context);
+        // Its worker may have told something before we had its page.
+        self.look(key, now, None);
+    }
+
+    /// A context has ended. Answers what was known of it.
+    pub(super) fn end(&mut self, key: ContextKey, now: Nanos, log: Option<&mut GrantLog>) -> Option<Context> {
+        self.look(key, now, log);
+        let mut context = self.contexts.remove(&key)?;
+        context.update_cpu();
+        self.scheduler.end(key, now);
+        self.changed = true;
+        Some(context)
+    }
+
+    /// Reads what a worker tells.
+    pub(super) fn look(&mut self, key: ContextKey, now: Nanos, log: Option<&mut GrantLog>) {
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        let counters = context.page.counters();
+        let work = context.page.take_work();
+        if counters == context.seen && work.is_empty() {
+            return;
+        }
+        context.seen = counters;
+        self.spans.clear();
+        self.spans.extend(work.iter().map(|work| Span {
+            begin: work.begin,
+            end: work.end,
+            busy: work.busy,
+            count: work.count,
+            copy: work.copy,
+        }));
+        let Counters { ready, dispatched, completed } = counters;
+        self.scheduler.see(key, Seen { ready, dispatched, completed }, &self.spans, now);
+        (self.changed, self.unsampled) = (true, true);
+        if let Some(log) = log
+            && let Some(usage) = self.scheduler.usage(key)
+        {
+            log.note(now, (context.tenant, context.ctx_id), key, &usage);
+        }
+    }
+
+    /// Decides who may use the GPU next, if anything has changed or it is time to, and tells the workers.
+    pub(super) fn decide(&mut self, now: Nanos) {
+        if !self.changed && self.scheduler.next_look().is_none_or(|at| at > now) {
+            return;
+        }
+        self.changed = false;
+        for order in self.scheduler.decide(now) {
+            let (key, lease) = match order {
+                Order::Grant { context, total } => {
+                    if let Some(context) = self.contexts.get_mut(&context) {
+                        context.page.grant(total);
+                    }
+                    continue;
+                }
+                Order::Lease(key) => (key, true),
+                Order::Revoke(key) => (key, false),
+            };
+            if let Some(context) = self.contexts.get_mut(&key) {
+                context.leased = lease;
+                context.page.lease(lease);
+            }
+        }
+    }
+
+    /// When [`Self::decide`] is to be called though nothing happens.
+    pub(super) fn next_look(&self) -> Option<Nanos> {
+        self.scheduler.next_look()
+    }
+
+    /// Reads the pages of those that do not ring, because they need not ask.
+    pub(super) fn look_at_leased(&mut self, now: Nanos, mut log: Option<&mut GrantLog>) {
+        let leased = self.contexts.iter().filter(|(_, context)| context.leased).map(|(key, _)| *key);
+        for key in leased.collect::<Vec<_>>() {
+            self.look(key, now, log.as_deref_mut());
+        }
+    }
+
+    /// Whether something happens that has to be looked at now and then.
+    pub(super) fn is_busy(&self) -> bool {
+        let busy = |(key, context): (&ContextKey, &Context)| {
+            let usage = self.scheduler.usage(*key);
+            context.leased || usage.is_some_and(|usage| usage.in_driver > 0 || usage.ready > 0)
+        };
+        self.unsampled || self.contexts.iter().any(busy)
+    }
+
+    /// Takes samples for the shares of the last second. To be called before pages are read.
+    pub(super) fn sample(&mut self, now: Nanos) {
+        self.unsampled = false;
+        for (key, context) in &mut self.contexts {
+            let used = self.scheduler.usage(*key).map_or(0, |usage| usage.gpu);
+            context.rate.sample(now, used);
+        }
+    }
+
+    /// Whose submission runs longer than `limit` while others wait, and was not reported in the last second.
+    pub(super) fn hung(
+        &mut self,
+        now: Nanos,
+        limit: impl Fn(TenantId) -> Duration,
+    ) -> Vec<(TenantId, ContextId)> {
+        let mut hung = Vec::new();
+        for (key, context) in &mut self.contexts {
+            let since = self.scheduler.usage(*key).and_then(|usage| usage.running_since);
+            let Some(ran) = since.map(|since| Duration::from_nanos(now.saturating_sub(since))) else {
+                continue;
+            };
+            let told = context.hung.is_some_and(|told| now.saturating_sub(told) < HUNG_AGAIN);
+            if !told && ran > limit(context.tenant) && self.scheduler.others_wait(*key) {
+                context.hung = Some(now);
+                hung.push((context.tenant, context.ctx_id));
+            }
+        }
+        hung
+    }
+
+    /// What a context has used.
+    pub(super) fn usage(&self, key: ContextKey) -> Usage {
+        self.scheduler.usage(key).unwrap_or_default()
+    }
+
+    /// What a VM has used here, with the contexts that have ended.
+    pub(super) fn tenant_usage(&self, tenant: TenantId) -> Usage {
+        self.scheduler.tenant_usage(tenant).unwrap_or_default()
+    }
+
+    /// A context, with the processor time that its worker says it has used by now.
+    pub(super) fn context(&mut self, key: ContextKey) -> Option<&mut Context> {
+        let context = self.contexts.get_mut(&key)?;
+        context.update_cpu();
+        Some(context)
+    }
+}
+
+impl Context {
+    fn update_cpu(&mut self) {
+        self.cpu = self.cpu.max(self.page.cpu());
+    }
+}
+
+/// Time until a device process is told again that a context runs for too long, in nanoseconds.
+const HUNG_AGAIN: Nanos = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::Class;
+    use crate::shm::{GateSide, grant_page};
+
+    const VM: TenantId = TenantId(0);
+    const KEY: ContextKey = ContextKey(7);
+    const MS: Nanos = 1_000_000;
+
+    fn gpu() -> (Gpu, GateSide) {
+        let mut gpu = Gpu::new([1; 16], "GPU".into(), 0.0);
+        gpu.set_tenant(VM, Share { weight: 100, class: Class::Normal, ceiling: None }, 0);
+        let file = grant_page().unwrap();
+        let gate = GateSide::open(&file).unwrap();
+        gpu.begin(KEY, (VM, ContextId(3), "demo".into()), SchedulerSide::open(&file).unwrap(), 0);
+        (gpu, gate)
+    }
+
+    #[test]
+    fn what_is_ready_is_granted_and_what_completes_is_charged() {
+        let (mut gpu, gate) = gpu();
+        gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
+        gpu.look(KEY, MS, None);
+        gpu.decide(MS);
+        assert_eq!(gate.granted(), 1);
+        gate.tell(Counters { ready: 0, dispatched: 1, completed: 0 });
+        gpu.look(KEY, 2 * MS, None);
+        assert!(gpu.is_busy());
+        assert!(gate.tell_work(&crate::shm::Work {
+            begin: MS,
+            end: 4 * MS,
+            busy: 3 * MS,
+            count: 1,
+            copy: false
+        }));
+        gate.tell(Counters { ready: 0, dispatched: 1, completed: 1 });
+        gate.tell_cpu(Duration::from_millis(5));
+        gpu.look(KEY, 5 * MS, None);
+        gpu.decide(5 * MS);
+        let usage = gpu.usage(KEY);
+        assert_eq!((usage.submissions, usage.in_driver, usage.gpu), (1, 0, 3 * MS));
+        let ended = gpu.end(KEY, 6 * MS, None).unwrap();
+        assert_eq!((ended.ctx_id, ended.cpu), (ContextId(3), Duration::from_millis(5)));
+        assert_eq!(gpu.tenant_usage(VM).gpu, 3 * MS, "the VM's account stays");
+    }
+
+    #[test]
+    fn a_page_that_says_nothing_new_changes_nothing() {
+        let (mut gpu, _gate) = gpu();
+        gpu.decide(0);
+        gpu.look(KEY, MS, None);
+        assert!(!gpu.changed && !gpu.is_busy());
+    }
+}

@@ -1,0 +1,87 @@
+//! A line for each look at a context that found something completed, to check what is charged against what was counted. Off unless
+//! an operator wants it (`log-grants`).
+
+use crate::sched::{ContextKey, Nanos, TenantId, Usage};
+use protocol::ids::ContextId;
+use rustc_hash::FxHashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+/// The file, and what it says already. A context whose charge was corrected later has a line with the difference, below 0 perhaps.
+#[derive(Debug)]
+pub(super) struct GrantLog {
+    file: BufWriter<File>,
+    told: FxHashMap<ContextKey, Usage>,
+    names: Vec<String>,
+    failed: bool,
+}
+
+impl GrantLog {
+    /// Begins a file for VMs of these names, in the order of tenants.
+    pub(super) fn create(path: &Path, names: Vec<String>) -> io::Result<Self> {
+        let mut file = BufWriter::new(File::create(path)?);
+        writeln!(file, "# time_ns vm context submissions compute_ns copy_ns")?;
+        Ok(Self { file, told: FxHashMap::default(), names, failed: false })
+    }
+
+    /// Writes what was charged to a context since the last line of it.
+    pub(super) fn note(
+        &mut self,
+        now: Nanos,
+        (tenant, ctx_id): (TenantId, ContextId),
+        key: ContextKey,
+        usage: &Usage,
+    ) {
+        let told = self.told.entry(key).or_default();
+        let submissions = usage.submissions.saturating_sub(told.submissions);
+        let since = |counter: Nanos, before: Nanos| i128::from(counter) - i128::from(before);
+        let (compute, copy) = (since(usage.gpu, told.gpu), since(usage.copy, told.copy));
+        *told = *usage;
+        if (submissions, compute, copy) == (0, 0, 0) || self.failed {
+            return;
+        }
+        let vm = self.names.get(tenant.0 as usize).map_or("?", String::as_str);
+        let line = writeln!(self.file, "{now} {vm} {} {submissions} {compute} {copy}", ctx_id.0);
+        self.check(line);
+    }
+
+    /// A context has ended.
+    pub(super) fn forget(&mut self, key: ContextKey) {
+        self.told.remove(&key);
+    }
+
+    /// Gives what was written to the system.
+    pub(super) fn flush(&mut self) {
+        let flushed = self.file.flush();
+        self.check(flushed);
+    }
+
+    fn check(&mut self, result: io::Result<()>) {
+        if let Err(error) = result
+            && !self.failed
+        {
+            self.failed = true;
+            log::error!(error:%; "cannot write the log of grants: there will be no more of it");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_add_up_to_what_was_charged() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut log = GrantLog::create(file.path(), vec!["a".into()]).unwrap();
+        let id = (TenantId(0), ContextId(3));
+        for (submissions, gpu) in [(1, 500), (1, 500), (3, 900), (3, 850)] {
+            log.note(7, id, ContextKey(1), &Usage { submissions, gpu, ..Usage::default() });
+        }
+        log.flush();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(lines, ["7 a 3 1 500 0", "7 a 3 2 400 0", "7 a 3 0 -50 0"]);
+    }
+}

@@ -1,0 +1,161 @@
+//! The status as metrics, in the OpenMetrics text format that Prometheus reads.
+
+use super::status::{KillCounts, Status, VmStatus};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+
+/// All metrics of a moment.
+pub(super) fn text(status: &Status) -> String {
+    let mut registry = Registry::with_prefix("vhost_user_vulkan");
+    registry.register_collector(Box::new(Moment(status.clone())));
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &registry) {
+        Ok(()) => text,
+        // Writing to a string does not fail.
+        Err(fmt::Error) => String::from("# EOF\n"),
+    }
+}
+
+#[derive(Debug)]
+struct Moment(Status);
+
+/// A metric: its name without prefix and unit, its help, its type, its unit.
+struct Family(&'static str, &'static str, MetricType, Option<Unit>);
+
+const GPU_SECONDS: Family =
+    Family("gpu", "Time of the GPU that was charged, by queue", MetricType::Counter, Some(Unit::Seconds));
+const SUBMISSIONS: Family = Family("submissions", "Submissions that are complete", MetricType::Counter, None);
+const WAITING: Family = Family(
+    "waiting",
+    "Time in which contexts had work and none of it on the GPU",
+    MetricType::Counter,
+    Some(Unit::Seconds),
+);
+const CPU: Family =
+    Family("cpu", "Processor time, by kind of process", MetricType::Counter, Some(Unit::Seconds));
+const KILLS: Family = Family("kills", "Contexts that were ended, by reason", MetricType::Counter, None);
+const RESTARTS: Family = Family("restarts", "Device processes started again", MetricType::Counter, None);
+const CONTEXTS: Family = Family("contexts", "Contexts alive", MetricType::Gauge, None);
+const MEMORY: Family = Family("memory", "Memory held, by kind", MetricType::Gauge, Some(Unit::Bytes));
+const WEIGHT: Family = Family("weight", "Weight of the VM's share", MetricType::Gauge, None);
+const UTILISATION: Family = Family(
+    "utilisation_ratio",
+    "Part of the last second in which the GPU computed for VMs",
+    MetricType::Gauge,
+    None,
+);
+
+impl Collector for Moment {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let status = &self.0;
+        let all = &mut encoder;
+        write(all, &GPU_SECONDS, |to| {
+            of_vms(status, |vm| {
+                let gpu = vm.gpu.as_deref().unwrap_or_default();
+                let labels = |queue| [("vm", vm.name.as_str()), ("gpu", gpu), ("queue", queue)];
+                counter(to, &labels("compute"), vm.used.gpu_seconds)?;
+                counter(to, &labels("copy"), vm.used.copy_seconds)
+            })
+        })?;
+        write(all, &SUBMISSIONS, |to| {
+            of_vms(status, |vm| counter(to, &[("vm", &vm.name)], vm.used.submissions))
+        })?;
+        write(all, &WAITING, |to| {
+            of_vms(status, |vm| counter(to, &[("vm", &vm.name)], vm.used.waiting_seconds))
+        })?;
+        write(all, &CPU, |to| {
+            of_vms(status, |vm| {
+                counter(to, &[("vm", &vm.name), ("process", "worker")], vm.used.cpu_seconds)?;
+                counter(to, &[("vm", &vm.name), ("process", "device")], vm.device_cpu_seconds)
+            })?;
+            counter(to, &[("vm", ""), ("process", "broker")], status.broker_cpu_seconds)
+        })?;
+        write(all, &KILLS, |to| of_vms(status, |vm| kills(to, vm)))?;
+        write(all, &RESTARTS, |to| of_vms(status, |vm| counter(to, &[("vm", &vm.name)], vm.restarts)))?;
+        write(all, &CONTEXTS, |to| {
+            of_vms(status, |vm| gauge(to, &[("vm", &vm.name)], vm.contexts.len() as f64))
+        })?;
+        write(all, &MEMORY, |to| {
+            of_vms(status, |vm| {
+                gauge(to, &[("vm", &vm.name), ("kind", "device")], vm.used.device_memory as f64)?;
+                gauge(to, &[("vm", &vm.name), ("kind", "host")], vm.used.host_memory as f64)
+            })
+        })?;
+        write(all, &WEIGHT, |to| of_vms(status, |vm| gauge(to, &[("vm", &vm.name)], vm.weight.into())))?;
+        write(all, &UTILISATION, |to| {
+            status.gpus.iter().try_for_each(|gpu| gauge(to, &[("gpu", &gpu.uuid)], gpu.utilisation))
+        })
+    }
+}
+
+fn of_vms(status: &Status, write: impl FnMut(&VmStatus) -> fmt::Result) -> fmt::Result {
+    status.vms.iter().try_for_each(write)
+}
+
+fn kills(to: &mut MetricEncoder<'_>, vm: &VmStatus) -> fmt::Result {
+    let KillCounts { operator, hung, lost, refused } = vm.kills;
+    let by_reason = [("operator", operator), ("hung", hung), ("lost", lost), ("refused", refused)];
+    by_reason.into_iter().try_for_each(|(why, count)| counter(to, &[("vm", &vm.name), ("why", why)], count))
+}
+
+fn write(
+    encoder: &mut DescriptorEncoder<'_>,
+    Family(name, help, kind, unit): &Family,
+    values: impl FnOnce(&mut MetricEncoder<'_>) -> fmt::Result,
+) -> fmt::Result {
+    values(&mut encoder.encode_descriptor(name, help, unit.as_ref(), *kind)?)
+}
+
+fn counter<N>(to: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: N) -> fmt::Result
+where
+    ConstCounter<N>: EncodeMetric,
+{
+    ConstCounter::new(value).encode(to.encode_family(&labels)?)
+}
+
+fn gauge(to: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: f64) -> fmt::Result {
+    ConstGauge::new(value).encode(to.encode_family(&labels)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::status::{GpuStatus, Used};
+    use super::*;
+
+    #[test]
+    fn every_metric_has_its_name_and_its_labels() {
+        let used = Used { gpu_seconds: 1.5, submissions: 7, host_memory: 4096, ..Used::default() };
+        let kills = KillCounts { operator: 2, ..KillCounts::default() };
+        let vm = VmStatus {
+            name: "web".into(),
+            gpu: Some("00ff".into()),
+            weight: 300,
+            used,
+            kills,
+            ..VmStatus::default()
+        };
+        let gpu = GpuStatus { uuid: "00ff".into(), name: "GPU".into(), utilisation: 0.25 };
+        let text = text(&Status { gpus: vec![gpu], vms: vec![vm], broker_cpu_seconds: 0.5 });
+        for line in [
+            "# TYPE vhost_user_vulkan_gpu_seconds counter",
+            "vhost_user_vulkan_gpu_seconds_total{vm=\"web\",gpu=\"00ff\",queue=\"compute\"} 1.5",
+            "vhost_user_vulkan_gpu_seconds_total{vm=\"web\",gpu=\"00ff\",queue=\"copy\"} 0.0",
+            "vhost_user_vulkan_submissions_total{vm=\"web\"} 7",
+            "vhost_user_vulkan_waiting_seconds_total{vm=\"web\"} 0.0",
+            "vhost_user_vulkan_cpu_seconds_total{vm=\"\",process=\"broker\"} 0.5",
+            "vhost_user_vulkan_kills_total{vm=\"web\",why=\"operator\"} 2",
+            "vhost_user_vulkan_contexts{vm=\"web\"} 0.0",
+            "vhost_user_vulkan_memory_bytes{vm=\"web\",kind=\"host\"} 4096.0",
+            "vhost_user_vulkan_weight{vm=\"web\"} 300.0",
+            "vhost_user_vulkan_utilisation_ratio{gpu=\"00ff\"} 0.25",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

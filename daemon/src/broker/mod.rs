@@ -1,0 +1,34 @@
+//! The broker: serves several VMs, each by a device process of its own, and says whose worker may use the GPU next.
+//!
+//! Everything runs on one thread around one epoll instance. What a worker waits for comes first in each turn: doorbells, the pages of
+//! contexts, the scheduler's decision (`gpu`); then what device processes say (`vms`), then operators and metrics (`operator`,
+//! `connections`). Nothing waits for a peer. It reads no guest byte; device processes and workers may have been taken over by a guest,
+//! so what they say is bounded, and counts for their own VM only.
+//!
+//! `settings` is the configuration file. `client` is the other end of the control socket: the subcommands of an operator.
+
+mod backoff;
+mod client;
+mod connections;
+mod control;
+mod gpu;
+mod grant_log;
+mod http;
+mod metrics;
+mod operator;
+mod process;
+mod rates;
+mod run;
+mod settings;
+mod share;
+mod status;
+mod table;
+mod vm;
+mod vms;
+
+pub use client::{ClientError, Watch, ask, kill, set, show_status};
+pub use control::{Answer, Request};
+pub use run::serve;
+pub use settings::{MetricsAddress, Problem, Settings, VmSettings, default_control_socket};
+pub use share::{Change, Policy};
+pub use status::{ContextStatus, GpuStatus, KillCounts, Status, Used, VmStatus};

@@ -1,0 +1,161 @@
+//! One device process as the broker holds it: its channel, its doorbell, its end. Whoever took it over can send what he likes, and
+//! need not read what he is sent; nothing here waits for it.
+
+use crate::ipc::{Channel, FromBroker, SendError, ToBroker};
+use crate::sandbox::start_device_process;
+use crate::shm::Doorbell;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// Messages that may wait to be read.
+const BACKLOG: usize = 256;
+
+/// A device process that was started and has not been reaped.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    pidfd: OwnedFd,
+    channel: Channel,
+    doorbell: Doorbell,
+    unsent: VecDeque<FromBroker>,
+    started: Instant,
+    /// It was killed: what it says does not matter any more.
+    pub(super) dying: bool,
+    /// It said that it waits for a frontend.
+    pub(super) ready: bool,
+    /// A frontend is connected.
+    pub(super) connected: bool,
+}
+
+impl Process {
+    /// Starts it and tells it of its doorbell.
+    pub(super) fn start(arguments: &[OsString]) -> io::Result<Self> {
+        let (channel, theirs) = Channel::pair()?;
+        let doorbell = Doorbell::new()?;
+        channel.try_send(&FromBroker::Doorbell, Some(doorbell.as_fd())).map_err(io::Error::other)?;
+        let mut child = start_device_process(arguments, theirs.into_socket())?;
+        let pid = Pid::from_child(&child);
+        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(error.into());
+            }
+        };
+        Ok(Self {
+            child,
+            pidfd,
+            channel,
+            doorbell,
+            unsent: VecDeque::new(),
+            started: Instant::now(),
+            dying: false,
+            ready: false,
+            connected: false,
+        })
+    }
+
+    /// What to wait for: its channel, its doorbell, its end.
+    pub(super) fn watched(&self) -> (&Channel, &Doorbell, &OwnedFd) {
+        (&self.channel, &self.doorbell, &self.pidfd)
+    }
+
+    /// Its number.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// For how long it has lived.
+    pub(super) fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// A message of it, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// It is gone or sends what is no message.
+    pub(super) fn receive(&self) -> Result<Option<(ToBroker, Option<OwnedFd>)>, String> {
+        self.channel.try_receive().map_err(|error| error.to_string())
+    }
+
+    /// Sends a message now, or when it reads again. Whether some wait.
+    ///
+    /// # Errors
+    ///
+    /// It is gone, or does not read what it is sent.
+    pub(super) fn send(&mut self, message: FromBroker) -> Result<bool, String> {
+        if self.unsent.len() >= BACKLOG {
+            return Err("it does not read what it is sent".into());
+        }
+        self.unsent.push_back(message);
+        self.flush()
+    }
+
+    /// Sends what waits, as far as there is room. Whether some wait still.
+    ///
+    /// # Errors
+    ///
+    /// It is gone.
+    pub(super) fn flush(&mut self) -> Result<bool, String> {
+        while let Some(message) = self.unsent.front() {
+            match self.channel.try_send(message, None) {
+                Ok(()) => _ = self.unsent.pop_front(),
+                Err(SendError::Full) => return Ok(true),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes note that somebody rang.
+    pub(super) fn hear(&self) {
+        self.doorbell.hear();
+    }
+
+    /// Asks it to end.
+    pub(super) fn terminate(&self) {
+        // It may have ended already.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
+    }
+
+    /// Ends it. Its workers go with it.
+    pub(super) fn kill(&mut self) {
+        self.dying = true;
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Its status, after its end was seen.
+    pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
+        self.child.wait()
+    }
+}
+
+/// Processor time that a process has used, as the system counts it.
+pub(super) fn cpu_time(pid: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Fields 14 and 15, in ticks. The name, which is field 2, can hold anything, and ends with the last parenthesis.
+    let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
+    let ticks: u64 = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
+    Some(Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_of_this_process_is_found() {
+        let before = cpu_time(std::process::id()).unwrap();
+        let until = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < until {}
+        assert!(cpu_time(std::process::id()).unwrap() > before);
+        assert_eq!(cpu_time(u32::MAX), None);
+    }
+}

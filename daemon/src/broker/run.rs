@@ -1,0 +1,312 @@
+//! The broker's loop: what it waits for, and in which order it sees to it.
+
+use super::connections::Connections;
+use super::gpu::Gpu;
+use super::grant_log::GrantLog;
+use super::operator::Waiting;
+use super::settings::Settings;
+use super::vm::Vm;
+use crate::sched::{Nanos, TenantId};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::{self, Read};
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Serves the VMs until SIGTERM or SIGINT, and ends their device processes then.
+///
+/// # Errors
+///
+/// The system refuses a socket or a file that the settings name, or what the loop needs.
+pub fn serve(settings: Settings) -> io::Result<()> {
+    let mut broker = Broker::new(settings)?;
+    let result = broker.run();
+    broker.connections.remove_sockets();
+    result
+}
+
+pub(super) struct Broker {
+    pub(super) epoll: OwnedFd,
+    timer: OwnedFd,
+    /// When the timer fires.
+    armed: Option<Nanos>,
+    signals: UnixStream,
+    pub(super) settings: Settings,
+    pub(super) vms: Vec<Vm>,
+    pub(super) gpus: Vec<Gpu>,
+    /// Number of the last context.
+    pub(super) last_key: u64,
+    pub(super) log: Option<GrantLog>,
+    pub(super) connections: Connections,
+    /// Who waits for an answer.
+    pub(super) waiting: Vec<Waiting>,
+    /// When the pages of those who do not ring are read next.
+    next_tick: Option<Nanos>,
+    last_sample: Nanos,
+    /// Since when it ends: when what has not ended by itself is killed.
+    pub(super) ending: Option<Nanos>,
+}
+
+/// What an event is about: the upper half of its token; the lower half is an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Doorbell,
+    Channel,
+    Child,
+    Timer,
+    Signal,
+    Listener,
+    Connection,
+}
+
+const SOURCES: [Source; 7] = [
+    Source::Doorbell,
+    Source::Channel,
+    Source::Child,
+    Source::Timer,
+    Source::Signal,
+    Source::Listener,
+    Source::Connection,
+];
+
+impl Source {
+    pub(super) fn token(self, index: usize) -> u64 {
+        (self as u64) << 32 | index as u64
+    }
+
+    fn of_token(token: u64) -> (Option<Self>, usize) {
+        (SOURCES.get((token >> 32) as usize).copied(), (token & 0xffff_ffff) as usize)
+    }
+}
+
+/// Time between two looks at pages whose workers do not ring, in nanoseconds.
+const TICK: Nanos = 50_000_000;
+/// Time between two samples of what was used.
+const SAMPLE: Nanos = 100_000_000;
+/// Time that device processes have to end.
+const END_PATIENCE: Nanos = 8_000_000_000;
+/// The timer is not set for less, so that a deadline which is over cannot keep the loop busy.
+const SOONEST: Nanos = 10_000;
+
+/// The clock of everything here: the system's monotonic one, which pages use too.
+pub(super) fn clock() -> Nanos {
+    let now = clock_gettime(ClockId::Monotonic);
+    let (seconds, rest) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+}
+
+/// Has events of a descriptor reported.
+pub(super) fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
+    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(token), flags)?)
+}
+
+impl Broker {
+    fn new(settings: Settings) -> io::Result<Self> {
+        let now = clock();
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        watch(&epoll, &timer, Source::Timer.token(0), epoll::EventFlags::IN)?;
+        let (signals, theirs) = UnixStream::pair()?;
+        signals.set_nonblocking(true)?;
+        for signal in [SIGTERM, SIGINT] {
+            signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
+        }
+        watch(&epoll, &signals, Source::Signal.token(0), epoll::EventFlags::IN)?;
+        let names = settings.vms.iter().map(|vm| vm.name.clone()).collect();
+        let log = settings.log_grants.as_ref().map(|path| {
+            GrantLog::create(path, names).map_err(|error| at(&path.display().to_string(), &error))
+        });
+        let connections = Connections::listen(&settings, &epoll)?;
+        let vms = settings.vms.iter().zip(0..).map(|(vm, number)| Vm::new(vm.clone(), TenantId(number), now));
+        Ok(Self {
+            log: log.transpose()?,
+            vms: vms.collect(),
+            epoll,
+            timer,
+            armed: None,
+            signals,
+            gpus: Vec::new(),
+            last_key: 0,
+            connections,
+            waiting: Vec::new(),
+            next_tick: None,
+            last_sample: now,
+            ending: None,
+            settings,
+        })
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        // A timer may otherwise come 50 us late, which is much between a submission and the next.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [none; 64];
+        self.run_due(clock());
+        while !self.is_over() {
+            self.arm_timer()?;
+            let count = match epoll::wait(&self.epoll, events.as_mut_slice(), None) {
+                Ok(count) => count,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            self.turn(&events[..count]);
+        }
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.ending.is_some() && self.vms.iter().all(|vm| vm.process.is_none())
+    }
+
+    /// One round: workers first.
+    fn turn(&mut self, events: &[epoll::Event]) {
+        let now = clock();
+        if now.saturating_sub(self.last_sample) >= SAMPLE {
+            self.sample(now);
+        }
+        let sources = || events.iter().map(|event| (Source::of_token(event.data.u64()), event.flags));
+        for ((source, index), _) in sources() {
+            if source == Some(Source::Doorbell) {
+                self.doorbell(index, now);
+            }
+        }
+        self.decide(now);
+        for ((source, index), flags) in sources() {
+            match source {
+                Some(Source::Channel) => self.channel(index, flags, now),
+                Some(Source::Child) => self.child_ended(index, now),
+                Some(Source::Timer) => self.armed = None,
+                Some(Source::Signal) => self.end(now),
+                Some(Source::Listener) => self.connections.accept(index, &self.epoll, now),
+                Some(Source::Connection) => self.connection(index, flags, now),
+                Some(Source::Doorbell) | None => {}
+            }
+        }
+        self.run_due(now);
+    }
+
+    /// A worker of this VM has something to tell.
+    fn doorbell(&mut self, vm: usize, now: Nanos) {
+        let Some(vm) = self.vms.get(vm) else { return };
+        let Some(process) = &vm.process else { return };
+        process.hear();
+        let Some(gpu) = vm.gpu.and_then(|gpu| self.gpus.get_mut(gpu)) else { return };
+        for key in vm.contexts.values() {
+            gpu.look(*key, now, self.log.as_mut());
+        }
+        self.next_tick.get_or_insert(now + TICK);
+    }
+
+    fn decide(&mut self, now: Nanos) {
+        for gpu in &mut self.gpus {
+            gpu.decide(now);
+        }
+    }
+
+    /// What is due whatever has happened.
+    fn run_due(&mut self, now: Nanos) {
+        self.decide(now);
+        if self.next_tick.is_some_and(|at| at <= now) {
+            self.tick(now);
+        }
+        self.start_due(now);
+        self.answer_due(now);
+        self.connections.drop_late(&self.epoll, now);
+        if self.ending.is_some_and(|at| at <= now) {
+            self.ending = Some(Nanos::MAX);
+            self.vms.iter_mut().filter_map(|vm| vm.process.as_mut()).for_each(|process| process.kill());
+        }
+        if self.next_tick.is_none() && self.gpus.iter().any(Gpu::is_busy) {
+            self.next_tick = Some(now + TICK);
+        }
+    }
+
+    /// Every now and then while something happens.
+    fn tick(&mut self, now: Nanos) {
+        for gpu in &mut self.gpus {
+            gpu.look_at_leased(now, self.log.as_mut());
+        }
+        self.decide(now);
+        self.report_hung(now);
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
+        self.next_tick = self.gpus.iter().any(Gpu::is_busy).then_some(now + TICK);
+    }
+
+    fn sample(&mut self, now: Nanos) {
+        self.last_sample = now;
+        for gpu in &mut self.gpus {
+            gpu.sample(now);
+        }
+        for vm in &mut self.vms {
+            let gpu = vm.gpu.and_then(|gpu| self.gpus.get(gpu));
+            vm.rate.sample(now, gpu.map_or(0, |gpu| gpu.tenant_usage(vm.tenant).gpu));
+        }
+    }
+
+    fn report_hung(&mut self, now: Nanos) {
+        for gpu in 0..self.gpus.len() {
+            let vms = &self.vms;
+            let limit = |vm: TenantId| vms[vm.0 as usize].settings.max_submit_time_contended;
+            for (vm, ctx_id) in self.gpus[gpu].hung(now, limit) {
+                self.tell(vm.0 as usize, crate::ipc::FromBroker::Hung { ctx_id });
+            }
+        }
+    }
+
+    /// A signal: everything is to end.
+    fn end(&mut self, now: Nanos) {
+        let _ = (&self.signals).read(&mut [0; 16]);
+        if self.ending.is_some() {
+            return;
+        }
+        log::info!("ending at the user's request");
+        self.ending = Some(now + END_PATIENCE);
+        for vm in &mut self.vms {
+            vm.start_at = None;
+            if let Some(process) = &vm.process {
+                process.terminate();
+            }
+        }
+    }
+
+    /// Has the loop woken when something is due.
+    fn arm_timer(&mut self) -> io::Result<()> {
+        let starts = self.vms.iter().filter_map(|vm| vm.start_at);
+        let looks = self.gpus.iter().filter_map(Gpu::next_look);
+        let answers = self.waiting.iter().map(|waiting| waiting.deadline);
+        let ends = self.ending.filter(|at| *at != Nanos::MAX);
+        let others = [self.next_tick, self.connections.next_deadline(), ends].into_iter().flatten();
+        let at = starts.chain(looks).chain(answers).chain(others).min();
+        if at == self.armed {
+            return Ok(());
+        }
+        self.armed = at;
+        // Zero means never.
+        let at = at.map_or(0, |at| at.max(clock() + SOONEST));
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = Timespec {
+            tv_sec: i64::try_from(at / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: (at % 1_000_000_000) as _,
+        };
+        let setting = Itimerspec { it_interval: zero, it_value: value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
+        Ok(())
+    }
+}
+
+/// An error with what it is about.
+pub(super) fn at(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}

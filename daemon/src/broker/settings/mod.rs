@@ -1,0 +1,431 @@
+//! The configuration file: several VMs and how they share, as `docs/sharing.md` documents it. All of it is checked before anything is
+//! started, and what is wrong is said in one line with the table and the key.
+
+mod memory;
+mod options;
+#[cfg(test)]
+mod tests;
+
+use super::share::{self, Policy};
+use crate::config::{DeviceLimits, HangLimits};
+use crate::sched::{Class, Share};
+use clap::{ArgMatches, Command};
+use options::{VmOptions, shown};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::Duration;
+use toml::{Table, Value};
+
+/// The whole file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// How VMs share a GPU.
+    pub policy: Policy,
+    /// Part of a GPU's time that may be left unused to keep a place for a VM that thinks shortly.
+    pub anticipation: f64,
+    /// Where an operator asks and commands.
+    pub control_socket: PathBuf,
+    /// Where metrics can be had, if anywhere.
+    pub metrics: Option<MetricsAddress>,
+    /// Where a line for each completed piece of work goes, if anywhere.
+    pub log_grants: Option<PathBuf>,
+    /// The VMs, by name.
+    pub vms: Vec<VmSettings>,
+}
+
+/// One VM.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VmSettings {
+    /// Its name.
+    pub name: String,
+    /// Its part of the GPU.
+    pub share: Share,
+    /// Options of its device process.
+    pub arguments: Vec<OsString>,
+    /// Contexts it may have.
+    pub contexts: usize,
+    /// For how long a submission of it may run while others wait.
+    pub max_submit_time_contended: Duration,
+}
+
+/// Where metrics are served: to this machine only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsAddress {
+    /// At a port of the loopback interface.
+    Loopback(SocketAddr),
+    /// At a Unix socket.
+    Unix(PathBuf),
+}
+
+/// What is wrong with a file, and where in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}{what}")]
+pub struct Problem {
+    place: String,
+    what: String,
+}
+
+impl Problem {
+    fn of_key(table: &str, key: &str, what: impl Into<String>) -> Self {
+        let table = if table.is_empty() { String::new() } else { format!("[{table}] ") };
+        Self { place: format!("{table}{key}: "), what: what.into() }
+    }
+
+    fn of_vm(name: &str, key: &str, what: impl Into<String>) -> Self {
+        Self::of_key(&format!("vm.{name}"), key, what)
+    }
+
+    fn of_file(what: impl Into<String>) -> Self {
+        Self { place: String::new(), what: what.into() }
+    }
+}
+
+/// Keys outside of all tables.
+const TOP_KEYS: &[&str] = &[
+    "anticipation",
+    "control-socket",
+    "defaults",
+    "device-memory",
+    "host-memory",
+    "log-grants",
+    "metrics",
+    "policy",
+    "vm",
+];
+/// Keys of a VM that are no options of its device process.
+const SHARE_KEYS: &[&str] = &["ceiling", "class", "weight"];
+/// Options whose value no two VMs can have.
+const OWN_PATHS: &[&str] = &["socket-path", "state-dir"];
+const NAME_BYTES: usize = 63;
+/// Most VMs of one file.
+const VMS: usize = 256;
+/// Part of the time that is kept for those who think shortly, unless the file says otherwise.
+const ANTICIPATION: f64 = 0.02;
+
+impl Settings {
+    /// Reads and checks a file. `command` is the command line of one VM; `level` the log level of those that name none.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or something in it is wrong: the first of it.
+    pub fn read(path: &Path, command: &Command, level: &str) -> Result<Self, Problem> {
+        let text = std::fs::read_to_string(path).map_err(|error| Problem::of_file(error.to_string()));
+        text.and_then(|text| Self::parse(&text, command, level))
+            .map_err(|problem| Problem { place: format!("{}: {}", path.display(), problem.place), ..problem })
+    }
+
+    fn parse(text: &str, command: &Command, level: &str) -> Result<Self, Problem> {
+        let file: Table = text.parse().map_err(|error| syntax(text, &error))?;
+        if let Some(key) = file.keys().find(|key| !TOP_KEYS.contains(&key.as_str())) {
+            return Err(unknown("", key, TOP_KEYS));
+        }
+        let policy = top(&file, "policy", Policy::named)?.unwrap_or_default();
+        let anticipation = top(&file, "anticipation", |text| share::percent(text, 0.0..=8.0))?;
+        let control_socket = top(&file, "control-socket", some_path)?;
+        let options = VmOptions::of(command);
+        let mut vms = vms(&file, &options, policy)?;
+        check_paths(&vms)?;
+        for (key, id) in [("device-memory", "device_memory"), ("host-memory", "host_memory")] {
+            share_memory(&file, key, id, &mut vms)?;
+        }
+        let settings = Self {
+            policy,
+            anticipation: anticipation.unwrap_or(if policy == Policy::BestEffort {
+                0.0
+            } else {
+                ANTICIPATION
+            }),
+            control_socket: control_socket.unwrap_or_else(default_control_socket),
+            metrics: top(&file, "metrics", metrics)?,
+            log_grants: top(&file, "log-grants", some_path)?,
+            vms: vms.into_iter().map(|vm| vm.finish(&options, level)).collect::<Result<_, _>>()?,
+        };
+        settings.check_own_sockets(&file)?;
+        Ok(settings)
+    }
+
+    /// Our own sockets are nobody else's.
+    fn check_own_sockets(&self, file: &Table) -> Result<(), Problem> {
+        let metrics = match &self.metrics {
+            Some(MetricsAddress::Unix(path)) => Some(path),
+            _ => None,
+        };
+        let own = [("control-socket", Some(&self.control_socket)), ("metrics", metrics)];
+        let mut taken = paths_of(file, "socket-path");
+        for (key, path) in own {
+            let Some(path) = path else { continue };
+            if let Some(other) = taken.insert(absolute(path), key.to_owned()) {
+                return Err(Problem::of_key("", key, format!("{} is {other} as well", path.display())));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where an operator asks and commands if nobody says otherwise: in the user's own folder, or the system's for root.
+#[must_use]
+pub fn default_control_socket() -> PathBuf {
+    const NAME: &str = "vhost-user-vulkan.sock";
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
+    match own {
+        Some(folder) if !rustix::process::geteuid().is_root() => Path::new(&folder).join(NAME),
+        _ => Path::new("/run").join(NAME),
+    }
+}
+
+/// A VM that is being read.
+struct Draft<'a> {
+    name: &'a str,
+    share: Share,
+    arguments: BTreeMap<&'a str, OsString>,
+    matches: ArgMatches,
+    own_paths: Vec<(&'static str, PathBuf)>,
+}
+
+impl Draft<'_> {
+    fn value<T: Any + Clone + Send + Sync>(&self, id: &str) -> Option<T> {
+        self.matches.try_get_one::<T>(id).ok().flatten().cloned()
+    }
+
+    fn finish(mut self, options: &VmOptions<'_>, level: &str) -> Result<VmSettings, Problem> {
+        self.arguments.entry("log-level").or_insert_with(|| format!("--log-level={level}").into());
+        let arguments: Vec<OsString> = self.arguments.into_values().collect();
+        let whole = options.parse(&arguments);
+        let matches = whole.map_err(|what| Problem { place: format!("[vm.{}] ", self.name), what })?;
+        let contexts = matches.try_get_one::<usize>("max_contexts").ok().flatten().copied();
+        let contended = matches.try_get_one::<Duration>("max_submit_time_contended").ok().flatten().copied();
+        Ok(VmSettings {
+            name: self.name.to_owned(),
+            share: self.share,
+            arguments,
+            contexts: contexts.unwrap_or(DeviceLimits::default().contexts),
+            max_submit_time_contended: contended.unwrap_or(HangLimits::default().max_submit_time_contended),
+        })
+    }
+}
+
+fn vms<'a>(file: &'a Table, options: &VmOptions<'a>, policy: Policy) -> Result<Vec<Draft<'a>>, Problem> {
+    static NONE: LazyLock<Table> = LazyLock::new(Table::new);
+    let defaults = match file.get("defaults") {
+        None => &NONE,
+        Some(Value::Table(defaults)) => defaults,
+        Some(other) => {
+            return Err(Problem::of_key("", "defaults", format!("{} is not a table", shown(other))));
+        }
+    };
+    if let Some(key) = defaults.keys().find(|key| OWN_PATHS.contains(&key.as_str())) {
+        return Err(Problem::of_key("defaults", key, "belongs to one VM: write it in each [vm.NAME]"));
+    }
+    read_keys("defaults", defaults, options, policy)?;
+    let vms = match file.get("vm") {
+        Some(Value::Table(vms)) if !vms.is_empty() => vms,
+        None | Some(Value::Table(_)) => return Err(Problem::of_file("no VM: a table [vm.NAME] is needed")),
+        Some(_) => return Err(Problem::of_key("", "vm", "write a table [vm.NAME] for each VM")),
+    };
+    if vms.len() > VMS {
+        return Err(Problem::of_file(format!("{} VMs are more than {VMS}", vms.len())));
+    }
+    vms.iter().map(|(name, table)| draft(name, table, defaults, options, policy)).collect()
+}
+
+/// One VM with what it says itself, before what all VMs have.
+fn draft<'a>(
+    name: &'a str,
+    table: &'a Value,
+    defaults: &'a Table,
+    options: &VmOptions<'a>,
+    policy: Policy,
+) -> Result<Draft<'a>, Problem> {
+    let place = format!("vm.{name}");
+    if !is_name(name) {
+        let what = "a name is up to 63 of a-z, 0-9 and -, and does not begin with -";
+        return Err(Problem { place: format!("[{}]: ", shown(&Value::String(place))), what: what.into() });
+    }
+    let Value::Table(table) = table else {
+        return Err(Problem::of_key("vm", name, format!("{} is not a table", shown(table))));
+    };
+    let (mut share, mut arguments) = read_keys("defaults", defaults, options, policy)?;
+    let (own_share, own_arguments) = read_keys(&place, table, options, policy)?;
+    arguments.extend(own_arguments);
+    share.extend(own_share);
+    let arguments: BTreeMap<_, _> =
+        arguments.into_iter().filter_map(|(key, word)| Some((key, word?))).collect();
+    if !arguments.contains_key("socket-path") {
+        return Err(Problem::of_key(&place, "socket-path", "is needed"));
+    }
+    let words: Vec<OsString> = arguments.values().cloned().collect();
+    let matches = options.parse(&words).map_err(|what| Problem { place: format!("[{place}] "), what })?;
+    let own_path = |key: &'static str| Some((key, PathBuf::from(table.get(key)?.as_str()?)));
+    let own_paths = OWN_PATHS.iter().filter_map(|key| own_path(key)).collect();
+    Ok(Draft { name, share: share_of(&share), arguments, matches, own_paths })
+}
+
+/// One key of the share, checked.
+enum ShareKey {
+    Weight(u32),
+    Class(Class),
+    Ceiling(f64),
+}
+
+fn share_of(keys: &BTreeMap<&str, ShareKey>) -> Share {
+    let mut share = Share { weight: share::WEIGHT, class: Class::Normal, ceiling: None };
+    for key in keys.values() {
+        match key {
+            ShareKey::Weight(weight) => share.weight = *weight,
+            ShareKey::Class(class) => share.class = *class,
+            ShareKey::Ceiling(ceiling) => share.ceiling = Some(*ceiling),
+        }
+    }
+    share
+}
+
+/// Those of the share; and the rest as arguments, with nothing for a switch that is off.
+type Keys<'a> = (BTreeMap<&'a str, ShareKey>, BTreeMap<&'a str, Option<OsString>>);
+
+/// Keys of a table of VMs: those of the share, and the rest as arguments.
+fn read_keys<'a>(
+    place: &str,
+    table: &'a Table,
+    options: &VmOptions<'_>,
+    policy: Policy,
+) -> Result<Keys<'a>, Problem> {
+    let (mut share, mut arguments) = (BTreeMap::new(), BTreeMap::new());
+    for (key, value) in table {
+        let wrong = |what: String| Problem::of_key(place, key, what);
+        if SHARE_KEYS.contains(&key.as_str()) {
+            share.insert(key.as_str(), share_key(key, value, policy).map_err(wrong)?);
+            continue;
+        }
+        match options.argument(key, value) {
+            Ok(argument) => _ = arguments.insert(key.as_str(), argument),
+            Err(Some(what)) => return Err(wrong(what)),
+            Err(None) => return Err(unknown(place, key, &[SHARE_KEYS, &options.keys()].concat())),
+        }
+    }
+    Ok((share, arguments))
+}
+
+fn share_key(key: &str, value: &Value, policy: Policy) -> Result<ShareKey, String> {
+    match (key, value) {
+        ("weight", _) if policy == Policy::Equal => Err(share::EQUAL.into()),
+        ("weight", Value::Integer(number)) => share::weight(*number).map(ShareKey::Weight),
+        ("class", Value::String(name)) => share::class(name).map(ShareKey::Class),
+        ("ceiling", Value::String(text)) => share::ceiling(text).map(ShareKey::Ceiling),
+        ("weight", other) => Err(format!("{} is not a whole number from 1 to 10000", shown(other))),
+        ("class", other) => {
+            Err(format!("{} is none of \"normal\", \"latency\", \"background\"", shown(other)))
+        }
+        (_, other) => Err(format!("{} is not a percentage from \"1%\" to \"100%\"", shown(other))),
+    }
+}
+
+/// No two VMs have the same socket, or the same folder.
+fn check_paths(vms: &[Draft<'_>]) -> Result<(), Problem> {
+    let mut taken: BTreeMap<PathBuf, String> = BTreeMap::new();
+    for vm in vms {
+        for (key, path) in &vm.own_paths {
+            if let Some(other) = taken.insert(absolute(path), format!("{key} of [vm.{}]", vm.name)) {
+                return Err(Problem::of_vm(vm.name, key, format!("{} is {other} as well", path.display())));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Paths that VMs have under this key, and of which VM each is.
+fn paths_of(file: &Table, key: &str) -> BTreeMap<PathBuf, String> {
+    let vms = file.get("vm").and_then(Value::as_table).into_iter().flatten();
+    let own = |(name, vm): (&String, &Value)| {
+        Some((absolute(Path::new(vm.get(key)?.as_str()?)), format!("{key} of [vm.{name}]")))
+    };
+    vms.filter_map(own).collect()
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Shares out what there is for all VMs, if the file says how much that is.
+fn share_memory(file: &Table, key: &'static str, id: &str, vms: &mut [Draft<'_>]) -> Result<(), Problem> {
+    let total = match file.get(key) {
+        None => return Ok(()),
+        Some(Value::Integer(bytes)) if *bytes >= 0 => bytes.unsigned_abs(),
+        Some(Value::String(text)) => {
+            bytes(text).ok_or_else(|| Problem::of_key("", key, no_size(&format!("\"{text}\""))))?
+        }
+        Some(other) => return Err(Problem::of_key("", key, no_size(&shown(other)))),
+    };
+    let own: Vec<_> = vms.iter().map(|vm| (vm.name, vm.value::<u64>(id))).collect();
+    let parts = memory::share_out(key, total, &own)?;
+    for (vm, bytes) in vms.iter_mut().zip(parts) {
+        vm.arguments.insert(key, format!("--{key}={bytes}").into());
+    }
+    Ok(())
+}
+
+fn no_size(what: &str) -> String {
+    format!("{what} is not a whole number of bytes, or a string with KiB, MiB or GiB")
+}
+
+/// A size as options have them.
+fn bytes(text: &str) -> Option<u64> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+fn is_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=NAME_BYTES).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('-')
+}
+
+/// A string outside of all tables.
+fn top<T>(
+    file: &Table,
+    key: &str,
+    read: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>, Problem> {
+    let wrong = |what: String| Problem::of_key("", key, what);
+    match file.get(key) {
+        None => Ok(None),
+        Some(Value::String(text)) => read(text).map(Some).map_err(wrong),
+        Some(other) => Err(wrong(format!("{} is not a string", shown(other)))),
+    }
+}
+
+fn some_path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() { Err("an empty path".into()) } else { Ok(text.into()) }
+}
+
+fn metrics(text: &str) -> Result<MetricsAddress, String> {
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(MetricsAddress::Loopback(address)),
+        Ok(_) => {
+            Err(format!("\"{text}\" is not of this machine only: use 127.0.0.1:PORT, [::1]:PORT or a path"))
+        }
+        Err(_) if text.contains('/') => Ok(MetricsAddress::Unix(text.into())),
+        Err(_) => Err(format!("\"{text}\" is neither 127.0.0.1:PORT, [::1]:PORT nor a path with a slash")),
+    }
+}
+
+fn unknown(place: &str, key: &str, allowed: &[&str]) -> Problem {
+    let mut allowed = allowed.to_vec();
+    allowed.sort_unstable();
+    Problem::of_key(place, key, format!("unknown; allowed are {}", allowed.join(", ")))
+}
+
+fn syntax(text: &str, error: &toml::de::Error) -> Problem {
+    let start = error.span().map_or(0, |span| span.start).min(text.len());
+    let line = 1 + text.bytes().take(start).filter(|byte| *byte == b'\n').count();
+    Problem::of_file(format!("line {line}: {}", error.message().replace('\n', ", ")))
+}

@@ -1,0 +1,139 @@
+//! The options of one VM as keys of a file: which there are, and whether a value is one, is asked of the command line's parser, so that
+//! both always know the same.
+
+use clap::builder::ValueParser;
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use std::any::TypeId;
+use std::error::Error;
+use std::ffi::OsString;
+use std::time::Duration;
+use toml::Value;
+
+/// Options that make no sense for one VM of several. A device process that ended with its frontend would be started again.
+const NOT_OF_A_VM: &[&str] = &[
+    "fd",
+    "list-gpus",
+    "print-capabilities",
+    "print-seccomp",
+    "config",
+    "check-config",
+    "exit-on-disconnect",
+    "help",
+    "version",
+];
+
+/// The command line of one VM.
+#[derive(Debug)]
+pub(super) struct VmOptions<'a> {
+    command: &'a Command,
+}
+
+impl<'a> VmOptions<'a> {
+    pub(super) fn of(command: &'a Command) -> Self {
+        Self { command }
+    }
+
+    /// Names of all keys, sorted.
+    pub(super) fn keys(&self) -> Vec<&'a str> {
+        let mut keys: Vec<_> = self.arguments().map(|(key, _)| key).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    fn arguments(&self) -> impl Iterator<Item = (&'a str, &'a Arg)> {
+        // Hidden ones are for our own use.
+        let shown = self.command.get_arguments().filter(|argument| !argument.is_hide_set());
+        let named = shown.filter_map(|argument| Some((argument.get_long()?, argument)));
+        named.filter(|(name, _)| !NOT_OF_A_VM.contains(name))
+    }
+
+    /// What is to stand on the command line for this key and value; nothing if nothing is.
+    ///
+    /// # Errors
+    ///
+    /// `None` if there is no such key, else what is allowed.
+    pub(super) fn argument(&self, key: &str, value: &Value) -> Result<Option<OsString>, Option<String>> {
+        let (_, argument) = self.arguments().find(|(name, _)| *name == key).ok_or(None)?;
+        let Some(text) = text(argument, value)? else { return Ok(None) };
+        let flag = matches!(argument.get_action(), ArgAction::SetTrue);
+        let word = if flag { format!("--{key}") } else { format!("--{key}={text}") };
+        let word = OsString::from(word);
+        self.parse(std::slice::from_ref(&word)).map_err(Some)?;
+        Ok(Some(word))
+    }
+
+    /// What all arguments of a VM say together.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    pub(super) fn parse(&self, arguments: &[OsString]) -> Result<ArgMatches, String> {
+        let program = OsString::from("vhost-user-vulkan");
+        let words = std::iter::once(&program).chain(arguments);
+        self.command.clone().try_get_matches_from(words).map_err(|error| what_is_wrong(&error))
+    }
+}
+
+/// What an option takes.
+enum Kind {
+    Switch,
+    Number,
+    WithUnit,
+    Text,
+}
+
+fn kind(argument: &Arg) -> Kind {
+    let parser: &ValueParser = argument.get_value_parser();
+    let is = |kind: TypeId| parser.type_id() == kind;
+    match argument.get_action() {
+        ArgAction::SetTrue => Kind::Switch,
+        _ if is(TypeId::of::<u32>()) || is(TypeId::of::<usize>()) => Kind::Number,
+        _ if is(TypeId::of::<u64>()) || is(TypeId::of::<Duration>()) => Kind::WithUnit,
+        _ => Kind::Text,
+    }
+}
+
+/// The value as it stands on a command line; nothing for a switch that is off.
+fn text(argument: &Arg, value: &Value) -> Result<Option<String>, Option<String>> {
+    let wrong = |allowed: &str| Err(Some(format!("{} is not {allowed}", shown(value))));
+    match (kind(argument), value) {
+        (Kind::Switch, Value::Boolean(on)) => Ok(on.then(String::new)),
+        (Kind::Switch, _) => wrong("true or false"),
+        (Kind::Number | Kind::WithUnit, Value::Integer(number)) if *number >= 0 => {
+            Ok(Some(number.to_string()))
+        }
+        (Kind::WithUnit | Kind::Text, Value::String(text)) => Ok(Some(text.clone())),
+        (Kind::Number, _) => wrong("a whole number, 0 or more"),
+        (Kind::WithUnit, _) => wrong("a whole number, or a string with a number and a unit"),
+        (Kind::Text, _) => wrong("a string"),
+    }
+}
+
+/// A value for people, on one line.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::Table(_) => "a table".into(),
+        Value::Array(_) => "a list".into(),
+        other => other.to_string().replace('\n', " "),
+    }
+}
+
+fn what_is_wrong(error: &clap::Error) -> String {
+    let value = match error.get(ContextKind::InvalidValue) {
+        Some(ContextValue::String(value)) => format!("\"{value}\""),
+        _ => "this".into(),
+    };
+    match (error.get(ContextKind::ValidValue), error.source()) {
+        (Some(ContextValue::Strings(allowed)), _) if !allowed.is_empty() => {
+            let allowed: Vec<_> = allowed.iter().map(|word| format!("\"{word}\"")).collect();
+            format!("{value} is none of {}", allowed.join(", "))
+        }
+        (_, Some(why)) => format!("{value} is not allowed: {why}").replace('\n', " "),
+        _ => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            line.trim_start_matches("error: ").to_owned()
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Configuration files, good ones and each way to be wrong. The options of a VM are a few invented ones; that the real ones can be
+//! written is tested beside the command line.
+
+use super::*;
+use clap::{Arg, ArgAction, value_parser};
+
+fn command() -> Command {
+    let size = |id: &'static str, name: &'static str| {
+        let bytes = |text: &str| bytes(text).ok_or_else(|| "unknown unit".to_owned());
+        Arg::new(id).long(name).value_parser(bytes)
+    };
+    Command::new("test").args([
+        Arg::new("socket_path").long("socket-path").value_parser(value_parser!(PathBuf)),
+        Arg::new("state_dir").long("state-dir").value_parser(value_parser!(PathBuf)),
+        Arg::new("fd").long("fd").conflicts_with("socket_path"),
+        Arg::new("gpu").long("gpu"),
+        Arg::new("quiet").long("quiet").action(ArgAction::SetTrue),
+        Arg::new("mode").long("mode").value_parser(["fast", "safe"]),
+        Arg::new("scanouts").long("scanouts").value_parser(value_parser!(u32).range(0..=1)),
+        Arg::new("max_contexts").long("max-contexts").value_parser(value_parser!(usize)),
+        Arg::new("log_level").long("log-level"),
+        Arg::new("exe").long("exe").hide(true),
+        size("device_memory", "device-memory"),
+        size("host_memory", "host-memory"),
+    ])
+}
+
+fn parse(text: &str) -> Result<Settings, Problem> {
+    Settings::parse(text, &command(), "info")
+}
+
+fn words(vm: &VmSettings) -> Vec<&str> {
+    vm.arguments.iter().map(|word| word.to_str().unwrap()).collect()
+}
+
+#[test]
+fn a_small_file_has_defaults() {
+    let settings = parse("[vm.a]\nsocket-path = \"/run/a\"").unwrap();
+    assert_eq!((settings.policy, settings.anticipation), (Policy::BestEffort, 0.0));
+    assert_eq!((settings.metrics, settings.log_grants), (None, None));
+    let [vm] = settings.vms.as_slice() else { panic!("{:?}", settings.vms) };
+    assert_eq!(
+        (vm.name.as_str(), vm.share),
+        ("a", Share { weight: 100, class: Class::Normal, ceiling: None })
+    );
+    assert_eq!(words(vm), ["--log-level=info", "--socket-path=/run/a"]);
+    assert_eq!((vm.contexts, vm.max_submit_time_contended), (256, Duration::from_secs(10)));
+}
+
+#[test]
+fn a_whole_file_says_everything() {
+    let settings = parse(
+        r#"
+        policy = "fixed"
+        anticipation = "1.5%"
+        control-socket = "/run/control"
+        metrics = "127.0.0.1:9400"
+        log-grants = "/tmp/grants"
+        device-memory = "10GiB"
+        host-memory = 4096
+        [defaults]
+        class = "latency"
+        gpu = "NVIDIA"
+        quiet = true
+        max-contexts = 3
+        [vm.a]
+        socket-path = "/run/a"
+        weight = 300
+        ceiling = "25%"
+        device-memory = "4GiB"
+        host-memory = 4096
+        scanouts = 1
+        [vm.b-2]
+        socket-path = "b"
+        class = "background"
+        quiet = false
+        gpu = "AMD"
+        host-memory = 0
+        mode = "safe"
+        "#,
+    )
+    .unwrap();
+    assert_eq!((settings.policy, settings.anticipation), (Policy::Fixed, 0.015));
+    assert_eq!(settings.control_socket, Path::new("/run/control"));
+    assert_eq!(settings.metrics, Some(MetricsAddress::Loopback("127.0.0.1:9400".parse().unwrap())));
+    let [a, b] = settings.vms.as_slice() else { panic!("{:?}", settings.vms) };
+    assert_eq!(a.share, Share { weight: 300, class: Class::Latency, ceiling: Some(0.25) });
+    assert_eq!(b.share, Share { weight: 100, class: Class::Background, ceiling: None });
+    assert_eq!((a.contexts, b.contexts), (3, 3));
+    let device_memory = format!("--device-memory={}", 6u64 << 30);
+    for word in [&device_memory, "--gpu=AMD", "--mode=safe", "--host-memory=0", "--socket-path=b"] {
+        assert!(words(b).contains(&word), "{word}: {:?}", words(b));
+    }
+    assert!(words(a).contains(&"--gpu=NVIDIA") && words(a).contains(&"--quiet"));
+    assert!(!words(b).contains(&"--quiet"), "{:?}", words(b));
+}
+
+#[test]
+fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
+    let vm = "[vm.a]\nsocket-path = \"/run/a\"\n";
+    let wrong = [
+        ("", "no VM: a table [vm.NAME] is needed"),
+        ("[vm]", "no VM: a table [vm.NAME] is needed"),
+        ("vm = 3", "vm: write a table [vm.NAME] for each VM"),
+        ("[vm]\na = 3", "[vm] a: 3 is not a table"),
+        ("[vm.a]", "[vm.a] socket-path: is needed"),
+        ("[vm.A]", "[\"vm.A\"]: a name is up to 63 of a-z, 0-9 and -, and does not begin with -"),
+        ("[vm.a]\nx = = 3", "line 2: "),
+        ("colour = 3", "colour: unknown; allowed are anticipation, control-socket, defaults, device-memory"),
+        ("policy = \"fair\"", "policy: \"fair\" is none of \"best-effort\", \"equal\", \"fixed\""),
+        ("policy = 3", "policy: 3 is not a string"),
+        ("anticipation = \"9%\"", "anticipation: \"9%\" is not a percentage from \"0%\" to \"8%\""),
+        ("control-socket = \"\"", "control-socket: an empty path"),
+        ("metrics = \"0.0.0.0:1\"", "metrics: \"0.0.0.0:1\" is not of this machine only: use 127.0.0.1:PORT"),
+        ("metrics = \"9400\"", "metrics: \"9400\" is neither 127.0.0.1:PORT, [::1]:PORT nor a path"),
+        ("host-memory = \"3 apples\"", "host-memory: \"3 apples\" is not a whole number of bytes, or a"),
+        ("control-socket = \"/run/a\"", "control-socket: /run/a is socket-path of [vm.a] as well"),
+        ("defaults = 1", "defaults: 1 is not a table"),
+        ("[defaults]\nsocket-path = \"x\"", "[defaults] socket-path: belongs to one VM"),
+        ("[defaults]\nweight = 0", "[defaults] weight: 0 is not a whole number from 1 to 10000"),
+        ("+weight = \"much\"", "[vm.a] weight: \"much\" is not a whole number from 1 to 10000"),
+        ("+class = \"fast\"", "[vm.a] class: \"fast\" is none of \"normal\", \"latency\", \"background\""),
+        ("+ceiling = \"0%\"", "[vm.a] ceiling: \"0%\" is not a percentage from \"1%\" to \"100%\""),
+        ("+ceiling = 25", "[vm.a] ceiling: 25 is not a percentage from \"1%\" to \"100%\""),
+        ("+gpu = 3", "[vm.a] gpu: 3 is not a string"),
+        ("+quiet = \"yes\"", "[vm.a] quiet: \"yes\" is not true or false"),
+        ("+scanouts = \"1\"", "[vm.a] scanouts: \"1\" is not a whole number, 0 or more"),
+        ("+scanouts = -1", "[vm.a] scanouts: -1 is not a whole number, 0 or more"),
+        ("+scanouts = 2", "[vm.a] scanouts: \"2\" is not allowed: 2 is not in 0..=1"),
+        ("+mode = \"loud\"", "[vm.a] mode: \"loud\" is none of \"fast\", \"safe\""),
+        ("+device-memory = \"3 apples\"", "[vm.a] device-memory: \"3 apples\" is not allowed: unknown unit"),
+        ("+device-memory = [1]", "[vm.a] device-memory: a list is not a whole number, or a string with"),
+        (
+            "+fd = 3",
+            "[vm.a] fd: unknown; allowed are ceiling, class, device-memory, gpu, host-memory, log-level",
+        ),
+        ("+exe = \"/bin/sh\"", "[vm.a] exe: unknown; allowed are"),
+        (
+            "+[vm.b]\nsocket-path = \"/run/./a\"",
+            "[vm.b] socket-path: /run/./a is socket-path of [vm.a] as well",
+        ),
+        ("+state-dir = \"/run/a\"", "[vm.a] state-dir: /run/a is socket-path of [vm.a] as well"),
+    ];
+    for (text, error) in wrong {
+        let text = match text.strip_prefix('+') {
+            Some(more) => format!("{vm}{more}"),
+            None if text.starts_with("[vm") || text.starts_with("vm") || text.is_empty() => text.to_owned(),
+            None => format!("{text}\n{vm}"),
+        };
+        let said = parse(&text).expect_err(&text).to_string();
+        assert!(said.starts_with(error) && !said.contains('\n'), "{text}\n{said}");
+    }
+}
+
+#[test]
+fn equal_shares_have_no_weights() {
+    let text = "policy = \"equal\"\n[vm.a]\nsocket-path = \"/run/a\"\nweight = 100";
+    assert_eq!(parse(text).unwrap_err().to_string(), format!("[vm.a] weight: {}", share::EQUAL));
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = Settings::read(Path::new("/nowhere/vms.toml"), &command(), "info").unwrap_err().to_string();
+    assert!(error.starts_with("/nowhere/vms.toml: No such file"), "{error}");
+}

@@ -1,0 +1,221 @@
+//! What an operator may say about a VM's share of the GPU, in the configuration and while it runs: the words and their bounds.
+
+use crate::sched::{Class, Share};
+use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
+
+/// Weights that may be given; the default is 100.
+pub const WEIGHTS: RangeInclusive<u32> = 1..=10_000;
+/// The weight of a VM of which nothing is said.
+pub const WEIGHT: u32 = 100;
+
+/// How the VMs share a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// By weight; what one leaves, the others get, and no time is left unused to keep a place for somebody.
+    #[default]
+    BestEffort,
+    /// All the same.
+    Equal,
+    /// By weight, and nobody gets more than that, even if others leave something.
+    Fixed,
+}
+
+impl Policy {
+    /// The policy with this name.
+    ///
+    /// # Errors
+    ///
+    /// What is allowed.
+    pub fn named(name: &str) -> Result<Self, String> {
+        match name {
+            "best-effort" => Ok(Self::BestEffort),
+            "equal" => Ok(Self::Equal),
+            "fixed" => Ok(Self::Fixed),
+            _ => Err(format!("\"{name}\" is none of \"best-effort\", \"equal\", \"fixed\"")),
+        }
+    }
+}
+
+/// What is to change about a VM's share. What is not named stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// Its part in proportion to those of the others, from [`WEIGHTS`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<i64>,
+    /// How urgent its work is: `normal`, `latency` or `background`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// The most it gets, as `25%`, or `none`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceiling: Option<String>,
+}
+
+impl Change {
+    /// From words such as `weight=200`.
+    ///
+    /// # Errors
+    ///
+    /// Which word is wrong, and what is allowed.
+    pub fn of_words(words: &[String]) -> Result<Self, String> {
+        let mut change = Self::default();
+        for word in words {
+            let (key, value) = word.split_once('=').ok_or_else(|| format!("{word}: not KEY=VALUE"))?;
+            match key {
+                "weight" => {
+                    change.weight = Some(value.parse().map_err(|_| format!("weight: {}", no_weight(value)))?);
+                }
+                "class" => change.class = Some(value.to_owned()),
+                "ceiling" => change.ceiling = Some(value.to_owned()),
+                _ => return Err(format!("{key}: unknown; weight, class and ceiling can be set")),
+            }
+        }
+        if change == Self::default() {
+            return Err("nothing to set; weight, class and ceiling can be set".into());
+        }
+        Ok(change)
+    }
+
+    /// What `share` becomes.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and what is allowed.
+    pub fn apply(&self, share: Share, policy: Policy) -> Result<Share, String> {
+        let mut share = share;
+        if let Some(number) = self.weight {
+            share.weight = weight(number).map_err(|wrong| format!("weight: {wrong}"))?;
+            if policy == Policy::Equal {
+                return Err(format!("weight: {EQUAL}"));
+            }
+        }
+        if let Some(name) = &self.class {
+            share.class = class(name).map_err(|wrong| format!("class: {wrong}"))?;
+        }
+        match self.ceiling.as_deref() {
+            None => {}
+            Some("none") => share.ceiling = None,
+            Some(text) => share.ceiling = Some(ceiling(text).map_err(|wrong| format!("ceiling: {wrong}"))?),
+        }
+        Ok(share)
+    }
+}
+
+/// Why no weight may be given.
+pub const EQUAL: &str = "with policy = \"equal\" all weights are the same, and none may be given";
+
+/// A weight.
+///
+/// # Errors
+///
+/// What is allowed.
+pub fn weight(number: i64) -> Result<u32, String> {
+    let weight = u32::try_from(number).ok().filter(|weight| WEIGHTS.contains(weight));
+    weight.ok_or_else(|| no_weight(number))
+}
+
+fn no_weight(what: impl std::fmt::Display) -> String {
+    format!("{what} is not a whole number from {} to {}", WEIGHTS.start(), WEIGHTS.end())
+}
+
+/// The class with this name.
+///
+/// # Errors
+///
+/// What is allowed.
+pub fn class(name: &str) -> Result<Class, String> {
+    match name {
+        "normal" => Ok(Class::Normal),
+        "latency" => Ok(Class::Latency),
+        "background" => Ok(Class::Background),
+        _ => Err(format!("\"{name}\" is none of \"normal\", \"latency\", \"background\"")),
+    }
+}
+
+/// The name of a class.
+#[must_use]
+pub fn class_name(class: Class) -> &'static str {
+    match class {
+        Class::Normal => "normal",
+        Class::Latency => "latency",
+        Class::Background => "background",
+    }
+}
+
+/// A ceiling, as a fraction.
+///
+/// # Errors
+///
+/// What is allowed.
+pub fn ceiling(text: &str) -> Result<f64, String> {
+    percent(text, 1.0..=100.0)
+}
+
+/// A percentage within bounds, as a fraction.
+pub(super) fn percent(text: &str, bounds: RangeInclusive<f64>) -> Result<f64, String> {
+    let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    let number = number.filter(|number| bounds.contains(number));
+    let (least, most) = (bounds.start(), bounds.end());
+    number
+        .map(|number| number / 100.0)
+        .ok_or_else(|| format!("\"{text}\" is not a percentage from \"{least}%\" to \"{most}%\""))
+}
+
+/// The ceiling of a VM as it is applied: with [`Policy::Fixed`] nobody gets more than its part of the weights of all.
+pub(super) fn effective(share: Share, policy: Policy, weights: u64) -> Share {
+    if policy != Policy::Fixed {
+        return share;
+    }
+    let part = f64::from(share.weight) / weights.max(1) as f64;
+    Share { ceiling: Some(share.ceiling.map_or(part, |ceiling| ceiling.min(part))), ..share }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHARE: Share = Share { weight: WEIGHT, class: Class::Normal, ceiling: None };
+
+    fn set(words: &[&str], policy: Policy) -> Result<Share, String> {
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        Change::of_words(&words)?.apply(SHARE, policy)
+    }
+
+    #[test]
+    fn what_is_named_changes_and_the_rest_stays() {
+        let share = set(&["weight=10000"], Policy::Fixed).unwrap();
+        assert_eq!((share.weight, share.class, share.ceiling), (10_000, Class::Normal, None));
+        let share = set(&["class=latency", "ceiling=12.5%"], Policy::Equal).unwrap();
+        assert_eq!((share.weight, share.class, share.ceiling), (WEIGHT, Class::Latency, Some(0.125)));
+        assert_eq!(set(&["ceiling=none"], Policy::Equal).unwrap().ceiling, None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_is_allowed() {
+        let wrong = [
+            (&["weight=0"][..], "weight: 0 is not a whole number from 1 to 10000"),
+            (&["weight=much"], "weight: much is not a whole number from 1 to 10000"),
+            (&["class=fast"], "class: \"fast\" is none of \"normal\", \"latency\", \"background\""),
+            (&["ceiling=0%"], "ceiling: \"0%\" is not a percentage from \"1%\" to \"100%\""),
+            (&["ceiling=NaN%"], "ceiling: \"NaN%\" is not a percentage from \"1%\" to \"100%\""),
+            (&["ceiling=25"], "ceiling: \"25\" is not a percentage from \"1%\" to \"100%\""),
+            (&["size=3"], "size: unknown; weight, class and ceiling can be set"),
+            (&["fast"], "fast: not KEY=VALUE"),
+            (&[], "nothing to set; weight, class and ceiling can be set"),
+        ];
+        for (words, error) in wrong {
+            assert_eq!(set(words, Policy::BestEffort), Err(error.to_owned()));
+        }
+        assert_eq!(set(&["weight=5"], Policy::Equal), Err(format!("weight: {EQUAL}")));
+    }
+
+    #[test]
+    fn fixed_parts_are_ceilings() {
+        let quarter = effective(SHARE, Policy::Fixed, 400);
+        assert_eq!(quarter.ceiling, Some(0.25));
+        let less = Share { ceiling: Some(0.1), ..SHARE };
+        assert_eq!(effective(less, Policy::Fixed, 400).ceiling, Some(0.1));
+        assert_eq!(effective(SHARE, Policy::BestEffort, 400).ceiling, None);
+    }
+}

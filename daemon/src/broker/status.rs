@@ -1,0 +1,111 @@
+//! What an operator is told: every GPU, VM and context, and what they have used.
+
+use serde::{Deserialize, Serialize};
+
+/// Everything at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// GPUs in use, by the first VM on them.
+    pub gpus: Vec<GpuStatus>,
+    /// VMs, by name.
+    pub vms: Vec<VmStatus>,
+    /// Processor time of the broker itself, in seconds.
+    pub broker_cpu_seconds: f64,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuStatus {
+    /// `VkPhysicalDeviceIDProperties::deviceUUID` in hexadecimal.
+    pub uuid: String,
+    /// Its name.
+    pub name: String,
+    /// Part of the last second in which it computed for VMs, from 0.
+    pub utilisation: f64,
+}
+
+/// A VM.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VmStatus {
+    /// Its name.
+    pub name: String,
+    /// `starting`, `waiting` (for its VMM), `connected`, or `ended` (and started again soon).
+    pub state: String,
+    /// The device process, if there is one.
+    pub pid: Option<u32>,
+    /// The GPU's UUID, once it is known.
+    pub gpu: Option<String>,
+    /// From 1 to 10 000.
+    pub weight: u32,
+    /// `normal`, `latency` or `background`.
+    pub class: String,
+    /// The most of the GPU that it gets, from 0 to 1, if there is a bound.
+    pub ceiling: Option<f64>,
+    /// Part of the GPU's last second.
+    pub share: f64,
+    /// What it has used.
+    pub used: Used,
+    /// Processor time of its device processes, in seconds.
+    pub device_cpu_seconds: f64,
+    /// Times its device process was started again.
+    pub restarts: u64,
+    /// Contexts that were ended.
+    pub kills: KillCounts,
+    /// Its contexts, by number.
+    pub contexts: Vec<ContextStatus>,
+}
+
+/// A context of a VM.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ContextStatus {
+    /// Its number, which `kill` takes.
+    pub context: u32,
+    /// The guest's program.
+    pub name: String,
+    /// `idle`, `waiting` (held back), `running`, or `alone` (runs without asking).
+    pub state: String,
+    /// Part of the GPU's last second.
+    pub share: f64,
+    /// What it has used.
+    pub used: Used,
+}
+
+/// What a VM or a context has used since it began, and the memory that it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Used {
+    /// Seconds of the GPU, computing.
+    pub gpu_seconds: f64,
+    /// Seconds of the GPU's queues that copy.
+    pub copy_seconds: f64,
+    /// Seconds in which it had work and none of it was on the GPU.
+    pub waiting_seconds: f64,
+    /// Processor time of its workers, in seconds.
+    pub cpu_seconds: f64,
+    /// Submissions that are complete.
+    pub submissions: u64,
+    /// Bytes of the GPU's memory.
+    pub device_memory: u64,
+    /// Bytes of the host's memory.
+    pub host_memory: u64,
+}
+
+/// Contexts that were ended, by the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KillCounts {
+    /// An operator wanted it.
+    pub operator: u64,
+    /// A submission ran for too long.
+    pub hung: u64,
+    /// It was lost in another way.
+    pub lost: u64,
+    /// There were too many.
+    pub refused: u64,
+}
+
+impl KillCounts {
+    /// All of them.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.operator + self.hung + self.lost + self.refused
+    }
+}

@@ -1,0 +1,89 @@
+//! One VM: its device process while there is one, its contexts, and what stays when both are gone.
+
+use super::backoff::Backoff;
+use super::process::Process;
+use super::rates::Rate;
+use super::settings::VmSettings;
+use super::status::KillCounts;
+use crate::ipc::HeldMemory;
+use crate::sched::{ContextKey, Nanos, Share, TenantId};
+use protocol::ids::ContextId;
+use rustc_hash::FxHashMap;
+use std::time::Duration;
+
+/// A VM of the configuration.
+#[derive(Debug)]
+pub(super) struct Vm {
+    pub(super) settings: VmSettings,
+    /// Its number for schedulers.
+    pub(super) tenant: TenantId,
+    /// Its share as an operator has set it.
+    pub(super) share: Share,
+    /// The GPU it is on, since a device process of it said so: an index.
+    pub(super) gpu: Option<usize>,
+    pub(super) process: Option<Process>,
+    pub(super) contexts: FxHashMap<ContextId, ContextKey>,
+    /// When its device process is to be started.
+    pub(super) start_at: Option<Nanos>,
+    pub(super) backoff: Backoff,
+    /// Share of the last second.
+    pub(super) rate: Rate,
+    pub(super) memory: Asked,
+    /// What has ended has used, and how it ended.
+    pub(super) past: Past,
+}
+
+/// Memory that is asked for only when somebody wants to know.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    pub(super) held: HeldMemory,
+    /// When it was asked for and not yet answered.
+    pub(super) asked: Option<Nanos>,
+    /// When the last answer came.
+    pub(super) answered: Option<Nanos>,
+}
+
+/// What is over, for metrics that only rise.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Past {
+    /// Processor time of workers that have ended.
+    pub(super) workers_cpu: Duration,
+    /// Processor time of device processes that have ended.
+    pub(super) device_cpu: Duration,
+    /// Times a device process was started again.
+    pub(super) restarts: u64,
+    pub(super) kills: KillCounts,
+}
+
+/// An answer that is not older is good enough, in nanoseconds.
+const FRESH: Nanos = 250_000_000;
+
+impl Vm {
+    pub(super) fn new(settings: VmSettings, tenant: TenantId, now: Nanos) -> Self {
+        Self {
+            share: settings.share,
+            settings,
+            tenant,
+            gpu: None,
+            process: None,
+            contexts: FxHashMap::default(),
+            start_at: Some(now),
+            backoff: Backoff::default(),
+            rate: Rate::default(),
+            memory: Asked::default(),
+            past: Past::default(),
+        }
+    }
+
+    /// Its name, for logs.
+    pub(super) fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// Whether its memory should be asked for before somebody is told of it.
+    pub(super) fn wants_to_be_asked(&self, now: Nanos) -> bool {
+        let able = self.process.as_ref().is_some_and(|process| process.ready && !process.dying);
+        let fresh = self.memory.answered.is_some_and(|at| now.saturating_sub(at) < FRESH);
+        able && !fresh && self.memory.asked.is_none()
+    }
+}

@@ -1,0 +1,317 @@
+//! Device processes: started, heard, ended and started again. One that misbehaves ends alone.
+
+use super::gpu::Gpu;
+use super::process::{Process, cpu_time};
+use super::run::{Broker, Source, clock, watch};
+use super::share::effective;
+use super::vm::Asked;
+use crate::ipc::{FromBroker, HeldMemory, ToBroker};
+use crate::sched::{ContextKey, Nanos};
+use crate::shm::SchedulerSide;
+use protocol::ids::ContextId;
+use rustix::event::epoll::{self, EventFlags};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// Messages taken from one device process before everything else gets its turn.
+const MESSAGES_PER_TURN: usize = 8;
+/// Bytes of a name that a guest or a driver gave.
+const NAME_BYTES: usize = 64;
+
+impl Broker {
+    /// Starts the device processes whose time has come.
+    pub(super) fn start_due(&mut self, now: Nanos) {
+        for index in 0..self.vms.len() {
+            if self.vms[index].start_at.is_some_and(|at| at <= now) {
+                self.vms[index].start_at = None;
+                if let Err(error) = self.start(index) {
+                    log::error!(vm = self.vms[index].name(), error:%; "cannot start the device process");
+                    self.start_later(index, Duration::ZERO);
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, index: usize) -> io::Result<()> {
+        let mut process = Process::start(&self.vms[index].settings.arguments)?;
+        if let Err(error) = self.watch_process(index, &process) {
+            process.kill();
+            let _ = process.reap();
+            return Err(error);
+        }
+        log::info!(vm = self.vms[index].name(), pid = process.pid(); "a device process starts");
+        self.vms[index].process = Some(process);
+        Ok(())
+    }
+
+    fn watch_process(&self, index: usize, process: &Process) -> io::Result<()> {
+        let (channel, doorbell, pidfd) = process.watched();
+        watch(&self.epoll, channel, Source::Channel.token(index), EventFlags::IN)?;
+        watch(&self.epoll, doorbell, Source::Doorbell.token(index), EventFlags::IN)?;
+        watch(&self.epoll, pidfd, Source::Child.token(index), EventFlags::IN)
+    }
+
+    fn start_later(&mut self, index: usize, life: Duration) {
+        if self.ending.is_some() {
+            return;
+        }
+        let vm = &mut self.vms[index];
+        let pause = vm.backoff.pause_after(life);
+        vm.past.restarts += 1;
+        vm.start_at = Some(clock().saturating_add(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)));
+        log::info!(vm = vm.name(), pause:?; "the device process is started again after a pause");
+    }
+
+    /// A device process has ended.
+    pub(super) fn child_ended(&mut self, index: usize, now: Nanos) {
+        let Some(mut process) = self.vms.get_mut(index).and_then(|vm| vm.process.take()) else { return };
+        // While it is there to be asked.
+        let cpu = cpu_time(process.pid()).unwrap_or_default();
+        self.unwatch(&process);
+        let status = process.reap().map_or_else(|error| error.to_string(), |status| status.to_string());
+        let life = process.age();
+        let vm = &mut self.vms[index];
+        vm.past.device_cpu += cpu;
+        vm.memory = Asked::default();
+        if self.ending.is_some() {
+            log::info!(vm = vm.name(); "the device process has ended ({status})");
+        } else {
+            log::error!(vm = vm.name(), life:?; "the device process has ended ({status}), and the VM's GPU with it");
+        }
+        for (_, key) in std::mem::take(&mut self.vms[index].contexts) {
+            self.context_ended(index, key, now);
+        }
+        self.start_later(index, life);
+    }
+
+    /// Others hold the same doorbell still, so closing it would not do.
+    fn unwatch(&self, process: &Process) {
+        let (channel, doorbell, pidfd) = process.watched();
+        let _ = epoll::delete(&self.epoll, channel);
+        let _ = epoll::delete(&self.epoll, doorbell);
+        let _ = epoll::delete(&self.epoll, pidfd);
+    }
+
+    /// A device process has said something, reads again, or is gone.
+    pub(super) fn channel(&mut self, index: usize, flags: EventFlags, now: Nanos) {
+        if flags.contains(EventFlags::OUT) {
+            let flushed = self.vms[index].process.as_mut().map_or(Ok(false), Process::flush);
+            self.sent(index, flushed);
+        }
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some(process) = self.vms[index].process.as_ref().filter(|process| !process.dying) else {
+                return;
+            };
+            let heard = match process.receive() {
+                Ok(None) => return,
+                Ok(Some((message, file))) => self.message(index, message, file, now),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = heard {
+                return self.disown(index, &error);
+            }
+        }
+    }
+
+    /// Tells a device process something, if there is one.
+    pub(super) fn tell(&mut self, index: usize, message: FromBroker) {
+        let Some(process) = self.vms[index].process.as_mut().filter(|process| !process.dying) else { return };
+        let sent = process.send(message);
+        self.sent(index, sent);
+    }
+
+    fn sent(&mut self, index: usize, sent: Result<bool, String>) {
+        let some_wait = match sent {
+            Ok(some_wait) => some_wait,
+            Err(error) => return self.disown(index, &error),
+        };
+        let Some(process) = &self.vms[index].process else { return };
+        let out = if some_wait { EventFlags::OUT } else { EventFlags::empty() };
+        let token = epoll::EventData::new_u64(Source::Channel.token(index));
+        // It is watched as long as there is a process.
+        let _ = epoll::modify(&self.epoll, process.watched().0, token, EventFlags::IN | out);
+    }
+
+    /// Ends a device process that misbehaves. Its contexts end when it is gone.
+    fn disown(&mut self, index: usize, why: &str) {
+        let vm = &mut self.vms[index];
+        let Some(process) = vm.process.as_mut().filter(|process| !process.dying) else { return };
+        process.kill();
+        let _ = epoll::delete(&self.epoll, process.watched().0);
+        // While everything ends, or when it has just ended, that it is silent is no fault.
+        let name = vm.name();
+        log::info!(vm = name; "the device process is ended: {why}");
+    }
+
+    /// Does what a device process says.
+    ///
+    /// # Errors
+    ///
+    /// It says what it must not.
+    fn message(
+        &mut self,
+        index: usize,
+        message: ToBroker,
+        file: Option<OwnedFd>,
+        now: Nanos,
+    ) -> Result<(), String> {
+        match message {
+            ToBroker::Ready { gpu, name } => self.ready(index, gpu, &name, now),
+            ToBroker::Frontend { connected } => {
+                if let Some(process) = &mut self.vms[index].process {
+                    process.connected = connected;
+                }
+                Ok(())
+            }
+            ToBroker::ContextBegins { ctx_id, debug_name } => {
+                let file = file.ok_or("a context begins without its page")?;
+                self.context_begins(index, ctx_id, &debug_name, &file, now)
+            }
+            ToBroker::ContextEnds { ctx_id, lost, hung } => {
+                self.context_ends(index, ctx_id, lost.as_deref(), hung, now)
+            }
+            ToBroker::Memory { contexts, vm } => {
+                self.memory(index, &contexts, vm, now);
+                Ok(())
+            }
+        }
+    }
+
+    /// It has read no guest byte yet, so this can be believed.
+    fn ready(&mut self, index: usize, uuid: [u8; 16], name: &str, now: Nanos) -> Result<(), String> {
+        let Some(process) = &mut self.vms[index].process else { return Ok(()) };
+        if std::mem::replace(&mut process.ready, true) {
+            return Err("it is ready twice".into());
+        }
+        let known = self.gpus.iter().position(|gpu| gpu.uuid == uuid);
+        let gpu = known.unwrap_or_else(|| {
+            self.gpus.push(Gpu::new(uuid, printable(name), self.settings.anticipation));
+            self.gpus.len() - 1
+        });
+        if let Some(before) = self.vms[index].gpu.replace(gpu).filter(|before| *before != gpu) {
+            // Drivers may name their GPUs anew when they are updated.
+            log::warn!(vm = self.vms[index].name(); "the VM is on another GPU than before");
+            self.gpus[before].remove_tenant(self.vms[index].tenant);
+        }
+        log::info!(vm = self.vms[index].name(), gpu = self.gpus[gpu].name.as_str(); "the VM's device is ready");
+        self.set_shares(now);
+        Ok(())
+    }
+
+    /// Tells the schedulers what each VM is to get.
+    pub(super) fn set_shares(&mut self, now: Nanos) {
+        for index in 0..self.vms.len() {
+            let Some(gpu) = self.vms[index].gpu else { continue };
+            let weights = self.weights_on(gpu);
+            let vm = &self.vms[index];
+            let share = effective(vm.share, self.settings.policy, weights);
+            self.gpus[gpu].set_tenant(vm.tenant, share, now);
+        }
+    }
+
+    /// Weights of those that are on this GPU or may turn out to be.
+    pub(super) fn weights_on(&self, gpu: usize) -> u64 {
+        let here = self.vms.iter().filter(|vm| vm.gpu.is_none_or(|other| other == gpu));
+        here.map(|vm| u64::from(vm.share.weight)).sum()
+    }
+
+    fn context_begins(
+        &mut self,
+        index: usize,
+        ctx_id: ContextId,
+        name: &str,
+        file: &OwnedFd,
+        now: Nanos,
+    ) -> Result<(), String> {
+        let vm = &mut self.vms[index];
+        let Some(gpu) = vm.gpu.filter(|_| vm.process.as_ref().is_some_and(|process| process.ready)) else {
+            return Err("a context begins before the device is ready".into());
+        };
+        if vm.contexts.contains_key(&ctx_id) {
+            return Err(format!("context {} begins twice", ctx_id.0));
+        }
+        if vm.contexts.len() >= vm.settings.contexts {
+            vm.past.kills.refused += 1;
+            self.tell(index, FromBroker::Kill { ctx_id });
+            return Ok(());
+        }
+        let page = SchedulerSide::open(file).map_err(|error| format!("the page of a context: {error}"))?;
+        self.last_key += 1;
+        let key = ContextKey(self.last_key);
+        vm.contexts.insert(ctx_id, key);
+        let identity = (vm.tenant, ctx_id, printable(name));
+        self.gpus[gpu].begin(key, identity, page, now);
+        Ok(())
+    }
+
+    fn context_ends(
+        &mut self,
+        index: usize,
+        ctx_id: ContextId,
+        lost: Option<&str>,
+        hung: bool,
+        now: Nanos,
+    ) -> Result<(), String> {
+        let vm = &mut self.vms[index];
+        // One that was refused is not known.
+        let Some(key) = vm.contexts.remove(&ctx_id) else { return Ok(()) };
+        let killed = self.context_ended(index, key, now);
+        let kills = &mut self.vms[index].past.kills;
+        match (killed, hung, lost) {
+            (true, ..) => kills.operator += 1,
+            (false, true, _) => kills.hung += 1,
+            (false, false, Some(_)) => kills.lost += 1,
+            (false, false, None) => {}
+        }
+        Ok(())
+    }
+
+    /// Settles what a context has used. Whether an operator wanted its end.
+    fn context_ended(&mut self, index: usize, key: ContextKey, now: Nanos) -> bool {
+        let vm = &mut self.vms[index];
+        let Some(gpu) = vm.gpu.and_then(|gpu| self.gpus.get_mut(gpu)) else { return false };
+        let context = gpu.end(key, now, self.log.as_mut());
+        if let Some(log) = &mut self.log {
+            log.forget(key);
+        }
+        context.is_some_and(|context| {
+            vm.past.workers_cpu += context.cpu;
+            context.killed
+        })
+    }
+
+    fn memory(&mut self, index: usize, contexts: &[(ContextId, HeldMemory)], held: HeldMemory, now: Nanos) {
+        let vm = &mut self.vms[index];
+        vm.memory = Asked { held, asked: None, answered: Some(now) };
+        let Some(gpu) = vm.gpu.and_then(|gpu| self.gpus.get_mut(gpu)) else { return };
+        for (ctx_id, held) in contexts {
+            if let Some(context) = vm.contexts.get(ctx_id).and_then(|key| gpu.context(*key)) {
+                context.memory = *held;
+            }
+        }
+    }
+}
+
+/// A name for people's eyes, of bounded length.
+fn printable(name: &str) -> String {
+    let clean = name.chars().map(|c| if c.is_control() { '?' } else { c });
+    let mut bytes = 0;
+    clean
+        .take_while(|c| {
+            bytes += c.len_utf8();
+            bytes <= NAME_BYTES
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_short_and_cannot_move_the_cursor() {
+        assert_eq!(printable("llama\u{1b}[2J\n"), "llama?[2J?");
+        assert_eq!(printable(&"ä".repeat(100)).len(), NAME_BYTES);
+    }
+}

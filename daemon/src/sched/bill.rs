@@ -1,0 +1,224 @@
+//! What work is charged: an estimate when it is granted, what was measured when it completed, and a guess if nothing was.
+//!
+//! A charge moves the virtual times; what was measured or guessed is billed too, that is, it counts for the tenant's usage, ceiling and
+//! reservation.
+
+use super::tenant::{Charge, virtual_time};
+use super::{ContextKey, Nanos, Scheduler, Seen, Span};
+
+impl Scheduler {
+    /// Takes over a worker's totals.
+    pub(super) fn count(&mut self, key: ContextKey, seen: Seen) {
+        let now = self.now;
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        let before = std::mem::replace(&mut context.seen_at, now);
+        let (leased, disbelieved) = context.dispatches(seen, now);
+        context.ready = seen.ready;
+        let each = context.estimate(&self.tuning);
+        let completed = context.completions(seen);
+        if leased > 0 {
+            self.advance(key, leased, each, before);
+            self.units.add_leased(key, leased, each, before);
+        }
+        self.charge(key, each.saturating_mul(u64::from(disbelieved.min(DISBELIEVED_MAX))));
+        if completed > 0 {
+            self.complete(key, completed);
+        }
+    }
+
+    fn complete(&mut self, key: ContextKey, count: u32) {
+        let now = self.now;
+        let since = self.units.complete(key, count, now);
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        context.bill.submissions = context.bill.submissions.saturating_add(u64::from(count));
+        context.last_completion = Some(now);
+        let early = context.early.min(count);
+        context.early -= early;
+        context.unbilled = count - early;
+        context.ran_since = since.unwrap_or(now);
+    }
+
+    /// `count` submissions are dispatched, not before `since`: they are charged what they are thought to take.
+    pub(super) fn advance(&mut self, key: ContextKey, count: u32, each: Nanos, since: Nanos) {
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        if context.pending.count == 0 && context.guessed.count == 0 {
+            context.computed_until = context.computed_until.max(since);
+            context.copied_until = context.copied_until.max(since);
+        }
+        self.charge_in_advance(key, Charge { count, amount: each.saturating_mul(u64::from(count)) });
+    }
+
+    fn charge_in_advance(&mut self, key: ContextKey, charge: Charge) {
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        context.pending.add(charge);
+        if let Some(tenant) = self.tenants.get_mut(&context.tenant) {
+            tenant.advance = tenant.advance.saturating_add(charge.amount);
+        }
+        self.charge(key, charge.amount);
+    }
+
+    /// Gives back what `count` submissions were charged in advance.
+    fn return_advance(&mut self, key: ContextKey, count: u32) {
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        let amount = context.pending.take(count).amount;
+        if let Some(tenant) = self.tenants.get_mut(&context.tenant) {
+            tenant.advance = tenant.advance.saturating_sub(amount);
+        }
+        self.uncharge(key, amount);
+    }
+
+    /// Bills a span: what its submissions were charged before is given back. A span of submissions that nobody knows is nothing.
+    pub(super) fn bill(&mut self, key: ContextKey, span: Span) {
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        let new = context.unbilled.min(span.count);
+        let late = context.guessed.count.min(span.count - new);
+        let in_driver = context.dispatched.wrapping_sub(context.completed);
+        let early = in_driver.saturating_sub(context.early).min(span.count - new - late);
+        let count = new + late + early;
+        if count == 0 {
+            return;
+        }
+        context.unbilled -= new;
+        context.early += early;
+        let guessed = context.guessed.take(late).amount;
+        self.return_advance(key, new + early);
+        self.refund(key, guessed);
+        let time = if span.copy { self.copied(key, span, count) } else { self.computed(key, span, count) };
+        if let Some(context) = self.contexts.get_mut(&key) {
+            context.learn(time / u64::from(count));
+        }
+    }
+
+    /// Bills computing. Returns the time that it took.
+    fn computed(&mut self, key: ContextKey, span: Span, count: u32) -> Nanos {
+        let Some(context) = self.contexts.get_mut(&key) else { return 0 };
+        let (begin, end, busy) = clamp(span, context.computed_until, self.now);
+        context.computed_until = context.computed_until.max(end);
+        let cost = self.timeline.add(key, begin, end, busy);
+        for (other, amount) in cost.refunds {
+            self.refund(other, amount);
+        }
+        self.charge_and_bill(key, cost.own.max(self.least(count)));
+        cost.own
+    }
+
+    /// Bills copying. Returns the time that it took.
+    fn copied(&mut self, key: ContextKey, span: Span, count: u32) -> Nanos {
+        let Some(context) = self.contexts.get_mut(&key) else { return 0 };
+        let (_, end, busy) = clamp(span, context.copied_until, self.now);
+        context.copied_until = context.copied_until.max(end);
+        context.bill.copy = context.bill.copy.saturating_add(busy);
+        let amount = (busy / 2).max(self.least(count));
+        self.charge(key, amount);
+        self.count_use(key, amount);
+        busy
+    }
+
+    /// Bills the submissions that completed and have no span, by the time that they were the first in the driver.
+    pub(super) fn guess(&mut self, key: ContextKey) {
+        let now = self.now;
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        if now.saturating_sub(context.guessed_since) >= self.tuning.late_span {
+            context.guessed = Charge::default();
+        }
+        let count = std::mem::take(&mut context.unbilled);
+        if count == 0 {
+            return;
+        }
+        let time = now.saturating_sub(context.ran_since);
+        let amount = time.max(self.tuning.floor.saturating_mul(u64::from(count)));
+        if context.guessed.count == 0 {
+            context.guessed_since = now;
+        }
+        context.guessed.add(Charge { count, amount });
+        context.learn(time / u64::from(count));
+        self.return_advance(key, count);
+        self.charge_and_bill(key, amount);
+    }
+
+    /// Charges units that run far longer than they were thought to, for their part of that time.
+    pub(super) fn charge_overdue(&mut self) {
+        let now = self.now;
+        let sharers = u64::try_from(self.units.0.len()).unwrap_or(1).max(1);
+        for index in 0..self.units.0.len() {
+            let unit = &mut self.units.0[index];
+            let key = unit.context;
+            let had = now.saturating_sub(unit.since) / sharers;
+            let more = had.saturating_sub(unit.estimate().saturating_add(unit.surcharge));
+            if more > 0 {
+                unit.surcharge = unit.surcharge.saturating_add(more);
+                self.charge_in_advance(key, Charge { count: 0, amount: more });
+            }
+        }
+    }
+
+    /// Bills what a context that is about to end has in the driver, by how long it is there.
+    pub(super) fn close_bill(&mut self, key: ContextKey) {
+        let since = self.units.of(key).next().map_or(self.now, |unit| unit.since);
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        let time = self.now.saturating_sub(since).min(context.pending.amount);
+        self.return_advance(key, u32::MAX);
+        self.charge_and_bill(key, time);
+    }
+
+    fn charge_and_bill(&mut self, key: ContextKey, amount: Nanos) {
+        self.charge(key, amount);
+        if let Some(context) = self.contexts.get_mut(&key) {
+            context.bill.gpu = context.bill.gpu.saturating_add(amount);
+        }
+        self.count_use(key, amount);
+    }
+
+    fn count_use(&mut self, key: ContextKey, amount: Nanos) {
+        let tenant = self.contexts.get(&key).map(|context| context.tenant);
+        if let Some(tenant) = tenant.and_then(|id| self.tenants.get_mut(&id)) {
+            tenant.used(amount, &self.tuning, self.now);
+        }
+    }
+
+    /// Takes back what was billed too much.
+    fn refund(&mut self, key: ContextKey, amount: Nanos) {
+        self.uncharge(key, amount);
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        context.bill.gpu = context.bill.gpu.saturating_sub(amount);
+        if let Some(tenant) = self.tenants.get_mut(&context.tenant) {
+            tenant.refund(amount);
+        }
+    }
+
+    fn charge(&mut self, key: ContextKey, amount: Nanos) {
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        context.v += virtual_time(amount, 1);
+        if let Some(tenant) = self.tenants.get_mut(&context.tenant) {
+            tenant.v += virtual_time(amount, tenant.share.weight);
+        }
+    }
+
+    fn uncharge(&mut self, key: ContextKey, amount: Nanos) {
+        let Some(context) = self.contexts.get_mut(&key) else { return };
+        context.v -= virtual_time(amount, 1);
+        if let Some(tenant) = self.tenants.get_mut(&context.tenant) {
+            tenant.v -= virtual_time(amount, tenant.share.weight);
+        }
+    }
+
+    /// What `count` submissions are charged at least.
+    fn least(&self, count: u32) -> Nanos {
+        self.tuning.floor.saturating_mul(u64::from(count))
+    }
+}
+
+/// The part of a span that can be true: it begins after what was billed before, and has ended; and how much of that it was busy.
+fn clamp(span: Span, after: Nanos, now: Nanos) -> (Nanos, Nanos, Nanos) {
+    let end = span.end.min(now);
+    let begin = span.begin.max(after).min(end);
+    let length = span.end.saturating_sub(span.begin);
+    if length == 0 {
+        return (begin, end, 0);
+    }
+    let busy = u128::from(span.busy.min(length)) * u128::from(end - begin) / u128::from(length);
+    (begin, end, u64::try_from(busy).unwrap_or(Nanos::MAX))
+}
+
+/// Dispatches that were not granted are charged up to so many at once, so that one wrong total does not keep a VM out for years.
+const DISBELIEVED_MAX: u32 = 1000;

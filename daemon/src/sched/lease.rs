@@ -1,0 +1,80 @@
+//! Who need not ask: a context that was alone for a while dispatches as it likes, until another has work.
+
+use super::tenant::Context;
+use super::{Class, ContextKey, Nanos, Order, Scheduler, TenantId};
+use rustc_hash::FxHashMap;
+
+/// Which context was the only one with work, and since when.
+#[derive(Debug, Default)]
+pub(super) struct Alone {
+    key: Option<ContextKey>,
+    since: Nanos,
+}
+
+impl Alone {
+    /// A context has got work, or has none any more.
+    pub(super) fn changed(&mut self, contexts: &FxHashMap<ContextKey, Context>, now: Nanos) {
+        let mut active = contexts.iter().filter(|(_, context)| context.active).map(|(key, _)| *key);
+        match (active.next(), active.next()) {
+            (None, _) => {}
+            (Some(key), None) if self.key == Some(key) => {}
+            (Some(key), None) => (self.key, self.since) = (Some(key), now),
+            (Some(_), Some(_)) => self.key = None,
+        }
+    }
+}
+
+impl Scheduler {
+    /// Gives a lease to who is alone, and takes it when he is not.
+    pub(super) fn leases(&mut self, orders: &mut Vec<Order>) {
+        if let Some(key) = self.leased {
+            if self.alone.key != Some(key) || !self.may_lease(key) {
+                self.revoke(key);
+                orders.push(Order::Revoke(key));
+            }
+            return;
+        }
+        let Some(key) = self.alone.key.filter(|key| self.may_lease(*key)) else { return };
+        let at = self.alone.since.saturating_add(self.lease_after(key));
+        if self.now < at {
+            self.look_at(at);
+            return;
+        }
+        if let Some(context) = self.contexts.get_mut(&key) {
+            context.leased = true;
+            self.leased = Some(key);
+            orders.push(Order::Lease(key));
+            self.refresh(key);
+        }
+    }
+
+    fn revoke(&mut self, key: ContextKey) {
+        self.leased = None;
+        if let Some(context) = self.contexts.get_mut(&key) {
+            context.leased = false;
+            context.trusted_until = self.now.saturating_add(self.tuning.revoke_grace);
+        }
+        self.refresh(key);
+    }
+
+    /// A context that is active, or has a lease already, and whose tenant may use the whole GPU.
+    fn may_lease(&self, key: ContextKey) -> bool {
+        let Some(context) = self.contexts.get(&key) else { return false };
+        let unlimited = self.tenants.get(&context.tenant).is_some_and(|tenant| tenant.ceiling().is_none());
+        (context.active || context.leased) && unlimited
+    }
+
+    /// For how long a context has to be alone.
+    fn lease_after(&self, key: ContextKey) -> Nanos {
+        let own = self.contexts.get(&key).map(|context| context.tenant);
+        if self.latency_is_about(own) { self.tuning.lease_after_latency } else { self.tuning.lease_after }
+    }
+
+    /// Whether a latency tenant, `except` for one, had work lately.
+    pub(super) fn latency_is_about(&self, except: Option<TenantId>) -> bool {
+        self.tenants.iter().any(|(id, tenant)| {
+            let lately = |at| self.now.saturating_sub(at) < self.tuning.latency_memory;
+            Some(*id) != except && tenant.share.class == Class::Latency && tenant.worked.is_some_and(lately)
+        })
+    }
+}

@@ -1,0 +1,284 @@
+//! A tenant and its contexts as the scheduler keeps them, and the virtual time that they are served by.
+
+use super::tuning::SECOND;
+use super::window::Window;
+use super::{Class, ContextKey, Nanos, Seen, Share, TenantId, Tuning, Usage};
+
+/// GPU time divided by weight, in 2^-20 ns: exact for weights up to 10 000, and never too long, whatever a worker says.
+pub(super) type Virtual = i128;
+
+/// Virtual time of one nanosecond at weight 1.
+const UNIT: Virtual = 1 << 20;
+
+/// Virtual time of so much GPU time at this weight.
+pub(super) fn virtual_time(time: Nanos, weight: u32) -> Virtual {
+    Virtual::from(time) * UNIT / Virtual::from(weight.max(1))
+}
+
+#[derive(Debug)]
+pub(super) struct Tenant {
+    pub(super) share: Share,
+    pub(super) v: Virtual,
+    /// Smallest virtual time among its active contexts so far.
+    pub(super) floor: Virtual,
+    pub(super) contexts: Vec<ContextKey>,
+    /// How many of them have work.
+    pub(super) active: usize,
+    /// Whether it competed with others when last looked at: it has work, and is not held back by a ceiling or its class.
+    pub(super) competes: bool,
+    /// When it last had work.
+    pub(super) worked: Option<Nanos>,
+    /// What it was charged lately, and what it was charged in advance.
+    pub(super) window: Window,
+    pub(super) advance: Nanos,
+    /// Until when it has used up its ceiling in the long run.
+    pub(super) spent_until: Nanos,
+    /// Of its contexts that have ended.
+    pub(super) ended: Usage,
+}
+
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) tenant: TenantId,
+    pub(super) v: Virtual,
+    pub(super) active: bool,
+    /// Totals of its submissions, as they are believed.
+    pub(super) granted: u32,
+    pub(super) dispatched: u32,
+    pub(super) completed: u32,
+    /// How far its own totals are ahead of these, by what is not believed.
+    pub(super) skew: u32,
+    /// Submissions that could be dispatched, those that are granted included.
+    pub(super) ready: u32,
+    /// Submissions that were charged in advance and are not billed.
+    pub(super) pending: Charge,
+    /// Submissions that completed just now and have no span yet, and since when the first of them ran.
+    pub(super) unbilled: u32,
+    pub(super) ran_since: Nanos,
+    /// Submissions that completed and were charged by guess, as no span came yet; and since when there are any.
+    pub(super) guessed: Charge,
+    pub(super) guessed_since: Nanos,
+    /// Submissions whose span came before their completion.
+    pub(super) early: u32,
+    /// No span of it that is still to come can begin before this: of computing, of copying.
+    pub(super) computed_until: Nanos,
+    pub(super) copied_until: Nanos,
+    /// What one submission takes, on average.
+    pub(super) estimate: Option<Nanos>,
+    /// How long after a completion it submits again, on average.
+    pub(super) think: Option<Nanos>,
+    pub(super) last_completion: Option<Nanos>,
+    pub(super) granted_at: Option<Nanos>,
+    pub(super) seen_at: Nanos,
+    pub(super) waits_since: Option<Nanos>,
+    pub(super) leased: bool,
+    /// Until when it may dispatch what was not granted.
+    pub(super) trusted_until: Nanos,
+    pub(super) bill: Usage,
+}
+
+/// Submissions and what they were charged together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Charge {
+    pub(super) count: u32,
+    pub(super) amount: Nanos,
+}
+
+impl Charge {
+    pub(super) fn add(&mut self, other: Charge) {
+        self.count = self.count.saturating_add(other.count);
+        self.amount = self.amount.saturating_add(other.amount);
+    }
+
+    /// Takes up to `count` submissions out, with their part of the amount.
+    pub(super) fn take(&mut self, count: u32) -> Charge {
+        if count >= self.count {
+            return std::mem::take(self);
+        }
+        let amount = u128::from(self.amount) * u128::from(count) / u128::from(self.count);
+        let amount = u64::try_from(amount).unwrap_or(self.amount);
+        self.count -= count;
+        self.amount -= amount;
+        Charge { count, amount }
+    }
+}
+
+impl Tenant {
+    pub(super) fn new(share: Share, tuning: &Tuning) -> Self {
+        Self {
+            share,
+            v: 0,
+            floor: 0,
+            contexts: Vec::new(),
+            active: 0,
+            competes: false,
+            worked: None,
+            window: Window::new(tuning.window),
+            advance: 0,
+            spent_until: 0,
+            ended: Usage::default(),
+        }
+    }
+
+    /// Virtual time that it may have caught up on after it had no work.
+    pub(super) fn credit(&self, tuning: &Tuning) -> Virtual {
+        let credit = match self.share.class {
+            Class::Latency => tuning.credit_latency,
+            Class::Normal | Class::Background => tuning.credit,
+        };
+        virtual_time(credit, self.share.weight)
+    }
+
+    /// Adds GPU time that was measured.
+    pub(super) fn used(&mut self, time: Nanos, tuning: &Tuning, now: Nanos) {
+        self.window.add(time, now);
+        if let Some(ceiling) = self.ceiling() {
+            let since = self.spent_until.max(now.saturating_sub(tuning.window));
+            self.spent_until = since.saturating_add(scaled(time, 1.0 / ceiling));
+        }
+    }
+
+    /// Takes GPU time back that was charged too much.
+    pub(super) fn refund(&mut self, time: Nanos) {
+        self.window.refund(time);
+        if let Some(ceiling) = self.ceiling() {
+            self.spent_until = self.spent_until.saturating_sub(scaled(time, 1.0 / ceiling));
+        }
+    }
+
+    /// When its ceiling allows it so much GPU time more; `None` if not before something completes.
+    pub(super) fn allowed_at(&mut self, time: Nanos, tuning: &Tuning, now: Nanos) -> Option<Nanos> {
+        let Some(ceiling) = self.ceiling() else { return Some(now) };
+        let limit = scaled(tuning.window, ceiling);
+        let room = limit.saturating_sub(time).saturating_sub(self.advance);
+        if limit < time.saturating_add(self.advance) && self.advance > 0 {
+            return None;
+        }
+        Some(self.window.falls_to(room, now).max(self.spent_until))
+    }
+
+    /// The ceiling, if it has one.
+    pub(super) fn ceiling(&self) -> Option<f64> {
+        self.share.ceiling.filter(|ceiling| *ceiling < 1.0).map(|ceiling| ceiling.max(0.001))
+    }
+}
+
+/// `time * factor`.
+pub(super) fn scaled(time: Nanos, factor: f64) -> Nanos {
+    // A conversion from floating point saturates.
+    (time as f64 * factor) as Nanos
+}
+
+impl Context {
+    pub(super) fn new(tenant: TenantId, now: Nanos) -> Self {
+        Self {
+            tenant,
+            v: 0,
+            active: false,
+            granted: 0,
+            dispatched: 0,
+            completed: 0,
+            skew: 0,
+            ready: 0,
+            pending: Charge::default(),
+            unbilled: 0,
+            ran_since: now,
+            guessed: Charge::default(),
+            guessed_since: now,
+            early: 0,
+            computed_until: now,
+            copied_until: now,
+            estimate: None,
+            think: None,
+            last_completion: None,
+            granted_at: None,
+            seen_at: now,
+            waits_since: None,
+            leased: false,
+            trusted_until: 0,
+            bill: Usage::default(),
+        }
+    }
+
+    /// Submissions that could be dispatched if they were granted.
+    pub(super) fn held_back(&self) -> u32 {
+        if self.leased {
+            return 0;
+        }
+        self.ready.saturating_sub(self.granted.wrapping_sub(self.dispatched))
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready > 0 && (self.leased || self.held_back() > 0)
+    }
+
+    /// Whether the driver has something of it, or will have.
+    pub(super) fn in_driver(&self) -> bool {
+        self.granted != self.completed
+    }
+
+    pub(super) fn has_work(&self) -> bool {
+        self.is_ready() || self.in_driver()
+    }
+
+    pub(super) fn estimate(&self, tuning: &Tuning) -> Nanos {
+        self.estimate.unwrap_or(tuning.first_estimate).max(tuning.floor)
+    }
+
+    /// Takes over what its worker says of dispatches. Returns how many of them were not granted and are believed, and how many are not.
+    pub(super) fn dispatches(&mut self, seen: Seen, now: Nanos) -> (u32, u32) {
+        let said = forward(seen.dispatched.wrapping_sub(self.skew), self.dispatched);
+        let allowed = self.granted.wrapping_sub(self.dispatched);
+        let excess = said.saturating_sub(allowed);
+        if excess > 0 && (self.leased || now < self.trusted_until) {
+            self.dispatched = self.dispatched.wrapping_add(said);
+            self.granted = self.dispatched;
+            return (excess, 0);
+        }
+        self.dispatched = self.dispatched.wrapping_add(said - excess);
+        self.skew = self.skew.wrapping_add(excess);
+        (0, excess)
+    }
+
+    /// Takes over what its worker says of completions. Returns how many are new.
+    pub(super) fn completions(&mut self, seen: Seen) -> u32 {
+        let said = forward(seen.completed.wrapping_sub(self.skew), self.completed);
+        let new = said.min(self.dispatched.wrapping_sub(self.completed));
+        self.completed = self.completed.wrapping_add(new);
+        new
+    }
+
+    /// One submission took so long.
+    pub(super) fn learn(&mut self, time: Nanos) {
+        let time = time.min(ESTIMATE_MAX);
+        self.estimate = Some(self.estimate.map_or(time, |average| (3 * average + time) / 4));
+    }
+
+    /// It has work after it had none.
+    pub(super) fn thought(&mut self, now: Nanos) {
+        let Some(last) = self.last_completion else { return };
+        let time = now.saturating_sub(last).min(ESTIMATE_MAX);
+        self.think = Some(self.think.map_or(time, |average| (7 * average + 3 * time) / 10));
+    }
+
+    /// What it has used and has now.
+    pub(super) fn usage(&self, now: Nanos) -> Usage {
+        let waits = self.waits_since.map_or(0, |since| now.saturating_sub(since));
+        Usage {
+            waiting: self.bill.waiting.saturating_add(waits),
+            in_driver: self.dispatched.wrapping_sub(self.completed),
+            ready: self.ready,
+            leased: self.leased,
+            ..self.bill
+        }
+    }
+}
+
+/// Longer times are not told apart.
+const ESTIMATE_MAX: Nanos = 100 * SECOND;
+
+/// How far a wrapping total has moved on; not at all if it seems to have moved back.
+fn forward(to: u32, from: u32) -> u32 {
+    let moved = to.wrapping_sub(from);
+    if moved <= u32::MAX / 2 { moved } else { 0 }
+}

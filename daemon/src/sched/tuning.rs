@@ -1,0 +1,75 @@
+//! The constants of the scheduler, with their reasons.
+
+use super::Nanos;
+
+pub(super) const MICROSECOND: Nanos = 1_000;
+pub(super) const MILLISECOND: Nanos = 1_000_000;
+pub(super) const SECOND: Nanos = 1_000_000_000;
+
+/// Constants of a [`Scheduler`](super::Scheduler). Times are in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tuning {
+    /// What a submission of a context that has completed none is thought to take. Default 200 us.
+    pub first_estimate: Nanos,
+    /// A second unit goes to the driver when the first is thought to end within this time, which hides how long that takes. Later
+    /// means that urgent work which arrives meanwhile comes first. Default 0.5 ms.
+    pub stage_within: Nanos,
+    /// Or when this part of the first is thought to be left, as estimates err in proportion. Not while a latency tenant is about.
+    /// Default 0.2.
+    pub stage_part: f64,
+    /// Estimated time of the submissions that are granted together at most. Default 1 ms.
+    pub bundle: Nanos,
+    /// Only submissions thought to be shorter than this are granted together. Default 200 us.
+    pub bundle_below: Nanos,
+    /// For so much GPU time beyond its turn a context is stayed with, which saves the GPU switches. Default 1 ms.
+    pub affinity: Nanos,
+    /// GPU time that a tenant may catch up on after it had no work. Default 1 ms.
+    pub credit: Nanos,
+    /// The same for a tenant of class [`Latency`](super::Class::Latency). Default 5 ms.
+    pub credit_latency: Nanos,
+    /// A context that submits again within this time of its last completion is worth waiting for. Default 0.6 ms.
+    pub think_max: Nanos,
+    /// Part of the time that the GPU may idle while such contexts are waited for. Default 0.02.
+    pub anticipation: f64,
+    /// GPU time that each submission is charged at least. Default 10 us.
+    pub floor: Nanos,
+    /// The time over which ceilings and reservations hold. Default 100 ms.
+    pub window: Nanos,
+    /// A context that was alone for so long need not ask any more. Default 20 ms.
+    pub lease_after: Nanos,
+    /// The same if a latency tenant had work within [`Self::latency_memory`]. Default 1 s.
+    pub lease_after_latency: Nanos,
+    /// For so long a worker may go on as if it had its lease, because it has not noticed that it was revoked. Default 1 s.
+    pub revoke_grace: Nanos,
+    /// A unit that runs for so long beyond four times its estimate is overdue: all that are hold one place together. Default 50 ms.
+    pub overdue: Nanos,
+    /// A latency tenant is reckoned with for so long after it had work. Default 1 s.
+    pub latency_memory: Nanos,
+    /// A span may come so long after the completion that it belongs to. Default 100 ms.
+    pub late_span: Nanos,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            first_estimate: 200 * MICROSECOND,
+            stage_within: 500 * MICROSECOND,
+            stage_part: 0.2,
+            bundle: MILLISECOND,
+            bundle_below: 200 * MICROSECOND,
+            affinity: MILLISECOND,
+            credit: MILLISECOND,
+            credit_latency: 5 * MILLISECOND,
+            think_max: 600 * MICROSECOND,
+            anticipation: 0.02,
+            floor: 10 * MICROSECOND,
+            window: 100 * MILLISECOND,
+            lease_after: 20 * MILLISECOND,
+            lease_after_latency: SECOND,
+            revoke_grace: SECOND,
+            overdue: 50 * MILLISECOND,
+            latency_memory: SECOND,
+            late_span: 100 * MILLISECOND,
+        }
+    }
+}

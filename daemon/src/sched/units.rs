@@ -1,0 +1,137 @@
+//! What is in the driver: the units that were granted, or dispatched under a lease, and have not completed. Knows no tenants.
+
+use super::{ContextKey, Nanos, Tuning};
+
+/// Submissions of one context that were granted together, or all that it dispatched under a lease.
+#[derive(Debug)]
+pub(super) struct Unit {
+    pub(super) context: ContextKey,
+    /// Submissions of it that have not completed.
+    pub(super) left: u32,
+    /// What each is thought to take.
+    pub(super) each: Nanos,
+    /// When it can have begun to run: when it was granted, or when the last that was granted before it completed.
+    pub(super) since: Nanos,
+    /// What its context was charged in advance beyond the estimate, because it is overdue.
+    pub(super) surcharge: Nanos,
+    pub(super) kind: Kind,
+}
+
+/// Why a unit is in the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It took one of the places.
+    Place,
+    /// It is urgent, and takes none.
+    Lane,
+    /// It was dispatched under a lease.
+    Leased,
+}
+
+/// Units in the order in which they were granted.
+#[derive(Debug, Default)]
+pub(super) struct Units(pub(super) Vec<Unit>);
+
+/// What is taken of the places in the driver.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// Of [`PLACES`].
+    pub(super) taken: usize,
+    pub(super) lane: bool,
+    /// Estimate of the time that is left of all that is in the driver.
+    pub(super) remainder: Nanos,
+    /// What that was when it began.
+    pub(super) estimate: Nanos,
+    /// When the next unit becomes overdue.
+    pub(super) overdue: Option<Nanos>,
+}
+
+/// Units in the driver at once: one runs, one is staged.
+pub(super) const PLACES: usize = 2;
+
+impl Units {
+    /// `count` submissions complete. Returns since when the first of them ran.
+    pub(super) fn complete(&mut self, context: ContextKey, mut count: u32, now: Nanos) -> Option<Nanos> {
+        let since = self.of(context).next().map(|unit| unit.since);
+        for index in 0..self.0.len() {
+            let unit = &mut self.0[index];
+            if unit.context != context || count == 0 {
+                continue;
+            }
+            let done = unit.left.min(count);
+            count -= done;
+            unit.left -= done;
+            let ran = now.saturating_sub(unit.since);
+            (unit.since, unit.surcharge) = (now, 0);
+            if unit.left == 0 {
+                self.completed(index, ran, now);
+            }
+        }
+        self.0.retain(|unit| unit.left > 0);
+        since
+    }
+
+    /// Those behind the unit begin now. Those before it were overtaken, so the GPU ran them alternately, and they had half of it.
+    fn completed(&mut self, index: usize, ran: Nanos, now: Nanos) {
+        let (before, behind) = self.0.split_at_mut(index);
+        before.iter_mut().for_each(|unit| unit.since = unit.since.saturating_add(ran / 2).min(now));
+        behind.iter_mut().for_each(|unit| unit.since = now);
+    }
+
+    /// Dispatched under a lease.
+    pub(super) fn add_leased(&mut self, context: ContextKey, count: u32, each: Nanos, now: Nanos) {
+        let kind = Kind::Leased;
+        match self.0.iter_mut().find(|unit| unit.context == context && unit.kind == kind) {
+            Some(unit) => (unit.left, unit.each) = (unit.left.saturating_add(count), each),
+            None => self.0.push(Unit { context, left: count, each, since: now, surcharge: 0, kind }),
+        }
+    }
+
+    pub(super) fn remove(&mut self, context: ContextKey) {
+        self.0.retain(|unit| unit.context != context);
+    }
+
+    pub(super) fn of(&self, context: ContextKey) -> impl Iterator<Item = &Unit> {
+        self.0.iter().filter(move |unit| unit.context == context)
+    }
+
+    pub(super) fn is_overdue(&self, context: ContextKey, tuning: &Tuning, now: Nanos) -> bool {
+        self.of(context).next().is_some_and(|unit| unit.overdue_at(tuning) <= now)
+    }
+
+    /// What is taken. All that is overdue, and what stands behind it in the same context, holds one place together, so that nobody
+    /// can keep others out with work that never ends.
+    pub(super) fn places(&self, tuning: &Tuning, now: Nanos) -> Places {
+        let mut places = Places { taken: 0, lane: false, remainder: 0, estimate: 0, overdue: None };
+        let mut overdue = false;
+        let mut first = None;
+        for unit in &self.0 {
+            if self.is_overdue(unit.context, tuning, now) {
+                overdue = true;
+                continue;
+            }
+            places.taken += usize::from(unit.kind != Kind::Lane);
+            places.lane |= unit.kind == Kind::Lane;
+            first.get_or_insert(unit.since);
+            places.estimate = places.estimate.saturating_add(unit.estimate());
+            let at = unit.overdue_at(tuning);
+            places.overdue = Some(places.overdue.map_or(at, |earlier| earlier.min(at)));
+        }
+        places.taken += usize::from(overdue);
+        let ran = first.map_or(0, |since| now.saturating_sub(since));
+        places.remainder = places.estimate.saturating_sub(ran);
+        places
+    }
+}
+
+impl Unit {
+    /// What is left of it is thought to take this.
+    pub(super) fn estimate(&self) -> Nanos {
+        self.each.saturating_mul(u64::from(self.left))
+    }
+
+    fn overdue_at(&self, tuning: &Tuning) -> Nanos {
+        let limit = self.estimate().saturating_mul(4).saturating_add(tuning.overdue);
+        self.since.saturating_add(limit)
+    }
+}
