@@ -209,6 +209,8 @@ impl Gate {
         while !self.ended.load(Ordering::SeqCst) {
             let pokes = self.page.pokes();
             let queues = self.live_queues();
+            // Before the look, so that a completion behind it pokes.
+            self.waiting.store(true, Ordering::SeqCst);
             let waits = self.dispatch(&queues);
             self.waiting.store(waits, Ordering::SeqCst);
             if self.wants_completions() {
