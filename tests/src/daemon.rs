@@ -221,9 +221,14 @@ pub fn die_by(pid: Pid, signal: Signal) -> bool {
     })
 }
 
+/// The daemon's command, without options.
+pub fn bare_command() -> Result<Command> {
+    vulkan()?.command(&daemon_executable()?)
+}
+
 /// The daemon's command, without options but the GPU's.
 pub fn command() -> Result<Command> {
-    let mut command = vulkan()?.command(&daemon_executable()?)?;
+    let mut command = bare_command()?;
     command.args(gpu_selection().iter().flat_map(|gpu| ["--gpu", gpu.as_str()]));
     Ok(command)
 }
@@ -235,6 +240,7 @@ fn vulkan() -> Result<HostVulkan> {
     }
 }
 
-fn gpu_selection() -> Option<String> {
+/// The GPU that daemons under test are told to use, if any.
+pub fn gpu_selection() -> Option<String> {
     std::env::var("VHOST_USER_VULKAN_GPU").ok().filter(|gpu| !gpu.is_empty())
 }

@@ -8,6 +8,7 @@
 
 pub mod acceptance;
 pub mod bridge;
+pub mod broker;
 pub mod clients;
 pub mod completion;
 pub mod daemon;

@@ -185,7 +185,11 @@ impl Broker {
             match source {
                 Some(Source::Channel) => self.channel(index, flags, now),
                 Some(Source::Child) => self.child_ended(index, now),
-                Some(Source::Timer) => self.armed = None,
+                Some(Source::Timer) => {
+                    self.armed = None;
+                    // What it says is known; unread it would go on saying it.
+                    let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+                }
                 Some(Source::Signal) => self.end(now),
                 Some(Source::Listener) => self.connections.accept(index, &self.epoll, now),
                 Some(Source::Connection) => self.connection(index, flags, now),

@@ -1,0 +1,204 @@
+//! A broker with several VMs as behaviour tests see it: a configuration, sockets, and what its own subcommands say.
+
+use crate::bridge::Bridge;
+use crate::daemon::{self, eventually, is_alive};
+use crate::frontend::{Options, Session};
+use crate::guest::{Gpu, PATIENCE};
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use tempfile::TempDir;
+
+/// A running broker. When it is dropped it is killed, and what it and its VMs logged is printed, which shows if the test fails.
+pub struct Broker {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Broker {
+    /// Starts it with a VM of each of these names, `top` before their tables and `keys` in each. Returns when all of them listen.
+    ///
+    /// # Errors
+    /// It refuses the file, or a VM does not listen.
+    pub fn start(top: &str, vms: &[(&str, &str)]) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let mut file = format!("control-socket = \"{}\"\n{top}\n", path("control"));
+        let gpu = daemon::gpu_selection().map(|gpu| format!("[defaults]\ngpu = {gpu:?}\n"));
+        file += &gpu.unwrap_or_default();
+        for (name, keys) in vms {
+            file += &format!("[vm.{name}]\nsocket-path = \"{}\"\n{keys}\n", path(name));
+        }
+        fs::write(folder.path().join("config"), &file)?;
+        let log = File::create(folder.path().join("log"))?;
+        let mut command = vhost_user_vulkan()?;
+        command.arg("--config").arg(folder.path().join("config"));
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let broker = Self { child: command.spawn().context("cannot start the broker")?, folder };
+        for (name, _) in vms {
+            ensure!(
+                eventually(PATIENCE, || broker.listens(name)),
+                "{name} does not listen\n{}",
+                broker.log()
+            );
+        }
+        Ok(broker)
+    }
+
+    /// A file in its folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Whether a VM's socket is there and its device process waits at it.
+    #[must_use]
+    pub fn listens(&self, vm: &str) -> bool {
+        let vm = self.status().ok().and_then(|status| find(&status["vms"], "name", &vm.into()).cloned());
+        vm.is_some_and(|vm| vm["state"] == "waiting")
+    }
+
+    /// A guest of a VM, with a bridge for its programs, which connect at the path that is returned.
+    ///
+    /// # Errors
+    /// The device process refuses it.
+    pub fn bridge(&self, vm: &str) -> Result<(Bridge, PathBuf)> {
+        let path = self.path(&format!("{vm}.vtest"));
+        let guest = Gpu::new(Session::connect(&self.path(vm), Options::default())?);
+        Ok((Bridge::listen(&path, guest)?, path))
+    }
+
+    /// Runs a subcommand against it.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub fn operate(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = vhost_user_vulkan()?;
+        command.args(arguments).arg("--control-socket").arg(self.path("control"));
+        Ok(command.stdin(Stdio::null()).output()?)
+    }
+
+    /// As [`Self::operate`], and it has to work. Returns what it says.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn say(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.operate(arguments)?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{arguments:?}: {}: {errors}", output.status);
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Its status.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn status(&self) -> Result<Value> {
+        Ok(serde_json::from_str(&self.say(&["status", "--json"])?)?)
+    }
+
+    /// The status of a VM.
+    ///
+    /// # Errors
+    /// There is no such VM.
+    pub fn vm(&self, name: &str) -> Result<Value> {
+        let status = self.status()?;
+        find(&status["vms"], "name", &name.into()).cloned().with_context(|| format!("no {name} in {status}"))
+    }
+
+    /// The device process of a VM.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn device(&self, vm: &str) -> Result<Pid> {
+        let pid = self.vm(vm)?["pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32));
+        pid.with_context(|| format!("{vm} has no device process"))
+    }
+
+    /// Its metrics at this port.
+    ///
+    /// # Errors
+    /// They are not served.
+    pub fn metrics(&self, port: u16) -> Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, text) = answer.split_once("\r\n\r\n").context("no body")?;
+        ensure!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+        Ok(text.to_owned())
+    }
+
+    /// Asks it to end with SIGTERM, and waits.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn stop(&mut self) -> Result<ExitStatus> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        let mut status = None;
+        let ended = eventually(PATIENCE, || {
+            status = self.child.try_wait().ok().flatten();
+            status.is_some()
+        });
+        ensure!(ended, "it does not end\n{}", self.log());
+        status.context("it has ended")
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Whether it runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        is_alive(self.pid())
+    }
+
+    /// What it and its VMs logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        println!("the broker's log:\n{}", self.log());
+    }
+}
+
+/// The program, on the driver under test, without options.
+///
+/// # Errors
+/// It does not build.
+pub fn vhost_user_vulkan() -> Result<Command> {
+    let mut command = daemon::bare_command()?;
+    command.stdin(Stdio::null());
+    Ok(command)
+}
+
+/// What is in a list and has this value at this key.
+#[must_use]
+pub fn find<'a>(list: &'a Value, key: &str, value: &Value) -> Option<&'a Value> {
+    list.as_array()?.iter().find(|entry| entry[key] == *value)
+}
+
+/// What the program says of a configuration file that it does not start with.
+///
+/// # Errors
+/// It cannot be run, or starts.
+pub fn refused(arguments: &[&str], file: &Path) -> Result<String> {
+    let output = vhost_user_vulkan()?.args(arguments).arg("--config").arg(file).output()?;
+    ensure!(output.status.code() == Some(1), "{}", output.status);
+    Ok(String::from_utf8(output.stderr)?)
+}

@@ -1,0 +1,251 @@
+//! Several VMs from one configuration file: programs of each compute, operators see and command, and what happens to one VM does not
+//! happen to another.
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Signal, kill_process};
+use serde_json::{Value, json};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use tests::broker::{Broker, find, refused};
+use tests::completion;
+use tests::daemon::{cpu_time, eventually, is_alive};
+use tests::guest::PATIENCE;
+use tests::packages::{ClientRoot, Device, Suite};
+use tests::program::{Background, Program, succeed};
+
+const LIMIT: Duration = Duration::from_secs(240);
+/// How many words are compared.
+const WORDS: u32 = 12;
+
+/// A program that computes the same thing again and again, and checks each result.
+fn computing(socket: &Path, rounds: &str) -> Result<Command> {
+    let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
+    let mut command = ClientRoot::open(Suite::Testing)?.own(executable, Device::Venus(socket))?;
+    command.args(["--instances", "1", "--devices", "1", "--lanes", "1", "--rounds", rounds]);
+    command.args(["--words", "4096", "--steps", "5000"]);
+    Ok(command)
+}
+
+/// A port that nobody uses at the moment.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// The value of a metric with these labels in it.
+fn metric(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let of = |line: &&str| {
+        line.starts_with(&format!("{name}{{")) && labels.iter().all(|label| line.contains(label))
+    };
+    text.lines().find(of)?.rsplit(' ').next()?.parse().ok()
+}
+
+fn first_context(broker: &Broker, vm: &str) -> Result<Value> {
+    let vm = broker.vm(vm)?;
+    vm["contexts"].as_array().and_then(|contexts| contexts.first()).cloned().context("no context")
+}
+
+#[test]
+fn programs_of_two_vms_compute_what_the_host_computes_and_are_accounted_for() -> Result<()> {
+    let port = free_port()?;
+    let folder = tempfile::tempdir()?;
+    let grants = folder.path().join("grants");
+    let top = format!("metrics = \"127.0.0.1:{port}\"\nlog-grants = \"{}\"", grants.display());
+    let mut broker =
+        Broker::start(&top, &[("a", "weight = 300"), ("b", "class = \"latency\"\nceiling = \"90%\"")])?;
+    let (_first, a) = broker.bridge("a")?;
+    let (_second, b) = broker.bridge("b")?;
+    let client = ClientRoot::open(Suite::Testing)?;
+    let expected = completion::native(&client, WORDS)?;
+    let model = tempfile::NamedTempFile::new()?;
+    std::fs::write(model.path(), completion::model())?;
+    let say = |socket: &Path| -> Result<Program> {
+        let mut command = client.through_vtest("llama-completion", socket)?;
+        command.args(completion::arguments(model.path(), WORDS + completion::SPARE_WORDS));
+        Program::start(command)
+    };
+    let both = [say(&a)?, say(&b)?];
+    for vm in ["a", "b"] {
+        ensure!(eventually(PATIENCE, || first_context(&broker, vm).is_ok()), "no context of {vm} is shown");
+    }
+    println!("{}", broker.say(&["status"])?);
+    for program in both {
+        let output = program.wait(LIMIT)?;
+        let words = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(completion::first_words(&words, WORDS), expected, "{}", broker.log());
+    }
+    let over = || broker.vm("a").is_ok_and(|vm| vm["contexts"] == json!([]));
+    ensure!(eventually(PATIENCE, over), "contexts are left: {}", broker.vm("a")?);
+    let status = broker.status()?;
+    let text = broker.metrics(port)?;
+    println!("{}\n{text}", broker.say(&["status"])?);
+    for (vm, weight, class) in [("a", 300, "normal"), ("b", 100, "latency")] {
+        let shown = find(&status["vms"], "name", &vm.into()).context("a VM")?;
+        assert_eq!((&shown["weight"], &shown["class"]), (&json!(weight), &json!(class)));
+        assert_eq!((&shown["state"], &shown["restarts"]), (&json!("connected"), &json!(0)));
+        let seconds = shown["used"]["gpu_seconds"].as_f64().context("GPU seconds")?;
+        let submissions = shown["used"]["submissions"].as_f64().context("submissions")?;
+        ensure!(seconds > 0.0 && submissions > 0.0, "{shown}");
+        ensure!(shown["used"]["cpu_seconds"].as_f64() > Some(0.0), "{shown}");
+        let vm_label = format!("vm=\"{vm}\"");
+        let counted = metric(&text, "vhost_user_vulkan_gpu_seconds_total", &[&vm_label, "queue=\"compute\""]);
+        assert_eq!(counted, Some(seconds));
+        let counted = metric(&text, "vhost_user_vulkan_submissions_total", &[&vm_label]);
+        assert_eq!(counted, Some(submissions));
+        assert_eq!(metric(&text, "vhost_user_vulkan_weight", &[&vm_label]), Some(f64::from(weight)));
+    }
+    ensure!(broker.stop()?.success(), "{}", broker.log());
+    check_log(&std::fs::read_to_string(&grants)?, &status)
+}
+
+/// What was charged line by line is what was counted.
+fn check_log(log: &str, status: &Value) -> Result<()> {
+    for vm in status["vms"].as_array().context("VMs")? {
+        let name = vm["name"].as_str().context("a name")?;
+        let lines =
+            log.lines().map(|line| line.split(' ').collect::<Vec<_>>()).filter(|line| line[1] == name);
+        let (mut submissions, mut nanoseconds) = (0.0, 0.0);
+        for line in lines {
+            submissions += line[3].parse::<f64>()?;
+            nanoseconds += line[4].parse::<f64>()?;
+        }
+        let counted = vm["used"]["gpu_seconds"].as_f64().context("GPU seconds")?;
+        println!(
+            "{name}: {submissions} submissions, {:.6} s logged, {counted:.6} s counted",
+            nanoseconds / 1e9
+        );
+        assert_eq!(vm["used"]["submissions"].as_f64(), Some(submissions));
+        ensure!((nanoseconds / 1e9 - counted).abs() <= 0.01 * counted, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_operator_changes_a_share_and_is_told_what_is_allowed() -> Result<()> {
+    let broker = Broker::start("", &[("a", "")])?;
+    broker.say(&["set", "a", "weight=250", "class=background", "ceiling=25%"])?;
+    let vm = broker.vm("a")?;
+    assert_eq!(
+        (&vm["weight"], &vm["class"], &vm["ceiling"]),
+        (&json!(250), &json!("background"), &json!(0.25))
+    );
+    broker.say(&["set", "a", "ceiling=none"])?;
+    assert_eq!(broker.vm("a")?["ceiling"], Value::Null);
+    for (arguments, error) in [
+        (&["set", "a", "weight=0"][..], "weight: 0 is not a whole number from 1 to 10000"),
+        (&["set", "a", "class=fast"], "class: \"fast\" is none of \"normal\", \"latency\", \"background\""),
+        (&["set", "c", "weight=1"], "c: no such VM; there are a"),
+        (&["kill", "a/7"], "a/7: no such context; a has []"),
+    ] {
+        let output = broker.operate(arguments)?;
+        assert_eq!(String::from_utf8(output.stderr)?, format!("vhost-user-vulkan: {error}\n"));
+        assert_eq!(output.status.code(), Some(1));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_context_that_an_operator_ends_is_the_only_one_that_ends() -> Result<()> {
+    let broker = Broker::start("", &[("a", ""), ("b", "")])?;
+    let (_first, a) = broker.bridge("a")?;
+    let (_second, b) = broker.bridge("b")?;
+    let victim = Program::start(computing(&a, "100000000")?)?;
+    ensure!(eventually(PATIENCE, || first_context(&broker, "a").is_ok()), "no context\n{}", broker.log());
+    let number = first_context(&broker, "a")?["context"].clone();
+    let bystander = Program::start(computing(&a, "15")?)?;
+    let elsewhere = Program::start(computing(&b, "15")?)?;
+    let both =
+        || broker.vm("a").is_ok_and(|vm| vm["contexts"].as_array().is_some_and(|list| list.len() == 2));
+    ensure!(eventually(PATIENCE, both), "no second context: {}", broker.vm("a")?);
+    broker.say(&["kill", &format!("a/{number}")])?;
+    let output = victim.wait(LIMIT).context("the victim noticed nothing")?;
+    ensure!(!output.status.success());
+    for program in [bystander, elsewhere] {
+        let output = program.wait(LIMIT)?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let vm = broker.vm("a")?;
+    assert_eq!((&vm["kills"]["operator"], &vm["restarts"]), (&json!(1), &json!(0)), "{vm}");
+    Ok(())
+}
+
+#[test]
+fn a_device_process_that_dies_is_started_again_and_no_other_vm_notices() -> Result<()> {
+    let broker = Broker::start("", &[("a", ""), ("b", "")])?;
+    let (first, _) = broker.bridge("a")?;
+    let (_second, b) = broker.bridge("b")?;
+    let bystander = Background::start(computing(&b, "100000000")?)?;
+    ensure!(eventually(PATIENCE, || first_context(&broker, "b").is_ok()), "no context\n{}", broker.log());
+    let (died, other) = (broker.device("a")?, broker.device("b")?);
+    kill_process(died, Signal::KILL)?;
+    drop(first);
+    ensure!(eventually(PATIENCE, || broker.listens("a")), "it does not come back\n{}", broker.log());
+    ensure!(broker.device("a")? != died && !is_alive(died));
+    assert_eq!((broker.vm("a")?["restarts"].clone(), broker.device("b")?), (json!(1), other));
+    let (_again, a) = broker.bridge("a")?;
+    succeed(computing(&a, "2")?, LIMIT)?;
+    let before = first_context(&broker, "b")?["used"]["submissions"].as_u64();
+    let goes_on =
+        || first_context(&broker, "b").is_ok_and(|now| now["used"]["submissions"].as_u64() > before);
+    ensure!(eventually(PATIENCE, goes_on), "the other VM's program stands still");
+    drop(bystander);
+    Ok(())
+}
+
+#[test]
+fn device_processes_end_with_their_broker() -> Result<()> {
+    let mut broker = Broker::start("", &[("a", ""), ("b", "")])?;
+    let devices = [broker.device("a")?, broker.device("b")?];
+    ensure!(broker.stop()?.success(), "{}", broker.log());
+    ensure!(devices.iter().all(|device| !is_alive(*device)));
+    ensure!(!broker.path("control").exists() && !broker.path("a").exists());
+    let broker = Broker::start("", &[("a", "")])?;
+    let device = broker.device("a")?;
+    kill_process(broker.pid(), Signal::KILL)?;
+    ensure!(eventually(PATIENCE, || !is_alive(device)), "a device process has lost its broker and lives on");
+    Ok(())
+}
+
+#[test]
+fn who_connects_and_says_nothing_holds_up_nobody() -> Result<()> {
+    let port = free_port()?;
+    let broker = Broker::start(&format!("metrics = \"127.0.0.1:{port}\""), &[("a", "")])?;
+    let silent: Vec<_> =
+        (0..7).map(|_| UnixStream::connect(broker.path("control"))).collect::<Result<_, _>>()?;
+    let slow: Vec<_> =
+        (0..7).map(|_| std::net::TcpStream::connect(("127.0.0.1", port))).collect::<Result<_, _>>()?;
+    ensure!(broker.status().is_ok() && broker.metrics(port).is_ok());
+    // While they are there, nothing is busy with them.
+    let before = cpu_time(broker.pid())?;
+    std::thread::sleep(Duration::from_secs(1));
+    let used = cpu_time(broker.pid())? - before;
+    ensure!(used < Duration::from_millis(100), "{used:?} of a second");
+    drop((silent, slow));
+    Ok(())
+}
+
+#[test]
+fn a_wrong_file_is_refused_in_one_line_and_nothing_starts() -> Result<()> {
+    let file = tempfile::NamedTempFile::new()?;
+    let path = file.path().display().to_string();
+    let socket = tempfile::tempdir()?;
+    let vm = format!("[vm.web]\nsocket-path = \"{}\"\n", socket.path().join("gpu").display());
+    std::fs::write(file.path(), format!("{vm}gup = \"NVIDIA\"\n"))?;
+    for arguments in [&[][..], &["--check-config"]] {
+        let said = refused(arguments, file.path())?;
+        ensure!(
+            said.starts_with(&format!("vhost-user-vulkan: {path}: [vm.web] gup: unknown; allowed are ")),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 1);
+    }
+    std::fs::write(file.path(), &vm)?;
+    let said = refused(&["--gpu", "x"], file.path())?;
+    assert_eq!(said, "vhost-user-vulkan: --gpu cannot stand beside --config: write it in the file\n");
+    let checked = tests::broker::vhost_user_vulkan()?.args(["--check-config", "--config", &path]).output()?;
+    ensure!(checked.status.success() && checked.stderr.is_empty() && checked.stdout.is_empty());
+    ensure!(!socket.path().join("gpu").exists());
+    Ok(())
+}
