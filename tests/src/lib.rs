@@ -23,4 +23,5 @@ pub mod packages;
 pub mod prerequisites;
 pub mod program;
 pub mod random;
+pub mod shares;
 pub mod vm;

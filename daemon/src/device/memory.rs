@@ -187,12 +187,17 @@ impl<T> Device<T> {
             .then(|| self.pieces.table.get(&memory).map(|piece| piece.bytes))?
     }
 
-    /// Bytes of the GPU's and of the host's memory that each context holds, and the whole VM.
-    pub fn held_memory(&self) -> (Vec<(ContextId, (u64, u64))>, (u64, u64)) {
+    /// Bytes of memory that each context holds.
+    pub fn held_memory(&self) -> Vec<(ContextId, PerHeap<u64>)> {
         let PerHeap { device, host } = &self.quotas.memory;
-        let held = |owner| (device.held(owner), host.held(owner));
-        let contexts = self.contexts.iter().map(|(ctx_id, context)| (*ctx_id, held(context.owner())));
-        (contexts.collect(), (device.used(), host.used()))
+        let held = |owner| PerHeap { device: device.held(owner), host: host.held(owner) };
+        self.contexts.iter().map(|(ctx_id, context)| (*ctx_id, held(context.owner()))).collect()
+    }
+
+    /// Bytes of memory that the VM holds, contexts that have ended included.
+    pub fn held_memory_of_all(&self) -> PerHeap<u64> {
+        let PerHeap { device, host } = &self.quotas.memory;
+        PerHeap { device: device.used(), host: host.used() }
     }
 
     /// The process of a worker has ended, and with it all it held; `worker` is what [`Effects::start_worker`] was given.

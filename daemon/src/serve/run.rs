@@ -9,7 +9,7 @@ use super::rings::Rings;
 use super::socket::Listen;
 use super::strikes::Strikes;
 use super::workers::{CHANNEL_TOKEN, FromWorker, Unexplained, Workers};
-use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId};
+use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
 use crate::ipc::{self, DriverFamily, FromBroker, HeldMemory, ReceiveError, ToBroker, ToDevice};
 use crate::sandbox::{Ended, Launcher};
@@ -473,10 +473,11 @@ impl Server {
 
     fn report_memory(&self) {
         if let Some(broker) = &self.world.broker {
-            let (contexts, vm) = self.device.held_memory();
-            let held = |(device, host)| HeldMemory { device, host };
-            let contexts = contexts.into_iter().map(|(ctx_id, bytes)| (ctx_id, held(bytes))).collect();
-            broker.tell(&ToBroker::Memory { contexts, vm: held(vm) }, None);
+            let held = |PerHeap { device, host }| HeldMemory { device, host };
+            let contexts = self.device.held_memory().into_iter();
+            let contexts = contexts.map(|(ctx_id, bytes)| (ctx_id, held(bytes))).collect();
+            let vm = held(self.device.held_memory_of_all());
+            broker.tell(&ToBroker::Memory { contexts, vm }, None);
         }
     }
 

@@ -4,6 +4,7 @@ use super::call::Call;
 use super::cancel::Cancel;
 use super::error::{ContextLost, Fault};
 use super::extensions::{self, Enable};
+use super::gate::Gate;
 use super::generated::{DeviceTable, sys};
 use super::harden;
 use super::host_copy::HostCopy;
@@ -41,6 +42,8 @@ pub struct Device {
     pub shaders: Shaders,
     /// Clears memory, unless that is switched off.
     pub cleaner: Option<Cleaner>,
+    /// Who is told what that costs.
+    pub gate: Option<Arc<Gate>>,
     /// Queues the guest asked for so far.
     pub queues: Mutex<Vec<Arc<Queue>>>,
     /// How a guest hears that it is lost.
@@ -79,6 +82,7 @@ impl Device {
         created: Vec<CreatedQueues>,
         shaders: Shaders,
         spare: Option<Spare>,
+        gate: Option<Arc<Gate>>,
     ) -> Self {
         let instance = &physical.instance.ash;
         // SAFETY: the caller's promise.
@@ -104,6 +108,7 @@ impl Device {
             markers,
             shaders,
             cleaner,
+            gate,
             queues,
             notices,
             handles,
@@ -306,8 +311,9 @@ fn open(
     if result < 0 {
         return Err(Fault::Failed(result));
     }
+    let (raw, gate) = (vk::Device::from_raw(raw), call.renderer.gate.clone());
     // SAFETY: the driver just made this device of `physical`.
-    Ok(unsafe { Device::new(physical.clone(), vk::Device::from_raw(raw), created, shaders, spare) })
+    Ok(unsafe { Device::new(physical.clone(), raw, created, shaders, spare, gate) })
 }
 
 impl From<&venus::DeviceQueueCreateInfo<'_>> for CreatedQueues {

@@ -156,10 +156,13 @@ impl Gate {
         }
     }
 
-    /// What the GPU did for the context beside its submissions, such as clearing its memory.
-    pub fn worked(&self, begin: u64, end: u64) {
-        let mut counts = self.counts.lock();
-        counts.note(&Work { begin, end, busy: end.saturating_sub(begin), count: 0, copy: true });
+    /// Charges what the GPU does for the context beside its submissions, such as clearing its memory.
+    pub fn charge<T>(&self, work: impl FnOnce() -> T) -> T {
+        let begin = now();
+        let done = work();
+        let end = now();
+        self.completed(&Work { begin, end, busy: end.saturating_sub(begin), count: 0, copy: false });
+        done
     }
 
     /// Something waits in a line that was not there before.
@@ -206,6 +209,8 @@ impl Gate {
         while !self.ended.load(Ordering::SeqCst) {
             let pokes = self.page.pokes();
             let queues = self.live_queues();
+            // Before the look, so that a completion behind it pokes.
+            self.waiting.store(true, Ordering::SeqCst);
             let waits = self.dispatch(&queues);
             self.waiting.store(waits, Ordering::SeqCst);
             if self.wants_completions() {

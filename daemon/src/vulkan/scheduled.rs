@@ -302,8 +302,9 @@ impl Queue {
             let made = Stamps::new(device, self.family);
             made.inspect_err(|error| log::debug!("no time stamps: {error}")).ok().flatten()
         });
-        let slot = stamps.as_ref().and_then(Stamps::take);
-        let (at, stamp, counts) = (now(), slot.map(|slot| slot.index), !group.is_free);
+        let at = now();
+        let slot = stamps.as_ref().and_then(|stamps| stamps.take(!scheduled.gate.is_open(), at));
+        let (stamp, counts) = (slot.map(|slot| slot.index), !group.is_free);
         submission.set_dispatched(Dispatched { at, stamp, counts });
         slot
     }
@@ -313,21 +314,27 @@ impl Queue {
         let (Some(scheduled), Some(dispatched)) = (&self.scheduled, submission.dispatched()) else { return };
         let now = now();
         let stamps = scheduled.stamps.get().and_then(Option::as_ref);
-        let stamped =
-            stamps.zip(dispatched.stamp).map(|(stamps, index)| stamps.give_back(&device.ash, index, now));
+        let stamped = stamps.zip(dispatched.stamp);
+        let stamped = stamped.map(|(stamps, index)| stamps.give_back(&device.ash, index, now));
         // What has stamps that were never written had nothing to do.
-        let (begin, end) = match stamped {
-            Some(stamped) => stamped.unwrap_or((now, now)),
-            None => (dispatched.at, now),
-        };
+        let (begin, end) = stamped.map_or((dispatched.at, now), |written| written.unwrap_or((now, now)));
         let mut ended = scheduled.ended.lock();
         let begin = begin.max(*ended).min(end);
+        let mut busy = end - begin;
+        if let Some(stamps) = stamps {
+            match stamped {
+                Some(_) => stamps.sample(busy),
+                // With a lease nobody may have looked for long whether it is complete.
+                None if scheduled.gate.is_open() => busy = busy.min(stamps.usual_length().unwrap_or(busy)),
+                None => {}
+            }
+        }
         *ended = end.max(*ended);
         let family = device.physical.families.get(self.family as usize);
         let computes = vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS;
         let copy = family.is_some_and(|family| !family.queue_flags.intersects(computes));
         let count = u32::from(dispatched.counts);
-        scheduled.gate.completed(&Work { begin, end, busy: end - begin, count, copy });
+        scheduled.gate.completed(&Work { begin, end, busy, count, copy });
     }
 
     /// Destroys the stamps of a queue that is idle.
@@ -366,8 +373,9 @@ unsafe fn stamped<T: Stampable>(
     if range.is_empty() {
         return submit(&[]);
     }
+    let first = batches.wrapping_add(range.start);
     // SAFETY: the caller's promise.
-    let batches = unsafe { std::slice::from_raw_parts(batches.add(range.start), range.len()) };
+    let batches = unsafe { std::slice::from_raw_parts(first, range.len()) };
     // SAFETY: as above.
     match slot.and_then(|slot| unsafe { Stamped::new(batches, slot) }) {
         Some(stamped) => submit(&stamped.batches),

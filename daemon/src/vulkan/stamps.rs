@@ -3,6 +3,9 @@
 //! Each submission gets a command buffer of ours before and behind its own. The device's clock is brought to the system's by the
 //! shortest time that was seen between a stamp and the moment somebody learned of it: there is always a completion that is noticed
 //! within microseconds while it matters.
+//!
+//! A stamp is not free: a software driver comes to a halt for it. So while nobody has to know exactly, few submissions are stamped, and the
+//! others are taken to last as long.
 
 use super::device::Device;
 use super::generated::sys;
@@ -11,6 +14,8 @@ use parking_lot::Mutex;
 
 /// Submissions of a queue that can be stamped at a time; those beyond are charged by when they were dispatched and completed.
 const SLOTS: u32 = 64;
+/// Time from one stamped submission to the next while few are stamped, in nanoseconds.
+const SAMPLE_EVERY: u64 = 10_000_000;
 /// Time after which the two clocks are compared anew, in nanoseconds: they drift.
 const COMPARED_FOR: u64 = 10_000_000_000;
 
@@ -22,6 +27,17 @@ pub struct Stamps {
     slots: Vec<Slot>,
     free: Mutex<Vec<u32>>,
     clock: Mutex<Clock>,
+    /// A processor does the GPU's work: who learns of a completion knows as much as a stamp does.
+    is_software: bool,
+    samples: Mutex<Samples>,
+}
+
+#[derive(Debug, Default)]
+struct Samples {
+    /// When the last was taken.
+    at: u64,
+    /// What a submission lasts, on average, in nanoseconds; 0 if none is known.
+    length: u64,
 }
 
 /// A pair of stamps.
@@ -55,7 +71,15 @@ impl Stamps {
         let pool = unsafe { device.ash.create_command_pool(&info, None) };
         let clock = Mutex::new(Clock::new(bits, properties.limits.timestamp_period));
         let free = Mutex::new((0..SLOTS).collect());
-        let mut stamps = Self { queries, pool: pool.unwrap_or_default(), slots: Vec::new(), free, clock };
+        let mut stamps = Self {
+            queries,
+            pool: pool.unwrap_or_default(),
+            slots: Vec::new(),
+            free,
+            clock,
+            is_software: properties.device_type == vk::PhysicalDeviceType::CPU,
+            samples: Mutex::default(),
+        };
         match pool.and_then(|pool| record(&device.ash, queries, pool)) {
             Ok(slots) => {
                 stamps.slots = slots;
@@ -68,8 +92,13 @@ impl Stamps {
         }
     }
 
-    /// A pair that is in no use, if one is left.
-    pub fn take(&self) -> Option<Slot> {
+    /// A pair that is in no use, if one is left and this submission is to be stamped; `exactly` if it matters what it costs.
+    pub fn take(&self, exactly: bool, now: u64) -> Option<Slot> {
+        let mut samples = self.samples.lock();
+        if (!exactly || self.is_software) && now.saturating_sub(samples.at) < SAMPLE_EVERY {
+            return None;
+        }
+        samples.at = now;
         self.free.lock().pop().and_then(|index| self.slots.get(index as usize).copied())
     }
 
@@ -83,6 +112,17 @@ impl Stamps {
         };
         self.free.lock().push(index);
         read.ok().map(|()| self.clock.lock().place(ticks, now))
+    }
+
+    /// A stamped submission was found to last so long.
+    pub fn sample(&self, length: u64) {
+        let mut samples = self.samples.lock();
+        samples.length = if samples.length == 0 { length } else { (samples.length * 3 + length) / 4 };
+    }
+
+    /// What a submission lasts that was not stamped, as far as is known.
+    pub fn usual_length(&self) -> Option<u64> {
+        Some(self.samples.lock().length).filter(|length| *length > 0)
     }
 
     /// Destroys everything; the device is idle.

@@ -115,9 +115,15 @@ impl Cleaner {
     pub unsafe fn clear(&self, device: &Device, raw: u64, size: u64, ty: u32) -> Result<(), vk::Result> {
         let memory = vk::DeviceMemory::from_raw(raw);
         let cleared = match &self.queue {
-            // SAFETY: the caller's promise, here and below.
-            Some((family, queue)) => unsafe { by_device(&device.ash, *family, queue, memory, size, ty) },
-            // SAFETY: as above; the type can be mapped.
+            Some((family, queue)) => {
+                // SAFETY: the caller's promise.
+                let clear = || unsafe { by_device(&device.ash, *family, queue, memory, size, ty) };
+                match &device.gate {
+                    Some(gate) => gate.charge(clear),
+                    None => clear(),
+                }
+            }
+            // SAFETY: the caller's promise; the type can be mapped.
             None if self.mappable & 1 << ty != 0 => unsafe { by_processor(&device.ash, memory, size) },
             None => Err(vk::Result::ERROR_FEATURE_NOT_PRESENT),
         };

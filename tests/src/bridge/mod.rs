@@ -68,6 +68,12 @@ impl Bridge {
         &self.shared.gpu
     }
 
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Connections that are served now.
     pub fn live_clients(&self) -> usize {
         self.shared.clients.lock().live.len()

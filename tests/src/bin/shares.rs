@@ -1,0 +1,77 @@
+//! `cargo shares`: measures how tenants share a GPU, and draws it; see `tests::shares`.
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use tests::shares::{Kernels, MIXES, Place, Sharing, mix, plot, run};
+
+#[derive(Debug, Parser)]
+#[command(about = "Measure how several VMs share one GPU")]
+struct Arguments {
+    /// Mixes of tenants, or `equal-N`; all if none is named
+    mixes: Vec<String>,
+    /// Seconds that each runs
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Who shares the GPU out
+    #[arg(long, value_parser = ["broker", "driver", "native"], default_value = "broker")]
+    sharing: String,
+    /// A line for the top of the broker's configuration
+    #[arg(long)]
+    config: Vec<String>,
+    /// How often each runs
+    #[arg(long, default_value_t = 1)]
+    times: u32,
+    /// Folder for pictures
+    #[arg(long)]
+    pictures: Option<PathBuf>,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    json: bool,
+    /// On a prepared machine: the daemon
+    #[arg(long, requires = "venus")]
+    daemon: Option<PathBuf>,
+    /// On a prepared machine: the manifest of Mesa's Venus driver
+    #[arg(long, requires = "daemon")]
+    venus: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let tenant = std::env::current_exe()?.with_file_name("tenant");
+    if !tenant.exists() {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "tests", "--bin", "tenant"]);
+        ensure!(cargo.status().context("cannot run cargo")?.success(), "the tenants' program does not build");
+    }
+    let place = match (arguments.daemon, arguments.venus) {
+        (Some(daemon), Some(venus)) => Place::Machine { daemon, tenant, venus },
+        _ => Place::Packages(tenant),
+    };
+    let sharing = match arguments.sharing.as_str() {
+        "native" => Sharing::Native,
+        "driver" => Sharing::Driver,
+        _ => Sharing::Broker(arguments.config.join("\n")),
+    };
+    let all = || MIXES.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    let names: Vec<String> = if arguments.mixes.is_empty() { all() } else { arguments.mixes };
+    let mut kernels = Kernels::default();
+    for name in names {
+        let mix = mix(&name).with_context(|| format!("there is no mix {name:?}"))?;
+        for _ in 0..arguments.times {
+            let figures = run(&place, &sharing, &mix, &mut kernels, Duration::from_secs(arguments.seconds))?;
+            match arguments.json {
+                true => println!("{}", figures.to_json()),
+                false => println!("{figures}"),
+            }
+            if let Some(folder) = &arguments.pictures {
+                let title = format!("{} (shared by the {})", figures.mix.shows, arguments.sharing);
+                let file = folder.join(format!("{name}-{}.svg", arguments.sharing));
+                std::fs::write(&file, plot(&figures, &title)).with_context(|| file.display().to_string())?;
+            }
+        }
+    }
+    Ok(())
+}

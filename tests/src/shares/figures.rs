@@ -1,0 +1,170 @@
+//! What tenants got, as shares.
+
+use super::mix::{Mix, Tenant};
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::fmt;
+
+/// What one tenant got.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// Microseconds that one of its kernels takes alone.
+    pub alone: f64,
+    /// Kernels in each tenth of a second.
+    pub per_tenth: Vec<u32>,
+    /// All of them.
+    pub kernels: u64,
+    /// For how long it ran.
+    pub seconds: f64,
+    /// Microseconds from submission to completion: median, 99th percentile, longest.
+    pub latency: [f64; 3],
+}
+
+/// What the tenants of a mix got.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// The mix.
+    pub mix: Mix,
+    /// In the order of the mix.
+    pub outcomes: Vec<Outcome>,
+}
+
+impl Outcome {
+    /// Reads what the program says at its end.
+    pub(super) fn read(said: &str, tenant: Tenant, alone: f64) -> Result<Self> {
+        let said: Value = serde_json::from_str(said)?;
+        let per_tenth = said["per_tenth"].as_array().context("per_tenth")?;
+        let latency = |key| said["latency_us"][key].as_f64().context("latency_us");
+        Ok(Self {
+            tenant,
+            alone,
+            per_tenth: per_tenth.iter().filter_map(Value::as_u64).map(|count| count as u32).collect(),
+            kernels: said["kernels"].as_u64().context("kernels")?,
+            seconds: said["seconds"].as_f64().context("seconds")?,
+            latency: [latency("p50")?, latency("p99")?, latency("max")?],
+        })
+    }
+
+    /// What one kernel took if it had the GPU to itself.
+    pub(super) fn microseconds_per_kernel(&self) -> f64 {
+        self.seconds * 1e6 / self.kernels.max(1) as f64
+    }
+
+    /// Part of the GPU it had over all the time.
+    #[must_use]
+    pub fn part(&self) -> f64 {
+        self.kernels as f64 * self.alone / (self.seconds * 1e6)
+    }
+
+    /// The same in each tenth of a second.
+    #[must_use]
+    pub fn parts(&self) -> Vec<f64> {
+        self.per_tenth.iter().map(|&kernels| f64::from(kernels) * self.alone / 1e5).collect()
+    }
+}
+
+impl Figures {
+    /// Part of the GPU that all had together, of what one has that is alone.
+    #[must_use]
+    pub fn utilisation(&self) -> f64 {
+        self.outcomes.iter().map(Outcome::part).sum()
+    }
+
+    /// What each had of that.
+    #[must_use]
+    pub fn shares(&self) -> Vec<f64> {
+        let all = self.utilisation();
+        self.outcomes.iter().map(|outcome| outcome.part() / all).collect()
+    }
+
+    /// What each should have, of those that take all they can get.
+    #[must_use]
+    pub fn targets(&self) -> Vec<f64> {
+        let weight = |tenant: &Tenant| match tenant.empty || tenant.class == "background" {
+            true => 0.0,
+            false => f64::from(tenant.weight),
+        };
+        let all: f64 = self.mix.tenants.iter().map(weight).sum();
+        self.mix.tenants.iter().map(|tenant| weight(tenant) / all).collect()
+    }
+
+    /// Largest difference of a share from what it should be, in points.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        largest_difference(&self.shares(), &self.targets())
+    }
+
+    /// The same in each whole second; the worst. The first tenths, in which programs start, are left out.
+    #[must_use]
+    pub fn worst_second(&self) -> f64 {
+        let parts: Vec<Vec<f64>> = self.outcomes.iter().map(Outcome::parts).collect();
+        let tenths = parts.iter().map(Vec::len).min().unwrap_or_default();
+        let starts = (2..tenths.saturating_sub(9)).step_by(1);
+        let errors = starts.map(|start| {
+            let sums: Vec<f64> = parts.iter().map(|part| part[start..start + 10].iter().sum()).collect();
+            let all: f64 = sums.iter().sum();
+            largest_difference(&sums.iter().map(|sum| sum / all).collect::<Vec<_>>(), &self.targets())
+        });
+        errors.fold(0.0, f64::max)
+    }
+
+    /// The smallest share as a part of the largest, each in relation to what it should be.
+    #[must_use]
+    pub fn min_max(&self) -> f64 {
+        let relative = self.shares().into_iter().zip(self.targets()).filter(|(_, target)| *target > 0.0);
+        let relative: Vec<f64> = relative.map(|(share, target)| share / target).collect();
+        relative.iter().copied().fold(f64::MAX, f64::min) / relative.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// As JSON, in one line.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let outcomes = self.outcomes.iter().zip(self.shares()).map(|(outcome, share)| {
+            serde_json::json!({
+                "tenant": outcome.tenant.name, "weight": outcome.tenant.weight, "class": outcome.tenant.class,
+                "kernel_us": outcome.tenant.kernel, "alone_us": outcome.alone, "kernels": outcome.kernels,
+                "share": share, "part": outcome.part(), "latency_us": outcome.latency, "parts": outcome.parts(),
+            })
+        });
+        let outcomes: Vec<_> = outcomes.collect();
+        serde_json::json!({
+            "mix": self.mix.name, "utilisation": self.utilisation(), "error": self.error(),
+            "worst_second": self.worst_second(), "min_max": self.min_max(), "tenants": outcomes,
+        })
+        .to_string()
+    }
+}
+
+fn largest_difference(shares: &[f64], targets: &[f64]) -> f64 {
+    shares.iter().zip(targets).map(|(share, target)| (share - target).abs()).fold(0.0, f64::max) * 100.0
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{}: {}\n  utilisation {:.3}, share error {:.1} points, in the worst second {:.1}, min/max {:.3}",
+            self.mix.name,
+            self.mix.shows,
+            self.utilisation(),
+            self.error(),
+            self.worst_second(),
+            self.min_max()
+        )?;
+        for ((outcome, share), target) in self.outcomes.iter().zip(self.shares()).zip(self.targets()) {
+            let Outcome { tenant, alone, kernels, latency: [p50, p99, max], .. } = outcome;
+            writeln!(
+                f,
+                "  {:12} share {:.3} of {target:.3}  {kernels:8} kernels of {alone:9.1} us  latency {:.2} / {:.2} / {:.2} ms",
+                tenant.name,
+                share,
+                p50 / 1e3,
+                p99 / 1e3,
+                max / 1e3,
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! Which tenants share the GPU.
+
+/// A tenant: one VM with one program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tenant {
+    /// Its VM.
+    pub name: &'static str,
+    /// The VM's weight.
+    pub weight: u32,
+    /// The VM's class.
+    pub class: &'static str,
+    /// Microseconds that one kernel takes alone.
+    pub kernel: u32,
+    /// Kernels submitted at a time.
+    pub in_flight: u32,
+    /// Microseconds from one submission to the next; 0 for as many as possible.
+    pub period: u32,
+    /// Microseconds it thinks between a kernel and the next.
+    pub think: u32,
+    /// It submits nothing, as often as it can.
+    pub empty: bool,
+}
+
+/// Tenants that share the GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mix {
+    /// What it is called.
+    pub name: String,
+    /// What it shows.
+    pub shows: &'static str,
+    /// Who takes part.
+    pub tenants: Vec<Tenant>,
+}
+
+const fn tenant(name: &'static str, weight: u32, kernel: u32, in_flight: u32) -> Tenant {
+    Tenant { name, weight, class: "normal", kernel, in_flight, period: 0, think: 0, empty: false }
+}
+
+const NAMES: [&str; 16] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"];
+
+/// Mixes of few tenants, with what they show.
+pub const MIXES: &[(&str, &str, &[Tenant])] = &[
+    (
+        "weights",
+        "weights 4:2:1:1, kernels of 0.2 to 20 ms",
+        &[
+            tenant("four", 4, 200, 8),
+            tenant("two", 2, 1000, 4),
+            tenant("one", 1, 5000, 4),
+            tenant("one-too", 1, 20_000, 4),
+        ],
+    ),
+    (
+        "equal",
+        "equal weights, kernels of 0.1 to 25 ms",
+        &[
+            tenant("tiny", 1, 100, 16),
+            tenant("short", 1, 1000, 4),
+            tenant("long", 1, 5000, 4),
+            tenant("longest", 1, 25_000, 4),
+        ],
+    ),
+    (
+        "long-short",
+        "25 ms against 2 ms, equal weights",
+        &[tenant("long", 1, 25_000, 2), tenant("short", 1, 2000, 3)],
+    ),
+    (
+        "synchronous",
+        "25 ms against 2 ms that wait for each kernel and think for 0.3 ms",
+        &[tenant("long", 1, 25_000, 2), Tenant { think: 300, ..tenant("short", 1, 2000, 1) }],
+    ),
+    (
+        "latency",
+        "1 ms each 10 ms in the latency class, beside 25 ms kernels",
+        &[
+            tenant("batch", 1, 25_000, 2),
+            Tenant { class: "latency", period: 10_000, ..tenant("prompt", 1, 1000, 1) },
+        ],
+    ),
+    ("batch", "25 ms kernels alone", &[tenant("batch", 1, 25_000, 2)]),
+    (
+        "background",
+        "2 ms kernels beside 2 ms kernels in the background",
+        &[tenant("front", 1, 2000, 4), Tenant { class: "background", ..tenant("back", 1, 2000, 4) }],
+    ),
+    (
+        "flood",
+        "empty submissions, as many as possible, beside two tenants with 2 ms kernels",
+        &[
+            tenant("left", 1, 2000, 4),
+            tenant("right", 1, 2000, 4),
+            Tenant { empty: true, ..tenant("flood", 1, 1, 16) },
+        ],
+    ),
+    ("alone-1ms", "1 ms kernels alone", &[tenant("alone", 1, 1000, 4)]),
+    ("alone-100us", "100 us kernels alone", &[tenant("alone", 1, 100, 16)]),
+];
+
+/// The mix of this name.
+#[must_use]
+pub fn mix(name: &str) -> Option<Mix> {
+    if let Some(count) = name.strip_prefix("equal-").and_then(|count| count.parse().ok()) {
+        return (1..=NAMES.len()).contains(&count).then(|| equal(count));
+    }
+    let (name, shows, tenants) = MIXES.iter().find(|(known, ..)| *known == name)?;
+    Some(Mix { name: (*name).into(), shows, tenants: tenants.to_vec() })
+}
+
+/// So many equal tenants with kernels of 1 ms.
+#[must_use]
+pub fn equal(count: usize) -> Mix {
+    let tenants = NAMES[..count].iter().map(|name| tenant(name, 1, 1000, 4)).collect();
+    Mix { name: format!("equal-{count}"), shows: "equal tenants, kernels of 1 ms", tenants }
+}

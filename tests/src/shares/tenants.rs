@@ -1,0 +1,308 @@
+//! Runs the tenants of a mix.
+
+use super::figures::{Figures, Outcome};
+use super::mix::{Mix, Tenant};
+use super::place::Place;
+use crate::bridge::Bridge;
+use crate::daemon::eventually;
+use crate::frontend::{Options, Session};
+use crate::guest::Gpu;
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Nothing takes this long.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Invocations of a kernel: enough for every core.
+const WORDS: u32 = 4096;
+
+/// How the GPU is shared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// By the host's driver alone: a daemon for each VM.
+    Driver,
+    /// By a broker with these lines at the top of its configuration.
+    Broker(String),
+    /// By the driver, and the tenants run on the host.
+    Native,
+}
+
+/// What kernels of each length take alone, measured where they run.
+#[derive(Debug, Default)]
+pub struct Kernels {
+    /// Steps of a microsecond.
+    steps: Option<f64>,
+    /// Microseconds that a kernel takes alone, by its length and how many are in flight.
+    alone: BTreeMap<(u32, u32), f64>,
+}
+
+impl Kernels {
+    /// Steps for a kernel of so many microseconds.
+    fn steps(&mut self, place: &Place, microseconds: u32) -> Result<u32> {
+        if self.steps.is_none() {
+            let stand = Stand::start(place, &Sharing::Driver, &[tenant_of("measure", 1, 4)])?;
+            let mut steps = 2000;
+            // Long enough that submitting does not count.
+            self.steps = loop {
+                let taken = stand.run_alone(place, steps, 4, Duration::from_millis(500))?;
+                if taken > 4000.0 || steps > 1 << 28 {
+                    break Some(f64::from(steps) / taken);
+                }
+                steps *= 2;
+            };
+        }
+        let steps = self.steps.context("measured above")?;
+        Ok((steps * f64::from(microseconds)).max(1.0) as u32)
+    }
+
+    /// Microseconds that a kernel of this tenant takes when it is alone, as it submits them.
+    fn alone(&mut self, place: &Place, sharing: &Sharing, tenant: &Tenant) -> Result<f64> {
+        let key = (tenant.kernel, tenant.in_flight.max(2));
+        if let Some(taken) = self.alone.get(&key) {
+            return Ok(*taken);
+        }
+        let steps = self.steps(place, tenant.kernel)?;
+        let sharing = if *sharing == Sharing::Native { Sharing::Native } else { Sharing::Driver };
+        let stand = Stand::start(place, &sharing, &[tenant_of("measure", 1, 4)])?;
+        let taken = stand.run_alone(place, steps, key.1, Duration::from_secs(2))?;
+        self.alone.insert(key, taken);
+        Ok(taken)
+    }
+
+    /// Forgets how long kernels take, not how long a step takes: the machine may be slower by now.
+    pub fn measure_anew(&mut self) {
+        self.alone.clear();
+    }
+}
+
+fn tenant_of(name: &'static str, kernel: u32, in_flight: u32) -> Tenant {
+    let (weight, class, period, think, empty) = (1, "normal", 0, 0, false);
+    Tenant { name, weight, class, kernel, in_flight, period, think, empty }
+}
+
+/// Runs a mix for some time.
+///
+/// # Errors
+/// Something does not start, or a tenant fails.
+pub fn run(
+    place: &Place,
+    sharing: &Sharing,
+    mix: &Mix,
+    kernels: &mut Kernels,
+    time: Duration,
+) -> Result<Figures> {
+    let alone = mix.tenants.iter().map(|tenant| match tenant.empty {
+        true => Ok(0.0),
+        false => kernels.alone(place, sharing, tenant),
+    });
+    let alone = alone.collect::<Result<Vec<_>>>()?;
+    let steps = mix.tenants.iter().map(|tenant| kernels.steps(place, tenant.kernel));
+    let steps = steps.collect::<Result<Vec<_>>>()?;
+    let stand = Stand::start(place, sharing, &mix.tenants)?;
+    let programs = mix
+        .tenants
+        .iter()
+        .zip(&steps)
+        .enumerate()
+        .map(|(at, (tenant, steps))| Program::start(stand.command(place, at)?, tenant, *steps, time));
+    let mut programs = programs.collect::<Result<Vec<_>>>()?;
+    for program in &mut programs {
+        program.expect_line().context("a tenant does not come up")?;
+    }
+    programs.iter_mut().try_for_each(Program::go)?;
+    let outcomes = programs.into_iter().zip(&mix.tenants).zip(alone).map(|((program, tenant), alone)| {
+        let said = program.end(time + PATIENCE)?;
+        Outcome::read(&said, *tenant, alone).with_context(|| format!("{} said {said}", tenant.name))
+    });
+    let outcomes = outcomes.collect::<Result<Vec<_>>>().with_context(|| stand.log())?;
+    Ok(Figures { mix: mix.clone(), outcomes })
+}
+
+/// Daemons and bridges for tenants; ends with this value.
+pub struct Stand {
+    // In the order in which they end.
+    bridges: Vec<Bridge>,
+    daemons: Vec<Running>,
+    folder: TempDir,
+}
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let ended = eventually(Duration::from_secs(10), || !matches!(self.0.try_wait(), Ok(None)));
+        if !ended {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+impl Stand {
+    /// Starts what tenants need.
+    ///
+    /// # Errors
+    /// Something does not start.
+    pub fn start(place: &Place, sharing: &Sharing, tenants: &[Tenant]) -> Result<Self> {
+        let mut stand = Self { bridges: Vec::new(), daemons: Vec::new(), folder: tempfile::tempdir()? };
+        match sharing {
+            Sharing::Native => return Ok(stand),
+            Sharing::Broker(head) => {
+                let file = stand.folder.path().join("vms.toml");
+                std::fs::write(&file, stand.configuration(head, tenants))?;
+                let mut daemon = place.daemon()?;
+                daemon.arg("--config").arg(&file);
+                stand.spawn(daemon)?;
+            }
+            Sharing::Driver => {
+                for tenant in tenants {
+                    let mut daemon = place.daemon()?;
+                    daemon.arg("--socket-path").arg(stand.device_socket(tenant.name));
+                    stand.spawn(daemon)?;
+                }
+            }
+        }
+        for tenant in tenants {
+            let socket = stand.device_socket(tenant.name);
+            let mut connected = None;
+            let up = eventually(PATIENCE, || {
+                connected = Session::connect(&socket, Options::default()).ok();
+                connected.is_some()
+            });
+            ensure!(up, "no device for {}\n{}", tenant.name, stand.log());
+            let gpu = Gpu::new(connected.context("connected")?);
+            stand.bridges.push(Bridge::listen(&stand.client_socket(tenant.name), gpu)?);
+        }
+        Ok(stand)
+    }
+
+    fn configuration(&self, head: &str, tenants: &[Tenant]) -> String {
+        let mut text = format!("control-socket = {:?}\n{head}\n", self.control_socket());
+        for Tenant { name, weight, class, .. } in tenants {
+            let socket = self.device_socket(name);
+            // An operator's quota would count against the loads of a test.
+            let _ = write!(
+                text,
+                "[vm.{name}]\nsocket-path = {socket:?}\nweight = {weight}\nclass = \"{class}\"\n"
+            );
+            // Software drivers take their time.
+            text += "max-submit-time = \"60min\"\nmax-submit-time-contended = \"60min\"\n";
+        }
+        text
+    }
+
+    fn spawn(&mut self, mut daemon: Command) -> Result<()> {
+        let log = File::options().append(true).create(true).open(self.folder.path().join("log"))?;
+        daemon.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        self.daemons.push(Running(daemon.spawn().context("cannot start the daemon")?));
+        Ok(())
+    }
+
+    /// What the daemons logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// The broker's control socket.
+    #[must_use]
+    pub fn control_socket(&self) -> PathBuf {
+        self.folder.path().join("control")
+    }
+
+    fn device_socket(&self, tenant: &str) -> PathBuf {
+        self.folder.path().join(format!("{tenant}.gpu"))
+    }
+
+    /// Where programs of a tenant's VM connect.
+    #[must_use]
+    pub fn client_socket(&self, tenant: &str) -> PathBuf {
+        self.folder.path().join(format!("{tenant}.vtest"))
+    }
+
+    fn command(&self, place: &Place, tenant: usize) -> Result<Command> {
+        match self.bridges.get(tenant) {
+            Some(bridge) => place.tenant(bridge.path()),
+            None => place.native().context("there is no GPU here whose driver could be used as it is"),
+        }
+    }
+
+    /// Microseconds that a kernel takes on the first of these devices.
+    fn run_alone(&self, place: &Place, steps: u32, in_flight: u32, time: Duration) -> Result<f64> {
+        let tenant = tenant_of("measure", 1, in_flight);
+        let mut program = Program::start(self.command(place, 0)?, &tenant, steps, time)?;
+        program.expect_line().with_context(|| self.log())?;
+        program.go()?;
+        let outcome = Outcome::read(&program.end(time + PATIENCE)?, tenant, 0.0)?;
+        ensure!(outcome.kernels > 0, "not one kernel in {time:?}");
+        Ok(outcome.microseconds_per_kernel())
+    }
+}
+
+/// A tenant's program.
+struct Program {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: mpsc::Receiver<String>,
+    errors: TempDir,
+}
+
+impl Program {
+    fn start(mut command: Command, tenant: &Tenant, steps: u32, time: Duration) -> Result<Self> {
+        let errors = tempfile::tempdir()?;
+        let mut arguments = vec![("--steps", steps), ("--words", WORDS), ("--in-flight", tenant.in_flight)];
+        arguments.extend([("--period", tenant.period), ("--think", tenant.think)]);
+        arguments.push(("--milliseconds", u32::try_from(time.as_millis())?));
+        for (name, value) in arguments {
+            command.arg(name).arg(value.to_string());
+        }
+        command.args(tenant.empty.then_some("--empty"));
+        let log = File::create(errors.path().join("stderr"))?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn()?;
+        let (input, output) = (child.stdin.take(), child.stdout.take().context("standard output is piped")?);
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Ok(Self { child, input, lines, errors })
+    }
+
+    fn expect_line(&mut self) -> Result<String> {
+        let line = self.lines.recv_timeout(PATIENCE);
+        line.with_context(|| std::fs::read_to_string(self.errors.path().join("stderr")).unwrap_or_default())
+    }
+
+    fn go(&mut self) -> Result<()> {
+        let mut input = self.input.take().context("it was told already")?;
+        Ok(input.write_all(b"go\n")?)
+    }
+
+    fn end(mut self, limit: Duration) -> Result<String> {
+        let deadline = Instant::now() + limit;
+        let said = self.expect_line()?;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(status.success(), "a tenant failed: {status}");
+                return Ok(said);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bail!("a tenant does not end")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
