@@ -123,7 +123,8 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
         rustix::net::send(&world.peers[0], &[0xff; 64], rustix::net::SendFlags::empty()).unwrap();
         world.broker.channel(0, EventFlags::IN, clock());
     };
-    let cases: [(&str, &dyn Fn(&mut World)); 6] = [
+    type Misbehave<'a> = &'a dyn Fn(&mut World);
+    let cases: [(&str, Misbehave<'_>); 6] = [
         ("a context before it is ready", &early),
         ("a context twice", &twice),
         ("ready twice", &ready_twice),
