@@ -26,6 +26,8 @@ pub(super) struct Gpu {
     changed: bool,
     /// Something was seen since the last sample of rates.
     unsampled: bool,
+    /// When a context last ended that had held others up: their time counts from then on.
+    cleared: Nanos,
 }
 
 /// A context as its worker's page shows it.
@@ -60,6 +62,7 @@ impl Gpu {
             spans: Vec::new(),
             changed: false,
             unsampled: false,
+            cleared: 0,
         }
     }
 
@@ -109,6 +112,9 @@ impl Gpu {
         self.look(key, now, log);
         let mut context = self.contexts.remove(&key)?;
         context.update_cpu();
+        if context.hung.is_some() {
+            self.cleared = now;
+        }
         self.scheduler.end(key, now);
         self.changed = true;
         Some(context)
@@ -196,25 +202,29 @@ impl Gpu {
         }
     }
 
-    /// Whose submission runs longer than `limit` while others wait, and was not reported in the last second.
+    /// The context whose submission runs longer than `limit` while others wait, unless that was said in the last second. It is the one
+    /// that runs longest, for who began later may be held up by it. Contexts that are in the driver at a time slow each other down, so
+    /// time counts as if they shared the GPU evenly.
     pub(super) fn hung(
         &mut self,
         now: Nanos,
         limit: impl Fn(TenantId) -> Duration,
-    ) -> Vec<(TenantId, ContextId)> {
-        let mut hung = Vec::new();
-        for (key, context) in &mut self.contexts {
-            let since = self.scheduler.usage(*key).and_then(|usage| usage.running_since);
-            let Some(ran) = since.map(|since| Duration::from_nanos(now.saturating_sub(since))) else {
-                continue;
-            };
-            let told = context.hung.is_some_and(|told| now.saturating_sub(told) < HUNG_AGAIN);
-            if !told && ran > limit(context.tenant) && self.scheduler.others_wait(*key) {
-                context.hung = Some(now);
-                hung.push((context.tenant, context.ctx_id));
-            }
+    ) -> Option<(TenantId, ContextId)> {
+        let since = |key: &ContextKey| self.scheduler.usage(*key).and_then(|usage| usage.running_since);
+        let running = || self.contexts.keys().filter_map(|key| Some((since(key)?.max(self.cleared), *key)));
+        let (since, longest) = running().min()?;
+        let sharers = u32::try_from(running().count()).unwrap_or(u32::MAX);
+        let held_up =
+            |(since, key): (Nanos, ContextKey)| key != longest && now.saturating_sub(since) >= HELD_UP;
+        let others_wait = self.scheduler.others_wait(longest) || running().any(held_up);
+        let context = self.contexts.get_mut(&longest)?;
+        let charged = Duration::from_nanos(now.saturating_sub(since)) / sharers;
+        let told = context.hung.is_some_and(|told| now.saturating_sub(told) < HUNG_AGAIN);
+        if told || !others_wait || charged <= limit(context.tenant) {
+            return None;
         }
-        hung
+        context.hung = Some(now);
+        Some((context.tenant, context.ctx_id))
     }
 
     /// What a context has used.
@@ -241,6 +251,8 @@ impl Context {
     }
 }
 
+/// What was dispatched so long ago and has not completed is held up by what runs, in nanoseconds.
+const HELD_UP: Nanos = 250_000_000;
 /// Time until a device process is told again that a context runs for too long, in nanoseconds.
 const HUNG_AGAIN: Nanos = 1_000_000_000;
 
@@ -289,6 +301,40 @@ mod tests {
         let ended = gpu.end(KEY, 6 * MS, None).unwrap();
         assert_eq!((ended.ctx_id, ended.cpu), (ContextId(3), Duration::from_millis(5)));
         assert_eq!(gpu.tenant_usage(VM).gpu, 3 * MS, "the VM's account stays");
+    }
+
+    #[test]
+    fn who_runs_too_long_while_another_is_held_up_is_named_and_the_other_is_not() {
+        let (mut gpu, gate) = gpu();
+        let other = (TenantId(1), ContextId(9), "other".to_owned());
+        gpu.set_tenant(other.0, Share { weight: 100, class: Class::Normal, ceiling: None }, 0);
+        let file = grant_page().unwrap();
+        let waiting = GateSide::open(&file).unwrap();
+        gpu.begin(ContextKey(8), other, SchedulerSide::open(&file).unwrap(), 0);
+        let limit = |_: TenantId| Duration::from_secs(10);
+        let mut said = Vec::new();
+        for tenth in 1..350 {
+            let now = tenth * 100 * MS;
+            // Each dispatches what it is granted, and nothing completes.
+            for (gate, key, begins) in [(&gate, KEY, 1), (&waiting, ContextKey(8), 20)] {
+                if tenth >= begins {
+                    let dispatched = gate.granted().min(1);
+                    gate.tell(Counters { ready: 1 - dispatched, dispatched, completed: 0 });
+                }
+                gpu.look(key, now, None);
+            }
+            gpu.decide(now);
+            if let Some((_, ctx_id)) = gpu.hung(now, limit) {
+                said.push((tenth / 10, ctx_id.0));
+                if tenth / 10 > 22 && ctx_id.0 == 3 {
+                    gpu.end(KEY, now, None);
+                }
+            }
+        }
+        // Two share the time, so the first is charged 10 s after 20. It is said once a second until it is gone; the other has its
+        // whole time then.
+        assert_eq!(said, [(20, 3), (21, 3), (22, 3), (23, 3), (33, 9), (34, 9)][..said.len()], "{said:?}");
+        assert!(said.len() >= 4, "{said:?}");
     }
 
     #[test]

@@ -38,7 +38,19 @@ impl Process {
         let (channel, theirs) = Channel::pair()?;
         let doorbell = Doorbell::new()?;
         channel.try_send(&FromBroker::Doorbell, Some(doorbell.as_fd())).map_err(io::Error::other)?;
-        let mut child = start_device_process(arguments, theirs.into_socket())?;
+        let child = start_device_process(arguments, theirs.into_socket())?;
+        Self::of_child(child, channel, doorbell)
+    }
+
+    /// A device process that whoever has the other end of the channel plays.
+    #[cfg(test)]
+    pub(super) fn played() -> io::Result<(Self, Channel)> {
+        let (channel, theirs) = Channel::pair()?;
+        let child = std::process::Command::new("/bin/sleep").arg("1000").spawn()?;
+        Ok((Self::of_child(child, channel, Doorbell::new()?)?, theirs))
+    }
+
+    fn of_child(mut child: Child, channel: Channel, doorbell: Doorbell) -> io::Result<Self> {
         let pid = Pid::from_child(&child);
         let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,

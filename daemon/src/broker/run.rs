@@ -107,7 +107,7 @@ pub(super) fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64, flags: epoll::Ev
 }
 
 impl Broker {
-    fn new(settings: Settings) -> io::Result<Self> {
+    pub(super) fn new(settings: Settings) -> io::Result<Self> {
         let now = clock();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer =
@@ -169,7 +169,7 @@ impl Broker {
     }
 
     /// One round: workers first.
-    fn turn(&mut self, events: &[epoll::Event]) {
+    pub(super) fn turn(&mut self, events: &[epoll::Event]) {
         let now = clock();
         if now.saturating_sub(self.last_sample) >= SAMPLE {
             self.sample(now);
@@ -263,7 +263,7 @@ impl Broker {
         for gpu in 0..self.gpus.len() {
             let vms = &self.vms;
             let limit = |vm: TenantId| vms[vm.0 as usize].settings.max_submit_time_contended;
-            for (vm, ctx_id) in self.gpus[gpu].hung(now, limit) {
+            if let Some((vm, ctx_id)) = self.gpus[gpu].hung(now, limit) {
                 self.tell(vm.0 as usize, crate::ipc::FromBroker::Hung { ctx_id });
             }
         }

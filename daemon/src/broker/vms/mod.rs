@@ -1,5 +1,8 @@
 //! Device processes: started, heard, ended and started again. One that misbehaves ends alone.
 
+#[cfg(test)]
+mod tests;
+
 use super::gpu::Gpu;
 use super::process::{Process, cpu_time};
 use super::run::{Broker, Source, clock, watch};
@@ -303,15 +306,4 @@ fn printable(name: &str) -> String {
             bytes <= NAME_BYTES
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_short_and_cannot_move_the_cursor() {
-        assert_eq!(printable("llama\u{1b}[2J\n"), "llama?[2J?");
-        assert_eq!(printable(&"ä".repeat(100)).len(), NAME_BYTES);
-    }
 }
