@@ -1,5 +1,8 @@
 //! Tests of the scheduler.
 
+mod shares;
+mod simulation;
+
 use super::*;
 
 #[test]
