@@ -1,7 +1,9 @@
 //! Tests of the scheduler.
 
+mod hostile;
 mod shares;
 mod simulation;
+mod urgency;
 
 use super::*;
 
