@@ -14,13 +14,15 @@ impl Scheduler {
         let before = std::mem::replace(&mut context.seen_at, now);
         let (leased, disbelieved) = context.dispatches(seen, now);
         context.ready = seen.ready;
-        let each = context.estimate(&self.tuning);
+        context.bill.strays = context.bill.strays.saturating_add(u64::from(disbelieved));
+        let time = context.expected(&self.tuning);
+        let each = time.max(self.tuning.floor);
         let completed = context.completions(seen);
         if leased > 0 {
             self.advance(key, leased, each, before);
-            self.units.add_leased(key, leased, each, before);
+            self.units.add_leased(key, leased, time, before);
         }
-        self.charge(key, each.saturating_mul(u64::from(disbelieved.min(DISBELIEVED_MAX))));
+        self.charge(key, each.saturating_mul(2 * u64::from(disbelieved.min(DISBELIEVED_MAX))));
         if completed > 0 {
             self.complete(key, completed);
         }
@@ -28,6 +30,9 @@ impl Scheduler {
 
     fn complete(&mut self, key: ContextKey, count: u32) {
         let now = self.now;
+        if self.units.overtakes(key) {
+            self.timeline.overtaken();
+        }
         let since = self.units.complete(key, count, now);
         let Some(context) = self.contexts.get_mut(&key) else { return };
         context.bill.submissions = context.bill.submissions.saturating_add(u64::from(count));
@@ -35,7 +40,7 @@ impl Scheduler {
         let early = context.early.min(count);
         context.early -= early;
         context.unbilled = count - early;
-        context.ran_since = since.unwrap_or(now);
+        context.ran_since = since.unwrap_or((now, now));
     }
 
     /// `count` submissions are dispatched, not before `since`: they are charged what they are thought to take.
@@ -67,8 +72,12 @@ impl Scheduler {
         self.uncharge(key, amount);
     }
 
-    /// Bills a span: what its submissions were charged before is given back. A span of submissions that nobody knows is nothing.
+    /// Bills a span: what its submissions were charged before is given back. A span of submissions that nobody knows is nothing, and
+    /// so is one that cannot be true.
     pub(super) fn bill(&mut self, key: ContextKey, span: Span) {
+        if span.end > self.now.saturating_add(self.tuning.clock_error) || span.begin > span.end {
+            return;
+        }
         let Some(context) = self.contexts.get_mut(&key) else { return };
         let new = context.unbilled.min(span.count);
         let late = context.guessed.count.min(span.count - new);
@@ -94,11 +103,20 @@ impl Scheduler {
         let Some(context) = self.contexts.get_mut(&key) else { return 0 };
         let (begin, end, busy) = clamp(span, context.computed_until, self.now);
         context.computed_until = context.computed_until.max(end);
-        let cost = self.timeline.add(key, begin, end, busy);
+        let time = self.shared(key, begin, end, busy, self.tuning.slice);
+        self.charge_and_bill(key, time.max(self.least(count)));
+        time
+    }
+
+    /// The part of a span that a context had beside others, whose bills are corrected.
+    fn shared(&mut self, key: ContextKey, begin: Nanos, end: Nanos, busy: Nanos, slice: Nanos) -> Nanos {
+        let cost = self.timeline.add(key, begin, end, busy, slice);
         for (other, amount) in cost.refunds {
             self.refund(other, amount);
         }
-        self.charge_and_bill(key, cost.own.max(self.least(count)));
+        for (other, amount) in cost.dues {
+            self.charge_and_bill(other, amount);
+        }
         cost.own
     }
 
@@ -125,7 +143,14 @@ impl Scheduler {
         if count == 0 {
             return;
         }
-        let time = now.saturating_sub(context.ran_since);
+        let (granted, since) = context.ran_since;
+        let mut time = now.saturating_sub(since);
+        if self.timeline.is_sliced() {
+            // It ran beside others, so they had not all of the time that they were billed.
+            let begin = granted.max(context.computed_until).min(now);
+            time = self.shared(key, begin, now, now - begin, 0);
+        }
+        let Some(context) = self.contexts.get_mut(&key) else { return };
         let amount = time.max(self.tuning.floor.saturating_mul(u64::from(count)));
         if context.guessed.count == 0 {
             context.guessed_since = now;
@@ -145,7 +170,8 @@ impl Scheduler {
             let key = unit.context;
             let had = now.saturating_sub(unit.since) / sharers;
             let more = had.saturating_sub(unit.estimate().saturating_add(unit.surcharge));
-            if more > 0 {
+            let pending = self.contexts.get(&key).is_some_and(|context| context.pending.count > 0);
+            if more > 0 && pending {
                 unit.surcharge = unit.surcharge.saturating_add(more);
                 self.charge_in_advance(key, Charge { count: 0, amount: more });
             }
@@ -155,8 +181,10 @@ impl Scheduler {
     /// Bills what a context that is about to end has in the driver, by how long it is there.
     pub(super) fn close_bill(&mut self, key: ContextKey) {
         let since = self.units.of(key).next().map_or(self.now, |unit| unit.since);
+        let first = self.units.0.first().is_some_and(|unit| unit.context == key);
         let Some(context) = self.contexts.get_mut(&key) else { return };
-        let time = self.now.saturating_sub(since).min(context.pending.amount);
+        let ran = self.now.saturating_sub(since);
+        let time = if first { ran } else { ran.min(context.pending.amount) };
         self.return_advance(key, u32::MAX);
         self.charge_and_bill(key, time);
     }
@@ -220,5 +248,5 @@ fn clamp(span: Span, after: Nanos, now: Nanos) -> (Nanos, Nanos, Nanos) {
     (begin, end, u64::try_from(busy).unwrap_or(Nanos::MAX))
 }
 
-/// Dispatches that were not granted are charged up to so many at once, so that one wrong total does not keep a VM out for years.
+/// Dispatches that were not granted are charged twice, and up to so many at once, so that one wrong total does not keep a VM out for years.
 const DISBELIEVED_MAX: u32 = 1000;

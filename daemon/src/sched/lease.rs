@@ -1,6 +1,6 @@
 //! Who need not ask: a context that was alone for a while dispatches as it likes, until another has work.
 
-use super::tenant::Context;
+use super::tenant::{Context, virtual_time};
 use super::{Class, ContextKey, Nanos, Order, Scheduler, TenantId};
 use rustc_hash::FxHashMap;
 
@@ -51,6 +51,11 @@ impl Scheduler {
     fn revoke(&mut self, key: ContextKey) {
         self.leased = None;
         if let Some(context) = self.contexts.get_mut(&key) {
+            if let Some(tenant) = self.tenants.get_mut(&context.tenant) {
+                // It was served, though nothing was granted.
+                tenant.floor = tenant.floor.max(context.v - virtual_time(context.pending.amount, 1));
+                self.v = self.v.max(tenant.v - virtual_time(tenant.advance, tenant.share.weight));
+            }
             context.leased = false;
             context.trusted_until = self.now.saturating_add(self.tuning.revoke_grace);
         }

@@ -138,6 +138,8 @@ pub struct Usage {
     pub copy: Nanos,
     /// Submissions completed.
     pub submissions: u64,
+    /// Submissions that were dispatched and not granted. A worker that does so was taken over; nothing here can stop it.
+    pub strays: u64,
     /// Time with work that could be dispatched and nothing in the driver, in nanoseconds.
     pub waiting: Nanos,
     /// Submissions in the driver.
@@ -160,7 +162,7 @@ pub struct Scheduler {
     timeline: Timeline,
     /// The latest time that was passed in.
     now: Nanos,
-    /// Smallest virtual time among the tenants that compete; never falls.
+    /// Smallest virtual time among the tenants that compete, when something was last granted; never falls.
     v: Virtual,
     /// Whose submission was granted last.
     last: Option<ContextKey>,
@@ -238,8 +240,8 @@ impl Scheduler {
         if let Some(tenant) = self.tenants.get_mut(&context.tenant) {
             tenant.contexts.retain(|other| *other != key);
             tenant.active -= usize::from(context.active);
-            let Usage { gpu, copy, submissions, waiting, .. } = context.usage(self.now);
-            tenant.ended.add(&Usage { gpu, copy, submissions, waiting, ..Usage::default() });
+            let (in_driver, ready, running_since, leased) = Default::default();
+            tenant.ended.add(&Usage { in_driver, ready, running_since, leased, ..context.usage(self.now) });
         }
         if self.leased == Some(key) {
             self.leased = None;
@@ -265,7 +267,8 @@ impl Scheduler {
         self.charge_overdue();
         let mut orders = Vec::new();
         self.leases(&mut orders);
-        while let Some(pick) = self.pick() {
+        for _ in 0..GRANTS_MAX {
+            let Some(pick) = self.pick() else { break };
             orders.extend(self.grant(pick));
         }
         orders
@@ -343,7 +346,7 @@ impl Scheduler {
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let others = tenant.contexts.iter().filter(|other| **other != key);
         let others = others.filter_map(|other| self.contexts.get(other)).filter(|other| other.active);
-        if let Some(least) = others.map(|other| other.v).min() {
+        if let Some(least) = others.map(|other| other.v - virtual_time(other.pending.amount, 1)).min() {
             tenant.floor = tenant.floor.max(least);
         }
         let floor = tenant.floor - virtual_time(self.tuning.credit, 1);
@@ -364,6 +367,7 @@ impl Usage {
         self.gpu = self.gpu.saturating_add(other.gpu);
         self.copy = self.copy.saturating_add(other.copy);
         self.submissions = self.submissions.saturating_add(other.submissions);
+        self.strays = self.strays.saturating_add(other.strays);
         self.waiting = self.waiting.saturating_add(other.waiting);
         self.in_driver = self.in_driver.saturating_add(other.in_driver);
         self.ready = self.ready.saturating_add(other.ready);
@@ -374,3 +378,5 @@ impl Usage {
 }
 
 const WEIGHT_MAX: u32 = 10_000;
+/// More than [`Scheduler::decide`] can find at once.
+const GRANTS_MAX: usize = 8;

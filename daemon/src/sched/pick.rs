@@ -1,8 +1,9 @@
 //! Who comes next: the tenant that is furthest behind, and of its contexts the one that is.
 
-use super::tenant::{Virtual, scaled, virtual_time};
-use super::units::{Kind, PLACES, Places, Unit};
-use super::{Class, ContextKey, Nanos, Order, Scheduler, TenantId};
+use super::tenant::{Context, Tenant, Virtual, scaled, virtual_time};
+use super::units::{Kind, PLACES, Places};
+use super::{Class, ContextKey, Nanos, Order, Scheduler, TenantId, Tuning};
+use rustc_hash::FxHashMap;
 
 /// The context of a tenant that comes next, if the tenant does.
 #[derive(Clone, Debug)]
@@ -13,6 +14,7 @@ pub(super) struct Candidate {
     pub(super) context_v: Virtual,
     pub(super) weight: u32,
     class: Class,
+    last_completion: Option<Nanos>,
     /// What one of its submissions is thought to take.
     pub(super) estimate: Nanos,
     /// Of a latency tenant that has used less than its share lately.
@@ -24,50 +26,99 @@ pub(super) struct Candidate {
 pub(super) struct Pick {
     key: ContextKey,
     kind: Kind,
-    /// Whether short submissions are granted together.
-    bundle: bool,
+    /// How many submissions at most.
+    count: u32,
+}
+
+impl Candidate {
+    fn new(id: TenantId, tenant: &Tenant, key: ContextKey, context: &Context, tuning: &Tuning) -> Self {
+        Self {
+            tenant: id,
+            key,
+            v: tenant.v,
+            context_v: context.v,
+            weight: tenant.share.weight,
+            class: tenant.share.class,
+            last_completion: context.last_completion,
+            estimate: context.estimate(tuning),
+            urgent: false,
+        }
+    }
+
+    /// Candidates come by their virtual time, then who waits longer.
+    fn order(&self) -> (Virtual, Option<Nanos>, ContextKey) {
+        (self.v, self.last_completion, self.key)
+    }
 }
 
 impl Scheduler {
     /// Who is to be granted something now.
     pub(super) fn pick(&mut self) -> Option<Pick> {
-        let candidates = self.candidates();
-        let best = candidates.iter().min_by_key(|candidate| self.order(candidate))?.clone();
         let latency = self.latency_is_about(None);
         let places = self.units.places(&self.tuning, self.now);
-        let urgent = candidates.iter().filter(|candidate| candidate.urgent);
-        if let Some(urgent) = urgent.min_by_key(|candidate| self.order(candidate))
-            && !places.lane
-        {
-            return Some(Pick { key: urgent.key, kind: Kind::Lane, bundle: false });
-        }
-        if places.taken >= PLACES {
+        let full = places.taken >= PLACES;
+        if full {
             self.look_at(places.overdue.unwrap_or(Nanos::MAX));
+        }
+        if full && !latency {
             return None;
         }
-        if !self.is_time_to_stage(&places, &best, latency) {
+        let candidates = self.candidates();
+        let best = candidates.iter().min_by_key(|candidate| candidate.order())?.clone();
+        let urgent = candidates.iter().filter(|candidate| candidate.urgent);
+        if let Some(urgent) = urgent.min_by_key(|candidate| candidate.order())
+            && let Some(count) = self.room_in_lane(&places, urgent)
+        {
+            return Some(Pick { key: urgent.key, kind: Kind::Lane, count });
+        }
+        if full || !self.is_time_to_stage(&places, &best, latency) {
             return None;
         }
         let chosen = self.stay(&candidates, best);
         if self.waits_before(&chosen) {
             return None;
         }
-        Some(Pick { key: chosen.key, kind: Kind::Place, bundle: !latency })
+        let count = if latency { 1 } else { self.bundle(&chosen) };
+        Some(Pick { key: chosen.key, kind: Kind::Place, count })
+    }
+
+    /// How many urgent submissions the driver takes beside what is there: those of one context at a time.
+    fn room_in_lane(&self, places: &Places, urgent: &Candidate) -> Option<u32> {
+        let most = u32::try_from(self.tuning.lane / urgent.estimate).unwrap_or(LANE_MAX).clamp(1, LANE_MAX);
+        match places.lane {
+            None => Some(most),
+            Some((context, there)) if context == urgent.key && there < most => Some(most - there),
+            Some(_) => None,
+        }
+    }
+
+    /// How many submissions make a unit: several if they are short.
+    fn bundle(&self, chosen: &Candidate) -> u32 {
+        if chosen.estimate >= self.tuning.bundle_below {
+            return 1;
+        }
+        // The other half is there to be staged, so that the context is not taken for one without work.
+        let half = self.contexts.get(&chosen.key).map_or(1, |context| context.held_back().div_ceil(2));
+        u32::try_from(self.tuning.bundle / chosen.estimate).unwrap_or(1).min(half)
     }
 
     /// Grants it.
     pub(super) fn grant(&mut self, pick: Pick) -> Option<Order> {
-        let Pick { key, kind, bundle } = pick;
+        let Pick { key, kind, count } = pick;
         let now = self.now;
         let context = self.contexts.get_mut(&key)?;
         let each = context.estimate(&self.tuning);
-        let together = if bundle && each < self.tuning.bundle_below { self.tuning.bundle / each } else { 1 };
-        let count = u32::try_from(together).unwrap_or(1).clamp(1, context.held_back().max(1));
+        let time = context.expected(&self.tuning);
+        let count = count.min(context.held_back()).max(1);
         context.granted = context.granted.wrapping_add(count);
-        context.granted_at = Some(now);
+        if let Some(tenant) = self.tenants.get_mut(&context.tenant) {
+            tenant.floor = tenant.floor.max(context.v);
+        }
+        let competing = self.tenants.values().filter(|tenant| tenant.competes);
+        self.v = self.v.max(competing.map(|tenant| tenant.v).min().unwrap_or(self.v));
         let total = context.granted.wrapping_add(context.skew);
         self.advance(key, count, each, now);
-        self.units.0.push(Unit { context: key, left: count, each, since: now, surcharge: 0, kind });
+        self.units.add(key, count, time, kind, now);
         self.last = Some(key);
         self.patience.granted(now);
         self.refresh(key);
@@ -76,90 +127,67 @@ impl Scheduler {
 
     /// One candidate of each tenant that may have something granted. Also brings the virtual times of those up that compete again.
     fn candidates(&mut self) -> Vec<Candidate> {
-        let foreground =
-            self.tenants.values().any(|tenant| tenant.active > 0 && tenant.share.class != Class::Background);
-        let mut found = Vec::new();
-        let mut look = None::<Nanos>;
-        let mut joining = Vec::new();
-        let mut least = None::<Virtual>;
-        let mut weights = 0;
+        let foreground = |tenant: &Tenant| tenant.active > 0 && tenant.share.class != Class::Background;
+        let foreground = self.tenants.values().any(foreground);
+        let (mut found, mut weights, mut look) = (Vec::new(), 0, Nanos::MAX);
         for (id, tenant) in &mut self.tenants {
             let competed = std::mem::replace(&mut tenant.competes, false);
             if tenant.active == 0 || (foreground && tenant.share.class == Class::Background) {
                 continue;
             }
-            let ready = tenant.contexts.iter().filter_map(|key| Some((*key, self.contexts.get(key)?)));
-            let ready = ready.filter(|(key, context)| {
-                context.held_back() > 0 && !self.units.is_overdue(*key, &self.tuning, self.now)
-            });
-            let first = ready.min_by_key(|(key, context)| (context.v, context.last_completion, *key));
-            if let Some((key, context)) = first {
-                let estimate = context.estimate(&self.tuning);
-                let (v, class, weight) = (tenant.v, tenant.share.class, tenant.share.weight);
-                let context_v = context.v;
-                match tenant.allowed_at(estimate, &self.tuning, self.now) {
-                    Some(at) if at <= self.now => {}
-                    Some(at) => {
-                        look = Some(look.map_or(at, |earlier| earlier.min(at)));
-                        continue;
-                    }
-                    None => continue,
+            if !competed {
+                tenant.v = tenant.v.max(self.v - tenant.credit(&self.tuning));
+            }
+            let timely = |key: ContextKey| !self.units.is_overdue(key, &self.tuning, self.now);
+            if let Some((key, context)) = first_ready(tenant, &self.contexts, timely) {
+                let candidate = Candidate::new(*id, tenant, key, context, &self.tuning);
+                let at = tenant.allowed_at(candidate.estimate, &self.tuning, self.now);
+                if at.is_none_or(|at| at > self.now) {
+                    look = look.min(at.unwrap_or(Nanos::MAX));
+                    continue;
                 }
-                found.push(Candidate {
-                    tenant: *id,
-                    key,
-                    v,
-                    context_v,
-                    weight,
-                    class,
-                    estimate,
-                    urgent: false,
-                });
+                found.push(candidate);
             }
             tenant.competes = true;
             weights += u64::from(tenant.share.weight);
-            if competed {
-                least = Some(least.map_or(tenant.v, |least| least.min(tenant.v)));
-            } else {
-                joining.push(*id);
-            }
         }
-        if let Some(look) = look {
+        if look < Nanos::MAX {
             self.look_at(look);
         }
-        self.v = self.v.max(least.unwrap_or(self.v));
-        for id in joining {
-            if let Some(tenant) = self.tenants.get_mut(&id) {
-                tenant.v = tenant.v.max(self.v - tenant.credit(&self.tuning));
-            }
-        }
-        for candidate in &mut found {
-            if let Some(tenant) = self.tenants.get_mut(&candidate.tenant) {
-                candidate.v = tenant.v;
-                let share =
-                    u128::from(self.tuning.window) * u128::from(candidate.weight) / u128::from(weights);
-                let used = tenant.window.used(self.now).saturating_add(tenant.advance);
-                candidate.urgent = candidate.class == Class::Latency && u128::from(used) < share;
-            }
-        }
+        self.find_urgent(&mut found, weights);
         found
     }
 
-    /// Candidates come by their virtual time, then who waits longer.
-    fn order(&self, candidate: &Candidate) -> (Virtual, Option<Nanos>, ContextKey) {
-        let since = self.contexts.get(&candidate.key).and_then(|context| context.last_completion);
-        (candidate.v, since, candidate.key)
+    /// Those of latency tenants that used less of the window than their part of the weights of all that compete.
+    fn find_urgent(&mut self, candidates: &mut [Candidate], weights: u64) {
+        for candidate in candidates.iter_mut().filter(|candidate| candidate.class == Class::Latency) {
+            let Some(tenant) = self.tenants.get_mut(&candidate.tenant) else { continue };
+            let used = tenant.window.used(self.now).saturating_add(tenant.advance);
+            let share = u128::from(self.tuning.window) * u128::from(candidate.weight);
+            candidate.urgent = u128::from(used) * u128::from(weights) < share;
+        }
     }
 
     /// Whether what is in the driver ends soon, or is of no importance.
     fn is_time_to_stage(&mut self, places: &Places, best: &Candidate, latency: bool) -> bool {
         let part = scaled(places.estimate, self.tuning.stage_part);
-        let within = if latency { 0 } else { part }.max(self.tuning.stage_within);
+        let (least, sliced) = (self.tuning.stage_within, self.timeline.is_sliced());
+        let within = if sliced { least / 2 } else { least.max(if latency { 0 } else { part }) };
+        if !latency && self.timeline.is_sliced() && best.estimate < places.remainder && self.is_last(best.key)
+        {
+            // It runs beside the longer one. Otherwise its context would have nothing to do for as long.
+            return true;
+        }
         if places.remainder <= within || (best.class != Class::Background && self.only_background_runs()) {
             return true;
         }
         self.look_at(self.now.saturating_add(places.remainder - within));
         false
+    }
+
+    /// Whether a context has one submission and no other.
+    fn is_last(&self, key: ContextKey) -> bool {
+        self.contexts.get(&key).is_some_and(|context| context.held_back() == 1 && !context.in_driver())
     }
 
     fn only_background_runs(&self) -> bool {
@@ -188,3 +216,17 @@ impl Scheduler {
         Candidate { key, context_v: context.v, estimate: context.estimate(&self.tuning), ..same.clone() }
     }
 }
+
+/// The context of a tenant that comes next, of those that have something to be granted and are `timely`.
+fn first_ready<'a>(
+    tenant: &Tenant,
+    contexts: &'a FxHashMap<ContextKey, Context>,
+    timely: impl Fn(ContextKey) -> bool,
+) -> Option<(ContextKey, &'a Context)> {
+    let own = tenant.contexts.iter().filter_map(|key| Some((*key, contexts.get(key)?)));
+    let ready = own.filter(|(key, context)| context.held_back() > 0 && timely(*key));
+    ready.min_by_key(|(key, context)| (context.v, context.last_completion, *key))
+}
+
+/// Urgent submissions in the driver at once.
+const LANE_MAX: u32 = 16;

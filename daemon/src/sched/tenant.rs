@@ -54,7 +54,7 @@ pub(super) struct Context {
     pub(super) pending: Charge,
     /// Submissions that completed just now and have no span yet, and since when the first of them ran.
     pub(super) unbilled: u32,
-    pub(super) ran_since: Nanos,
+    pub(super) ran_since: (Nanos, Nanos),
     /// Submissions that completed and were charged by guess, as no span came yet; and since when there are any.
     pub(super) guessed: Charge,
     pub(super) guessed_since: Nanos,
@@ -68,7 +68,6 @@ pub(super) struct Context {
     /// How long after a completion it submits again, on average.
     pub(super) think: Option<Nanos>,
     pub(super) last_completion: Option<Nanos>,
-    pub(super) granted_at: Option<Nanos>,
     pub(super) seen_at: Nanos,
     pub(super) waits_since: Option<Nanos>,
     pub(super) leased: bool,
@@ -182,7 +181,7 @@ impl Context {
             ready: 0,
             pending: Charge::default(),
             unbilled: 0,
-            ran_since: now,
+            ran_since: (now, now),
             guessed: Charge::default(),
             guessed_since: now,
             early: 0,
@@ -191,7 +190,6 @@ impl Context {
             estimate: None,
             think: None,
             last_completion: None,
-            granted_at: None,
             seen_at: now,
             waits_since: None,
             leased: false,
@@ -221,8 +219,14 @@ impl Context {
         self.is_ready() || self.in_driver()
     }
 
+    /// What one of its submissions is thought to take.
+    pub(super) fn expected(&self, tuning: &Tuning) -> Nanos {
+        self.estimate.unwrap_or(tuning.first_estimate)
+    }
+
+    /// What one of its submissions is thought to be charged.
     pub(super) fn estimate(&self, tuning: &Tuning) -> Nanos {
-        self.estimate.unwrap_or(tuning.first_estimate).max(tuning.floor)
+        self.expected(tuning).max(tuning.floor)
     }
 
     /// Takes over what its worker says of dispatches. Returns how many of them were not granted and are believed, and how many are not.

@@ -1,5 +1,10 @@
 //! Tests of the scheduler.
 
+mod hostile;
+mod shares;
+mod simulation;
+mod urgency;
+
 use super::*;
 
 #[test]
@@ -13,4 +18,111 @@ fn a_submission_of_a_tenant_is_granted() {
     scheduler.see(ContextKey(1), Seen { ready: 0, dispatched: 1, completed: 1 }, &[span], 2_000_000);
     assert_eq!(scheduler.decide(2_000_000), []);
     assert_eq!(scheduler.usage(ContextKey(1)).unwrap().gpu, 1_000_000);
+}
+
+const MS: Nanos = 1_000_000;
+
+fn seen(ready: u32, dispatched: u32, completed: u32) -> Seen {
+    Seen { ready, dispatched, completed }
+}
+
+fn span(begin: Nanos, end: Nanos) -> Span {
+    Span { begin, end, busy: end - begin, count: 1, copy: false }
+}
+
+/// Contexts 1 and 2, each of a tenant of its own, and the time.
+fn two() -> Scheduler {
+    let mut scheduler = Scheduler::new(Tuning::default());
+    for id in [1, 2] {
+        scheduler.set_tenant(TenantId(id), Share::default(), 0);
+        scheduler.begin(ContextKey(id.into()), TenantId(id), 0);
+    }
+    scheduler
+}
+
+const A: ContextKey = ContextKey(1);
+const B: ContextKey = ContextKey(2);
+
+#[test]
+fn totals_wrap() {
+    let mut scheduler = two();
+    let context = scheduler.contexts.get_mut(&A).unwrap();
+    let start = u32::MAX;
+    (context.granted, context.dispatched, context.completed) = (start, start, start);
+    scheduler.see(A, seen(1, start, start), &[], MS);
+    assert_eq!(scheduler.decide(MS), [Order::Grant { context: A, total: 0 }]);
+    scheduler.see(A, seen(0, 0, 0), &[span(MS, 2 * MS)], 2 * MS);
+    let usage = scheduler.usage(A).unwrap();
+    assert_eq!((usage.gpu, usage.submissions, usage.in_driver, usage.strays), (MS, 1, 0, 0));
+}
+
+#[test]
+fn a_worker_may_notice_late_that_its_lease_is_gone() {
+    let mut scheduler = two();
+    scheduler.see(A, seen(1, 0, 0), &[], MS);
+    scheduler.decide(MS);
+    scheduler.see(A, seen(1, 1, 1), &[span(MS, 2 * MS)], 21 * MS);
+    assert_eq!(scheduler.decide(21 * MS), [Order::Lease(A)]);
+    scheduler.see(A, seen(5, 3, 1), &[], 22 * MS);
+    assert_eq!(scheduler.decide(22 * MS), []);
+    assert!(!scheduler.others_wait(A));
+    scheduler.see(B, seen(1, 0, 0), &[], 23 * MS);
+    assert!(scheduler.others_wait(A));
+    let orders = scheduler.decide(23 * MS);
+    assert_eq!(orders[0], Order::Revoke(A));
+    // Two more went to the driver meanwhile.
+    scheduler.see(A, seen(3, 5, 1), &[], 24 * MS);
+    scheduler.see(A, seen(3, 5, 5), &[], 28 * MS);
+    let usage = scheduler.usage(A).unwrap();
+    assert_eq!((usage.submissions, usage.strays, usage.leased), (5, 0, false));
+    // What comes long after was not granted.
+    scheduler.decide(28 * MS);
+    let granted = scheduler.contexts[&A].granted;
+    scheduler.see(A, seen(3, granted + 2, 5), &[], 2000 * MS);
+    assert_eq!(scheduler.usage(A).unwrap().strays, 2);
+}
+
+#[test]
+fn copies_have_a_bill_of_their_own_and_count_half() {
+    let mut scheduler = two();
+    for key in [A, B] {
+        scheduler.see(key, seen(1, 0, 0), &[], 0);
+    }
+    assert_eq!(scheduler.decide(0).len(), 2);
+    let copy = Span { copy: true, ..span(0, 10 * MS) };
+    scheduler.see(A, seen(0, 1, 1), &[copy], 10 * MS);
+    scheduler.see(B, seen(0, 1, 1), &[span(0, 10 * MS)], 10 * MS);
+    let [a, b] = [A, B].map(|key| scheduler.usage(key).unwrap());
+    assert_eq!((a.gpu, a.copy, b.gpu, b.copy), (0, 10 * MS, 10 * MS, 0));
+    assert_eq!(2 * scheduler.tenants[&TenantId(1)].v, scheduler.tenants[&TenantId(2)].v);
+}
+
+#[test]
+fn a_span_that_comes_late_replaces_the_guess() {
+    let mut scheduler = two();
+    scheduler.see(A, seen(1, 0, 0), &[], 0);
+    scheduler.decide(0);
+    scheduler.see(A, seen(0, 1, 1), &[], 10 * MS);
+    assert_eq!(scheduler.usage(A).unwrap().gpu, 10 * MS);
+    scheduler.see(A, seen(0, 1, 1), &[span(2 * MS, 9 * MS)], 11 * MS);
+    assert_eq!(scheduler.usage(A).unwrap().gpu, 7 * MS);
+    scheduler.see(A, seen(0, 1, 1), &[span(9 * MS, 10 * MS)], 11 * MS);
+    assert_eq!(scheduler.usage(A).unwrap().gpu, 7 * MS, "of a submission that nobody knows");
+}
+
+#[test]
+fn a_tenant_pays_for_contexts_that_have_ended() {
+    let mut scheduler = two();
+    scheduler.begin(ContextKey(3), TenantId(1), 0);
+    scheduler.see(A, seen(2, 0, 0), &[], 0);
+    scheduler.decide(0);
+    scheduler.see(A, seen(1, 1, 1), &[span(0, 4 * MS)], 4 * MS);
+    scheduler.decide(4 * MS);
+    scheduler.end(A, 5 * MS);
+    assert_eq!(scheduler.usage(A), None);
+    let usage = scheduler.tenant_usage(TenantId(1)).unwrap();
+    assert_eq!((usage.gpu, usage.submissions, usage.in_driver), (5 * MS, 1, 0));
+    scheduler.remove_tenant(TenantId(1));
+    assert!(scheduler.contexts.keys().eq([&B]) && scheduler.units.0.is_empty());
+    assert_eq!(scheduler.tenant_usage(TenantId(1)), None);
 }

@@ -11,6 +11,10 @@ use std::collections::VecDeque;
 pub(super) struct Timeline {
     /// By time; none overlaps another.
     segments: VecDeque<Segment>,
+    /// The latest times in which a context was busy throughout.
+    runs: VecDeque<Run>,
+    /// Above 0 while contexts are seen to run alternately.
+    sliced: u32,
 }
 
 /// What a new span costs.
@@ -18,8 +22,9 @@ pub(super) struct Timeline {
 pub(super) struct Cost {
     /// GPU time that its context had.
     pub(super) own: Nanos,
-    /// What others paid too much.
+    /// What others paid too much, and too little.
     pub(super) refunds: Vec<(ContextKey, Nanos)>,
+    pub(super) dues: Vec<(ContextKey, Nanos)>,
 }
 
 #[derive(Clone, Debug)]
@@ -31,9 +36,17 @@ struct Segment {
 }
 
 impl Timeline {
-    /// Adds the span `begin..end` in which a context was busy for `busy`.
-    pub(super) fn add(&mut self, key: ContextKey, begin: Nanos, end: Nanos, busy: Nanos) -> Cost {
-        let mut cost = Cost { own: 0, refunds: Vec::new() };
+    /// Adds the span `begin..end` in which a context was busy for `busy`, on a GPU with such slices; 0 if it is not known well enough when
+    /// the span began.
+    pub(super) fn add(
+        &mut self,
+        key: ContextKey,
+        begin: Nanos,
+        end: Nanos,
+        busy: Nanos,
+        slice: Nanos,
+    ) -> Cost {
+        let mut cost = Cost { own: 0, refunds: Vec::new(), dues: Vec::new() };
         if begin >= end {
             return cost;
         }
@@ -54,7 +67,61 @@ impl Timeline {
         }
         let excess = self.segments.len().saturating_sub(SEGMENTS_MAX);
         self.segments.drain(..excess);
+        if slice > 0 {
+            let overlaps = !cost.refunds.is_empty();
+            self.sliced = if overlaps { SLICED } else { self.sliced.saturating_sub(1) };
+        }
+        if part == WHOLE && slice > 0 {
+            self.weigh_first_slices(key, begin, end, slice, &mut cost);
+        }
         cost
+    }
+
+    /// Two that ran alternately had half of the time each, but for this: the one that began later had the first slice, so it had more,
+    /// unless the other had a whole one after that. What follows at once belongs to the same run.
+    fn weigh_first_slices(
+        &mut self,
+        key: ContextKey,
+        begin: Nanos,
+        end: Nanos,
+        slice: Nanos,
+        cost: &mut Cost,
+    ) {
+        let run = self.runs.iter().rposition(|run| run.key == key);
+        let run = run.filter(|run| begin.saturating_sub(self.runs[*run].end) <= slice / 8);
+        let run = run.and_then(|run| self.runs.remove(run));
+        let old = run.unwrap_or(Run { key, begin, end: begin });
+        let new = Run { key, begin: old.begin, end: old.end.max(end) };
+        let others =
+            self.runs.iter().filter(|other| other.key != key && other.overlap(&new) > other.overlap(&old));
+        for other in others {
+            let (less, more) =
+                (first_slice(other.overlap(&old), slice), first_slice(other.overlap(&new), slice));
+            let later = other.begin < new.begin;
+            let (gain, loss) = if later { (more, less) } else { (less, more) };
+            if gain > loss {
+                cost.own = cost.own.saturating_add(gain - loss);
+                cost.refunds.push((other.key, gain - loss));
+            } else {
+                let amount = (loss - gain).min(cost.own);
+                cost.own -= amount;
+                cost.dues.push((other.key, amount));
+            }
+        }
+        self.runs.push_back(new);
+        if self.runs.len() > RUNS_MAX {
+            self.runs.pop_front();
+        }
+    }
+
+    /// Whether the GPU seems to time-slice contexts.
+    pub(super) fn is_sliced(&self) -> bool {
+        self.sliced > 0
+    }
+
+    /// One that was granted later completed first, so they run alternately.
+    pub(super) fn overtaken(&mut self) {
+        self.sliced = SLICED;
     }
 
     /// Splits the segment that `at` lies in.
@@ -70,9 +137,33 @@ impl Timeline {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    key: ContextKey,
+    begin: Nanos,
+    end: Nanos,
+}
+
+impl Run {
+    fn overlap(&self, other: &Self) -> Nanos {
+        self.end.min(other.end).saturating_sub(self.begin.max(other.begin))
+    }
+}
+
+/// How much more than half of the time in which two ran the one had that began later.
+fn first_slice(both: Nanos, slice: Nanos) -> Nanos {
+    let cycle = slice.saturating_mul(2).max(1);
+    let rest = both % cycle;
+    rest.min(cycle - rest) / 2
+}
+
 impl Segment {
     fn join(&mut self, key: ContextKey, part: u64, cost: &mut Cost) {
         let before = self.total();
+        if self.users.iter().any(|(user, _)| *user == key) {
+            cost.own = cost.own.saturating_add(self.price(part, before));
+            return;
+        }
         let after = before.saturating_add(part);
         for (user, used) in &self.users {
             let refund = self.price(*used, before).saturating_sub(self.price(*used, after));
@@ -102,7 +193,10 @@ impl Segment {
 
 const WHOLE: u64 = 1 << 16;
 /// What is older is not corrected any more.
-const SEGMENTS_MAX: usize = 128;
+const SEGMENTS_MAX: usize = 512;
+const RUNS_MAX: usize = 32;
+/// After so many spans of which none overlaps another, contexts are taken to run one after the other.
+const SLICED: u32 = 64;
 /// Contexts that share one segment; more pay without being remembered.
 const USERS_MAX: usize = 8;
 
@@ -117,9 +211,9 @@ mod tests {
     #[test]
     fn time_that_several_had_is_shared_and_paid_once() {
         let mut timeline = Timeline::default();
-        assert_eq!(timeline.add(A, 100, 200, 100), Cost { own: 100, refunds: vec![] });
-        assert_eq!(timeline.add(B, 150, 250, 100), Cost { own: 75, refunds: vec![(A, 25)] });
-        let cost = timeline.add(C, 0, 300, 300);
+        assert_eq!(timeline.add(A, 100, 200, 100, 0), Cost { own: 100, refunds: vec![], dues: vec![] });
+        assert_eq!(timeline.add(B, 150, 250, 100, 0), Cost { own: 75, refunds: vec![(A, 25)], dues: vec![] });
+        let cost = timeline.add(C, 0, 300, 300, 0);
         // 0..100 alone, 100..150 half, 150..200 a third, 200..250 half, 250..300 alone.
         assert_eq!(cost.own, 100 + 25 + 16 + 25 + 50);
         assert_eq!(cost.refunds, [(A, 25 + 9), (B, 9 + 25)]);
@@ -128,17 +222,20 @@ mod tests {
     #[test]
     fn those_that_left_room_for_each_other_pay_what_they_used() {
         let mut timeline = Timeline::default();
-        assert_eq!(timeline.add(A, 0, 1000, 500), Cost { own: 500, refunds: vec![] });
-        assert_eq!(timeline.add(B, 0, 1000, 250), Cost { own: 250, refunds: vec![] });
-        assert_eq!(timeline.add(C, 0, 1000, 1000), Cost { own: 571, refunds: vec![(A, 215), (B, 108)] });
+        assert_eq!(timeline.add(A, 0, 1000, 500, 0), Cost { own: 500, refunds: vec![], dues: vec![] });
+        assert_eq!(timeline.add(B, 0, 1000, 250, 0), Cost { own: 250, refunds: vec![], dues: vec![] });
+        assert_eq!(
+            timeline.add(C, 0, 1000, 1000, 0),
+            Cost { own: 571, refunds: vec![(A, 215), (B, 108)], dues: vec![] }
+        );
     }
 
     #[test]
     fn a_timeline_stays_small() {
         let mut timeline = Timeline::default();
         for n in 0..10_000 {
-            timeline.add(A, n * 10, n * 10 + 7, 7);
-            timeline.add(B, n * 7, Nanos::MAX - n, Nanos::MAX);
+            timeline.add(A, n * 10, n * 10 + 7, 7, 0);
+            timeline.add(B, n * 7, Nanos::MAX - n, Nanos::MAX, 0);
         }
         assert!(timeline.segments.len() <= SEGMENTS_MAX);
         assert!(timeline.segments.iter().all(|segment| segment.users.len() <= USERS_MAX));

@@ -12,10 +12,11 @@ pub struct Tuning {
     /// What a submission of a context that has completed none is thought to take. Default 200 us.
     pub first_estimate: Nanos,
     /// A second unit goes to the driver when the first is thought to end within this time, which hides how long that takes. Later
-    /// means that urgent work which arrives meanwhile comes first. Default 0.5 ms.
+    /// means that urgent work which arrives meanwhile comes first. Half of this on a GPU that time-slices, which would switch between
+    /// the two. Default 0.5 ms.
     pub stage_within: Nanos,
-    /// Or when this part of the first is thought to be left, as estimates err in proportion. Not while a latency tenant is about.
-    /// Default 0.2.
+    /// Or when this part of the first is thought to be left, as estimates err in proportion. Not while a latency tenant is
+    /// about, nor on a GPU that time-slices. Default 0.2.
     pub stage_part: f64,
     /// Estimated time of the submissions that are granted together at most. Default 1 ms.
     pub bundle: Nanos,
@@ -45,6 +46,13 @@ pub struct Tuning {
     pub overdue: Nanos,
     /// A latency tenant is reckoned with for so long after it had work. Default 1 s.
     pub latency_memory: Nanos,
+    /// A GPU that time-slices contexts runs one for so long before it switches, so the first and the last slice of a span are its own.
+    /// Default 1 ms.
+    pub slice: Nanos,
+    /// Clocks may differ by so much. A span that ends later than now by more is not believed. Default 1 ms.
+    pub clock_error: Nanos,
+    /// Urgent submissions are in the driver for so much estimated time at most, beside what is there anyway. Default 4 ms.
+    pub lane: Nanos,
     /// A span may come so long after the completion that it belongs to. Default 100 ms.
     pub late_span: Nanos,
 }
@@ -69,6 +77,9 @@ impl Default for Tuning {
             revoke_grace: SECOND,
             overdue: 50 * MILLISECOND,
             latency_memory: SECOND,
+            slice: MILLISECOND,
+            clock_error: MILLISECOND,
+            lane: 4 * MILLISECOND,
             late_span: 100 * MILLISECOND,
         }
     }

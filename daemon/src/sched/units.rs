@@ -10,6 +10,7 @@ pub(super) struct Unit {
     pub(super) left: u32,
     /// What each is thought to take.
     pub(super) each: Nanos,
+    pub(super) granted: Nanos,
     /// When it can have begun to run: when it was granted, or when the last that was granted before it completed.
     pub(super) since: Nanos,
     /// What its context was charged in advance beyond the estimate, because it is overdue.
@@ -37,7 +38,8 @@ pub(super) struct Units(pub(super) Vec<Unit>);
 pub(super) struct Places {
     /// Of [`PLACES`].
     pub(super) taken: usize,
-    pub(super) lane: bool,
+    /// Who has urgent submissions there, and how many.
+    pub(super) lane: Option<(ContextKey, u32)>,
     /// Estimate of the time that is left of all that is in the driver.
     pub(super) remainder: Nanos,
     /// What that was when it began.
@@ -50,9 +52,20 @@ pub(super) struct Places {
 pub(super) const PLACES: usize = 2;
 
 impl Units {
-    /// `count` submissions complete. Returns since when the first of them ran.
-    pub(super) fn complete(&mut self, context: ContextKey, mut count: u32, now: Nanos) -> Option<Nanos> {
-        let since = self.of(context).next().map(|unit| unit.since);
+    /// Whether what completes next of this context was granted after what is still there of another.
+    pub(super) fn overtakes(&self, context: ContextKey) -> bool {
+        self.0.first().is_some_and(|unit| unit.context != context) && self.of(context).next().is_some()
+    }
+
+    /// `count` submissions complete. Returns when the first of them was granted, or the one before it completed, and since when it
+    /// ran if it ran alone.
+    pub(super) fn complete(
+        &mut self,
+        context: ContextKey,
+        mut count: u32,
+        now: Nanos,
+    ) -> Option<(Nanos, Nanos)> {
+        let since = self.of(context).next().map(|unit| (unit.granted, unit.since));
         for index in 0..self.0.len() {
             let unit = &mut self.0[index];
             if unit.context != context || count == 0 {
@@ -62,7 +75,7 @@ impl Units {
             count -= done;
             unit.left -= done;
             let ran = now.saturating_sub(unit.since);
-            (unit.since, unit.surcharge) = (now, 0);
+            (unit.granted, unit.since, unit.surcharge) = (now, now, 0);
             if unit.left == 0 {
                 self.completed(index, ran, now);
             }
@@ -78,12 +91,33 @@ impl Units {
         behind.iter_mut().for_each(|unit| unit.since = now);
     }
 
+    /// Granted; more of what is urgent joins what is there.
+    pub(super) fn add(&mut self, context: ContextKey, count: u32, each: Nanos, kind: Kind, now: Nanos) {
+        let lane = self.0.iter_mut().find(|unit| unit.context == context && unit.kind == Kind::Lane);
+        match lane.filter(|_| kind == Kind::Lane) {
+            Some(unit) => (unit.left, unit.each) = (unit.left.saturating_add(count), each),
+            None => {
+                self.0.push(Unit { context, left: count, each, granted: now, since: now, surcharge: 0, kind })
+            }
+        }
+    }
+
     /// Dispatched under a lease.
     pub(super) fn add_leased(&mut self, context: ContextKey, count: u32, each: Nanos, now: Nanos) {
         let kind = Kind::Leased;
         match self.0.iter_mut().find(|unit| unit.context == context && unit.kind == kind) {
             Some(unit) => (unit.left, unit.each) = (unit.left.saturating_add(count), each),
-            None => self.0.push(Unit { context, left: count, each, since: now, surcharge: 0, kind }),
+            None => {
+                self.0.push(Unit {
+                    context,
+                    left: count,
+                    each,
+                    granted: now,
+                    since: now,
+                    surcharge: 0,
+                    kind,
+                });
+            }
         }
     }
 
@@ -102,7 +136,7 @@ impl Units {
     /// What is taken. All that is overdue, and what stands behind it in the same context, holds one place together, so that nobody
     /// can keep others out with work that never ends.
     pub(super) fn places(&self, tuning: &Tuning, now: Nanos) -> Places {
-        let mut places = Places { taken: 0, lane: false, remainder: 0, estimate: 0, overdue: None };
+        let mut places = Places { taken: 0, lane: None, remainder: 0, estimate: 0, overdue: None };
         let mut overdue = false;
         let mut first = None;
         for unit in &self.0 {
@@ -111,7 +145,9 @@ impl Units {
                 continue;
             }
             places.taken += usize::from(unit.kind != Kind::Lane);
-            places.lane |= unit.kind == Kind::Lane;
+            if unit.kind == Kind::Lane {
+                places.lane = Some((unit.context, unit.left));
+            }
             first.get_or_insert(unit.since);
             places.estimate = places.estimate.saturating_add(unit.estimate());
             let at = unit.overdue_at(tuning);

@@ -5,7 +5,7 @@
 use super::pick::Candidate;
 use super::tenant::{Context, scaled, virtual_time};
 use super::tuning::{MICROSECOND, MILLISECOND, SECOND};
-use super::{Class, Nanos, Scheduler, Tuning};
+use super::{Class, ContextKey, Nanos, Scheduler, Tuning};
 
 /// GPU time that may be idled away.
 #[derive(Debug)]
@@ -28,7 +28,8 @@ impl Patience {
     /// Idling ends.
     pub(super) fn granted(&mut self, now: Nanos) {
         if let Some(since) = self.since.take() {
-            self.left = self.left.saturating_sub(now.saturating_sub(since));
+            let idle = now.saturating_sub(since).saturating_add(START);
+            self.left = self.left.saturating_sub(idle);
         }
     }
 
@@ -45,8 +46,8 @@ impl Scheduler {
             return false;
         }
         let busy = !self.units.0.is_empty();
-        let until = self.contexts.values().filter(|context| self.is_worth_waiting(context, best, longest));
-        let until = until.filter_map(|context| self.submits_until(context, busy)).max();
+        let until = self.contexts.iter().filter(|(_, context)| self.is_worth_waiting(context, best, longest));
+        let until = until.filter_map(|(key, context)| self.submits_until(*key, context, busy)).max();
         let Some(mut until) = until else { return false };
         if !busy {
             until = until.min(self.patience.until(self.now));
@@ -74,17 +75,19 @@ impl Scheduler {
     }
 
     /// Until when a context that runs or thinks will have submitted again.
-    fn submits_until(&self, context: &Context, busy: bool) -> Option<Nanos> {
+    fn submits_until(&self, key: ContextKey, context: &Context, busy: bool) -> Option<Nanos> {
         let think = context.think?.saturating_mul(3).saturating_add(100 * MICROSECOND);
         if !context.in_driver() {
             return (!busy).then(|| context.last_completion.map(|at| at.saturating_add(think)))?;
         }
         // It has to end before it thinks; one that takes far longer than it used to is not waited for.
         let twice = context.estimate(&self.tuning).saturating_mul(2).saturating_add(MILLISECOND);
-        context.granted_at.map(|at| at.saturating_add(twice).saturating_add(think))
+        self.units.of(key).next().map(|unit| unit.since.saturating_add(twice).saturating_add(think))
     }
 }
 
+/// The GPU idles for so long more until what is granted then starts.
+const START: Nanos = 100 * MICROSECOND;
 /// How far beyond its turn a context is waited for: its estimate may be wrong by so much.
 const SLACK: Nanos = 2 * MILLISECOND;
 /// Patience is saved up for so long.
