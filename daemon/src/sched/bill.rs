@@ -80,6 +80,12 @@ impl Scheduler {
         }
         let Some(context) = self.contexts.get_mut(&key) else { return };
         let new = context.unbilled.min(span.count);
+        let held = self.now.saturating_sub(context.ran_since.1);
+        let claimed = (span.end - span.begin).saturating_mul(4).saturating_add(self.tuning.doubt);
+        if new > 0 && claimed < held && !context.is_trusted(self.now) {
+            // It was the first in the driver for far longer, so it is charged like one without a span.
+            return;
+        }
         let late = context.guessed.count.min(span.count - new);
         let in_driver = context.dispatched.wrapping_sub(context.completed);
         let early = in_driver.saturating_sub(context.early).min(span.count - new - late);

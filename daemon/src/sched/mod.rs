@@ -10,7 +10,8 @@
 //!
 //! Knows no clock, no process and no memory: time is passed in, and so is what the workers say. They may say anything: nothing that a
 //! worker says makes others lose their share, or the scheduler fail. Two things are taken as they are: a worker that was taken over can
-//! say that its work took less than it did, and can dispatch what was not granted to it.
+//! say that submissions of a millisecond or less took no time, and longer ones a quarter of theirs, and can dispatch what was not granted
+//! to it.
 //!
 //! | file | is |
 //! | --- | --- |

@@ -229,12 +229,17 @@ impl Context {
         self.expected(tuning).max(tuning.floor)
     }
 
+    /// Whether it dispatches without asking, or may not have noticed yet that it has to.
+    pub(super) fn is_trusted(&self, now: Nanos) -> bool {
+        self.leased || now < self.trusted_until
+    }
+
     /// Takes over what its worker says of dispatches. Returns how many of them were not granted and are believed, and how many are not.
     pub(super) fn dispatches(&mut self, seen: Seen, now: Nanos) -> (u32, u32) {
         let said = forward(seen.dispatched.wrapping_sub(self.skew), self.dispatched);
         let allowed = self.granted.wrapping_sub(self.dispatched);
         let excess = said.saturating_sub(allowed);
-        if excess > 0 && (self.leased || now < self.trusted_until) {
+        if excess > 0 && self.is_trusted(now) {
             self.dispatched = self.dispatched.wrapping_add(said);
             self.granted = self.dispatched;
             return (excess, 0);

@@ -51,6 +51,9 @@ pub struct Tuning {
     pub slice: Nanos,
     /// Clocks may differ by so much. A span that ends later than now by more is not believed. Default 1 ms.
     pub clock_error: Nanos,
+    /// A span is not believed if the submission was the first in the driver for four times as long and this: less
+    /// lets workers that were taken over gain less, more blames workers less for a slow host. Default 1 ms.
+    pub doubt: Nanos,
     /// Urgent submissions are in the driver for so much estimated time at most, beside what is there anyway. Default 4 ms.
     pub lane: Nanos,
     /// A span may come so long after the completion that it belongs to. Default 100 ms.
@@ -79,6 +82,7 @@ impl Default for Tuning {
             latency_memory: SECOND,
             slice: MILLISECOND,
             clock_error: MILLISECOND,
+            doubt: MILLISECOND,
             lane: 4 * MILLISECOND,
             late_span: 100 * MILLISECOND,
         }

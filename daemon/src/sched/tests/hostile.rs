@@ -37,6 +37,16 @@ fn lies_about_completed_work_do_not_pay() {
 }
 
 #[test]
+fn lies_about_long_work_do_not_pay() {
+    for setting in SETTINGS {
+        for length in [2 * MILLISECOND, 25 * MILLISECOND] {
+            let liar = Guest { honesty: Honesty::ShortSpans, ..Guest::new(2, 100, length) };
+            assert_no_harm(&beside(setting, &[liar], 10 * SECOND), &format!("short spans {length}"));
+        }
+    }
+}
+
+#[test]
 fn others_go_on_beside_submissions_that_never_end() {
     for endless in 1..4_u32 {
         let hogs: Vec<_> = (0..endless).map(|_| Guest::new(2, 100, 1_000_000 * SECOND)).collect();

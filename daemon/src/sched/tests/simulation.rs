@@ -38,6 +38,8 @@ pub(super) enum Honesty {
     Honest,
     /// Its spans never come.
     NoSpans,
+    /// Its spans are shorter than they were.
+    ShortSpans,
     /// Its spans begin and end in the future.
     FutureSpans,
     /// It says it dispatched three more than it was granted, and completed them.
@@ -354,6 +356,7 @@ impl World {
         let span = Span { begin, end, busy: end - begin, count: 1, copy: false };
         let spans = match guest.honesty {
             Honesty::NoSpans => vec![],
+            Honesty::ShortSpans => vec![Span { begin: end - MICROSECOND, busy: MICROSECOND, ..span }],
             Honesty::FutureSpans => vec![Span { begin: end + SECOND, end: end + 2 * SECOND, ..span }],
             Honesty::Honest | Honesty::Overclaims => vec![span],
         };
