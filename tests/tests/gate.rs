@@ -212,7 +212,8 @@ fn contexts_end_with_submissions_that_wait() -> Result<()> {
         Waiting::submit(&mut one)?;
         let fenced = one.gpu().submit_fenced(one.context, RingIdx(1), &[]);
         if kill {
-            let context = stand.broker.vm("first")?["contexts"][0]["context"].as_u64().context("its context")?;
+            let context =
+                stand.broker.vm("first")?["contexts"][0]["context"].as_u64().context("its context")?;
             stand.broker.say(&["kill", &format!("first/{context}")])?;
         } else {
             stand.first.destroy_context(one.context)?;
