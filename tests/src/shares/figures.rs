@@ -4,6 +4,7 @@ use super::mix::{Mix, Tenant};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::fmt;
+use std::time::Duration;
 
 /// What one tenant got.
 #[derive(Clone, Debug)]
@@ -47,6 +48,12 @@ impl Outcome {
         })
     }
 
+    /// Of one that never gets anything done.
+    pub(super) fn nothing(tenant: Tenant, time: Duration) -> Self {
+        let (kernels, per_tenth, latency) = (0, vec![0; time.as_millis() as usize / 100], [0.0; 3]);
+        Self { tenant, alone: 0.0, per_tenth, kernels, seconds: time.as_secs_f64(), latency }
+    }
+
     /// What one kernel took if it had the GPU to itself.
     pub(super) fn microseconds_per_kernel(&self) -> f64 {
         self.seconds * 1e6 / self.kernels.max(1) as f64
@@ -82,7 +89,7 @@ impl Figures {
     /// What each should have, of those that take all they can get.
     #[must_use]
     pub fn targets(&self) -> Vec<f64> {
-        let weight = |tenant: &Tenant| match tenant.empty || tenant.class == "background" {
+        let weight = |tenant: &Tenant| match tenant.empty || tenant.endless || tenant.class == "background" {
             true => 0.0,
             false => f64::from(tenant.weight),
         };

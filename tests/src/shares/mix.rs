@@ -19,7 +19,12 @@ pub struct Tenant {
     pub think: u32,
     /// It submits nothing, as often as it can.
     pub empty: bool,
+    /// Its kernel never ends, and is ended by the limit of [`CONTENDED`].
+    pub endless: bool,
 }
+
+/// For how long a submission may run while others wait, in a mix with an endless kernel.
+pub const CONTENDED: &str = "2s";
 
 /// Tenants that share the GPU.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,8 +37,9 @@ pub struct Mix {
     pub tenants: Vec<Tenant>,
 }
 
-const fn tenant(name: &'static str, weight: u32, kernel: u32, in_flight: u32) -> Tenant {
-    Tenant { name, weight, class: "normal", kernel, in_flight, period: 0, think: 0, empty: false }
+pub(super) const fn tenant(name: &'static str, weight: u32, kernel: u32, in_flight: u32) -> Tenant {
+    let (class, period, think, empty, endless) = ("normal", 0, 0, false, false);
+    Tenant { name, weight, class, kernel, in_flight, period, think, empty, endless }
 }
 
 const NAMES: [&str; 16] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"];
@@ -92,6 +98,11 @@ pub const MIXES: &[(&str, &str, &[Tenant])] = &[
             tenant("right", 1, 2000, 4),
             Tenant { empty: true, ..tenant("flood", 1, 1, 16) },
         ],
+    ),
+    (
+        "endless",
+        "a kernel that never ends, beside 1 ms kernels; its limit is 2 s while others wait",
+        &[tenant("neighbour", 1, 1000, 2), Tenant { endless: true, ..tenant("hog", 1, 1000, 1) }],
     ),
     ("alone-1ms", "1 ms kernels alone", &[tenant("alone", 1, 1000, 4)]),
     ("alone-100us", "100 us kernels alone", &[tenant("alone", 1, 100, 16)]),

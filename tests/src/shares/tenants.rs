@@ -1,7 +1,7 @@
 //! Runs the tenants of a mix.
 
 use super::figures::{Figures, Outcome};
-use super::mix::{Mix, Tenant};
+use super::mix::{self, CONTENDED, Mix, Tenant};
 use super::place::Place;
 use crate::bridge::Bridge;
 use crate::daemon::eventually;
@@ -48,8 +48,8 @@ impl Kernels {
     /// Steps for a kernel of so many microseconds.
     fn steps(&mut self, place: &Place, microseconds: u32) -> Result<u32> {
         if self.steps.is_none() {
-            let stand = Stand::start(place, &Sharing::Driver, &[tenant_of("measure", 1, 4)])?;
-            let mut steps = 2000;
+            let stand = Stand::start(place, &Sharing::Driver, &[mix::tenant("measure", 1, 1, 4)])?;
+            let mut steps = 16_000;
             // Long enough that submitting does not count.
             self.steps = loop {
                 let taken = stand.run_alone(place, steps, 4, Duration::from_millis(500))?;
@@ -71,7 +71,7 @@ impl Kernels {
         }
         let steps = self.steps(place, tenant.kernel)?;
         let sharing = if *sharing == Sharing::Native { Sharing::Native } else { Sharing::Driver };
-        let stand = Stand::start(place, &sharing, &[tenant_of("measure", 1, 4)])?;
+        let stand = Stand::start(place, &sharing, &[mix::tenant("measure", 1, 1, 4)])?;
         let taken = stand.run_alone(place, steps, key.1, Duration::from_secs(2))?;
         self.alone.insert(key, taken);
         Ok(taken)
@@ -81,11 +81,6 @@ impl Kernels {
     pub fn measure_anew(&mut self) {
         self.alone.clear();
     }
-}
-
-fn tenant_of(name: &'static str, kernel: u32, in_flight: u32) -> Tenant {
-    let (weight, class, period, think, empty) = (1, "normal", 0, 0, false);
-    Tenant { name, weight, class, kernel, in_flight, period, think, empty }
 }
 
 /// Runs a mix for some time.
@@ -99,7 +94,7 @@ pub fn run(
     kernels: &mut Kernels,
     time: Duration,
 ) -> Result<Figures> {
-    let alone = mix.tenants.iter().map(|tenant| match tenant.empty {
+    let alone = mix.tenants.iter().map(|tenant| match tenant.empty || tenant.endless {
         true => Ok(0.0),
         false => kernels.alone(place, sharing, tenant),
     });
@@ -119,6 +114,10 @@ pub fn run(
     }
     programs.iter_mut().try_for_each(Program::go)?;
     let outcomes = programs.into_iter().zip(&mix.tenants).zip(alone).map(|((program, tenant), alone)| {
+        if tenant.endless {
+            // It ends by the loss of its device, or is ended.
+            return Ok(Outcome::nothing(*tenant, time));
+        }
         let said = program.end(time + PATIENCE)?;
         Outcome::read(&said, *tenant, alone).with_context(|| format!("{} said {said}", tenant.name))
     });
@@ -187,7 +186,7 @@ impl Stand {
 
     fn configuration(&self, head: &str, tenants: &[Tenant]) -> String {
         let mut text = format!("control-socket = {:?}\n{head}\n", self.control_socket());
-        for Tenant { name, weight, class, .. } in tenants {
+        for Tenant { name, weight, class, endless, .. } in tenants {
             let socket = self.device_socket(name);
             // An operator's quota would count against the loads of a test.
             let _ = write!(
@@ -195,7 +194,9 @@ impl Stand {
                 "[vm.{name}]\nsocket-path = {socket:?}\nweight = {weight}\nclass = \"{class}\"\n"
             );
             // Software drivers take their time.
-            text += "max-submit-time = \"60min\"\nmax-submit-time-contended = \"60min\"\n";
+            let contended = if *endless { CONTENDED } else { "60min" };
+            let _ =
+                writeln!(text, "max-submit-time = \"60min\"\nmax-submit-time-contended = \"{contended}\"");
         }
         text
     }
@@ -238,7 +239,7 @@ impl Stand {
 
     /// Microseconds that a kernel takes on the first of these devices.
     fn run_alone(&self, place: &Place, steps: u32, in_flight: u32, time: Duration) -> Result<f64> {
-        let tenant = tenant_of("measure", 1, in_flight);
+        let tenant = mix::tenant("measure", 1, 1, in_flight);
         let mut program = Program::start(self.command(place, 0)?, &tenant, steps, time)?;
         program.expect_line().with_context(|| self.log())?;
         program.go()?;
@@ -259,13 +260,14 @@ struct Program {
 impl Program {
     fn start(mut command: Command, tenant: &Tenant, steps: u32, time: Duration) -> Result<Self> {
         let errors = tempfile::tempdir()?;
+        let steps = if tenant.endless { u32::MAX } else { steps };
         let mut arguments = vec![("--steps", steps), ("--words", WORDS), ("--in-flight", tenant.in_flight)];
         arguments.extend([("--period", tenant.period), ("--think", tenant.think)]);
         arguments.push(("--milliseconds", u32::try_from(time.as_millis())?));
         for (name, value) in arguments {
             command.arg(name).arg(value.to_string());
         }
-        command.args(tenant.empty.then_some("--empty"));
+        command.args(tenant.empty.then_some("--empty")).args(tenant.endless.then_some("--cold"));
         let log = File::create(errors.path().join("stderr"))?;
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take().context("standard output is piped")?);

@@ -37,6 +37,9 @@ struct Options {
     /// Submit no work at all, so often as the device takes it
     #[arg(long)]
     empty: bool,
+    /// Run no kernel before it says that it is ready
+    #[arg(long)]
+    cold: bool,
     /// Dispatches in each submission
     #[arg(long, default_value_t = 1)]
     dispatches: u32,
@@ -49,9 +52,10 @@ fn main() -> Result<()> {
     let options = Options::parse();
     let words = options.words / tests::looping_shader::GROUP * tests::looping_shader::GROUP;
     let lane = Lane::open(words, options.steps, options.in_flight, options.empty, options.dispatches)?;
-    // Compiled and warm.
-    lane.submit(0)?;
-    lane.wait(0)?;
+    if !options.cold {
+        lane.submit(0)?;
+        lane.wait(0)?;
+    }
     say("ready")?;
     std::io::stdin().read_line(&mut String::new())?;
     let done = match options.period {
