@@ -29,7 +29,9 @@ impl Broker {
         let folder = tempfile::tempdir()?;
         let path = |name: &str| folder.path().join(name).display().to_string();
         let mut file = format!("control-socket = \"{}\"\n{top}\n", path("control"));
-        let gpu = daemon::gpu_selection().map(|gpu| format!("[defaults]\ngpu = {gpu:?}\n"));
+        // A busy machine's software driver is slow; no test here is about hangs.
+        file += "[defaults]\nmax-submit-time = \"10min\"\nmax-submit-time-contended = \"10min\"\n";
+        let gpu = daemon::gpu_selection().map(|gpu| format!("gpu = {gpu:?}\n"));
         file += &gpu.unwrap_or_default();
         for (name, keys) in vms {
             file += &format!("[vm.{name}]\nsocket-path = \"{}\"\n{keys}\n", path(name));

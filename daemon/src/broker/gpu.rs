@@ -5,7 +5,7 @@
 use super::grant_log::GrantLog;
 use super::rates::Rate;
 use crate::ipc::HeldMemory;
-use crate::sched::{ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, TenantId, Tuning, Usage};
+use crate::sched::{Class, ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, TenantId, Tuning, Usage};
 use crate::shm::{Counters, SchedulerSide};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
@@ -20,6 +20,7 @@ pub(super) struct Gpu {
     pub(super) name: String,
     scheduler: Scheduler,
     contexts: FxHashMap<ContextKey, Context>,
+    shares: FxHashMap<TenantId, Share>,
     /// Room for what a page tells.
     spans: Vec<Span>,
     /// Something was seen since the last decision.
@@ -59,6 +60,7 @@ impl Gpu {
             name,
             scheduler: Scheduler::new(Tuning { anticipation, ..Tuning::default() }),
             contexts: FxHashMap::default(),
+            shares: FxHashMap::default(),
             spans: Vec::new(),
             changed: false,
             unsampled: false,
@@ -69,12 +71,14 @@ impl Gpu {
     /// A VM uses this GPU, or its share has changed.
     pub(super) fn set_tenant(&mut self, tenant: TenantId, share: Share, now: Nanos) {
         self.scheduler.set_tenant(tenant, share, now);
+        self.shares.insert(tenant, share);
         self.changed = true;
     }
 
     /// A VM is here no more.
     pub(super) fn remove_tenant(&mut self, tenant: TenantId) {
         self.scheduler.remove_tenant(tenant);
+        self.shares.remove(&tenant);
         self.changed = true;
     }
 
@@ -216,7 +220,8 @@ impl Gpu {
         let sharers = u32::try_from(running().count()).unwrap_or(u32::MAX);
         let held_up =
             |(since, key): (Nanos, ContextKey)| key != longest && now.saturating_sub(since) >= HELD_UP;
-        let others_wait = self.scheduler.others_wait(longest) || running().any(held_up);
+        let others_wait =
+            running().any(held_up) || self.contexts.iter().any(|(key, other)| self.is_kept_out(*key, other));
         let context = self.contexts.get_mut(&longest)?;
         let charged = Duration::from_nanos(now.saturating_sub(since)) / sharers;
         let told = context.hung.is_some_and(|told| now.saturating_sub(told) < HUNG_AGAIN);
@@ -225,6 +230,15 @@ impl Gpu {
         }
         context.hung = Some(now);
         Some((context.tenant, context.ctx_id))
+    }
+
+    /// Whether a context waits that would be on the GPU if others were not: one in the background, or with a ceiling, may have to wait
+    /// though nobody is in its way.
+    fn is_kept_out(&self, key: ContextKey, context: &Context) -> bool {
+        let share = self.shares.get(&context.tenant);
+        let may_wait = share.is_none_or(|share| share.class == Class::Background || share.ceiling.is_some());
+        let usage = self.usage(key);
+        !may_wait && usage.ready > 0 && usage.in_driver == 0
     }
 
     /// What a context has used.
@@ -259,7 +273,6 @@ const HUNG_AGAIN: Nanos = 1_000_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sched::Class;
     use crate::shm::{GateSide, grant_page};
 
     const VM: TenantId = TenantId(0);

@@ -137,7 +137,7 @@ impl Broker {
         let gpu_status = |gpu: &super::gpu::Gpu| {
             let uuid = hexadecimal(&gpu.uuid);
             let on_it = vms.iter().filter(|vm| vm.gpu.as_ref() == Some(&uuid));
-            let utilisation = on_it.map(|vm| vm.share).sum();
+            let utilisation = on_it.map(|vm| vm.share).sum::<f64>().min(1.0);
             GpuStatus { uuid, name: gpu.name.clone(), utilisation }
         };
         let gpus = self.gpus.iter().map(gpu_status).collect();

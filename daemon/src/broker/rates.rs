@@ -28,11 +28,11 @@ impl Rate {
         }
     }
 
-    /// What part of the last second the counter says; more than 1 if it says more than one second.
+    /// What part of the last second the counter says, at most 1: what took longer is counted when it is over.
     pub(super) fn over_last_second(&self, now: u64, counter: u64) -> f64 {
         let begin = now.saturating_sub(PERIOD);
         let before = self.at(begin).unwrap_or(counter);
-        counter.saturating_sub(before) as f64 / PERIOD as f64
+        (counter.saturating_sub(before) as f64 / PERIOD as f64).min(1.0)
     }
 
     /// What the counter was, between two samples in proportion.
