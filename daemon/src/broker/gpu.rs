@@ -207,8 +207,8 @@ impl Gpu {
     }
 
     /// The context whose submission runs longer than `limit` while others wait, unless that was said in the last second. It is the one
-    /// that runs longest, for who began later may be held up by it. Contexts that are in the driver at a time slow each other down, so
-    /// time counts as if they shared the GPU evenly.
+    /// that runs longest, for who began later may be held up by it. On a GPU that lets others overtake it, contexts that are in the driver
+    /// at a time slow each other down, so time counts as if they shared the GPU evenly.
     pub(super) fn hung(
         &mut self,
         now: Nanos,
@@ -217,7 +217,8 @@ impl Gpu {
         let since = |key: &ContextKey| self.scheduler.usage(*key).and_then(|usage| usage.running_since);
         let running = || self.contexts.keys().filter_map(|key| Some((since(key)?.max(self.cleared), *key)));
         let (since, longest) = running().min()?;
-        let sharers = u32::try_from(running().count()).unwrap_or(u32::MAX);
+        let shares = self.scheduler.was_overtaken(longest);
+        let sharers = if shares { u32::try_from(running().count()).unwrap_or(u32::MAX) } else { 1 };
         let held_up =
             |(since, key): (Nanos, ContextKey)| key != longest && now.saturating_sub(since) >= HELD_UP;
         let others_wait =

@@ -78,10 +78,15 @@ impl Scheduler {
         if span.end > self.now.saturating_add(self.tuning.clock_error) || span.begin > span.end {
             return;
         }
+        if span.count == 0 {
+            // Work beside submissions, which nobody had to allow, such as clearing memory.
+            self.computed(key, span, 0);
+            return;
+        }
         let Some(context) = self.contexts.get_mut(&key) else { return };
         let new = context.unbilled.min(span.count);
         let held = self.now.saturating_sub(context.ran_since.1);
-        let claimed = (span.end - span.begin).saturating_mul(4).saturating_add(self.tuning.doubt);
+        let claimed = (span.end - span.begin).saturating_mul(2).saturating_add(self.tuning.doubt);
         if new > 0 && claimed < held && !context.is_trusted(self.now) {
             // It was the first in the driver for far longer, so it is charged like one without a span.
             return;

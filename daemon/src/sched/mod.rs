@@ -306,6 +306,12 @@ impl Scheduler {
         self.contexts.iter().any(|(other, context)| *other != key && context.held_back() > 0)
     }
 
+    /// Whether others had something done while the first unit of a context is in the driver: then it does not have the GPU alone.
+    #[must_use]
+    pub fn was_overtaken(&self, key: ContextKey) -> bool {
+        self.units.of(key).next().is_some_and(|unit| unit.overtaken)
+    }
+
     /// Time passes; it never goes back.
     fn passes(&mut self, now: Nanos) {
         let passed = now.saturating_sub(self.now);

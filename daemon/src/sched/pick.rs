@@ -1,6 +1,7 @@
 //! Who comes next: the tenant that is furthest behind, and of its contexts the one that is.
 
 use super::tenant::{Context, Tenant, Virtual, scaled, virtual_time};
+use super::tuning::MILLISECOND;
 use super::units::{Kind, PLACES, Places};
 use super::{Class, ContextKey, Nanos, Order, Scheduler, TenantId, Tuning};
 use rustc_hash::FxHashMap;
@@ -204,7 +205,9 @@ impl Scheduler {
         let Some((key, context)) = last.filter(|(_, context)| context.held_back() > 0) else { return best };
         let same = candidates.iter().find(|candidate| candidate.tenant == context.tenant);
         let Some(same) = same.filter(|_| best.class != Class::Latency) else { return best };
-        let affinity = self.tuning.affinity;
+        // The more there are, the smaller is each one's part of what all had in some time, and the more does a difference matter.
+        let tenants = u64::try_from(candidates.len()).unwrap_or(1).max(1);
+        let affinity = (AFFINITY_OF_ALL / tenants).clamp(MILLISECOND, self.tuning.affinity.max(MILLISECOND));
         let near = if same.tenant == best.tenant {
             context.v - best.context_v < virtual_time(affinity, 1)
         } else {
@@ -228,5 +231,7 @@ fn first_ready<'a>(
     ready.min_by_key(|(key, context)| (context.v, context.last_completion, *key))
 }
 
+/// Time for which all tenants together are ahead of their turn at most, in nanoseconds.
+const AFFINITY_OF_ALL: Nanos = 32 * MILLISECOND;
 /// Urgent submissions in the driver at once.
 const LANE_MAX: u32 = 16;

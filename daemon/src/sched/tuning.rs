@@ -22,7 +22,8 @@ pub struct Tuning {
     pub bundle: Nanos,
     /// Only submissions thought to be shorter than this are granted together. Default 200 us.
     pub bundle_below: Nanos,
-    /// For so much GPU time beyond its turn a context is stayed with, which saves the GPU switches. Default 1 ms.
+    /// For so much GPU time beyond its turn a context is stayed with, which saves the GPU switches; for less if there
+    /// are many tenants. Default 4 ms.
     pub affinity: Nanos,
     /// GPU time that a tenant may catch up on after it had no work. Default 1 ms.
     pub credit: Nanos,
@@ -51,8 +52,8 @@ pub struct Tuning {
     pub slice: Nanos,
     /// Clocks may differ by so much. A span that ends later than now by more is not believed. Default 1 ms.
     pub clock_error: Nanos,
-    /// A span is not believed if the submission was the first in the driver for four times as long and this: less
-    /// lets workers that were taken over gain less, more blames workers less for a slow host. Default 1 ms.
+    /// A span is not believed if the submission was the first in the driver for twice as long and this: less
+    /// lets workers that were taken over gain less, more blames workers less for a slow host. Default 0.1 ms.
     pub doubt: Nanos,
     /// Urgent submissions are in the driver for so much estimated time at most, beside what is there anyway. Default 4 ms.
     pub lane: Nanos,
@@ -68,7 +69,7 @@ impl Default for Tuning {
             stage_part: 0.2,
             bundle: MILLISECOND,
             bundle_below: 200 * MICROSECOND,
-            affinity: MILLISECOND,
+            affinity: 4 * MILLISECOND,
             credit: MILLISECOND,
             credit_latency: 5 * MILLISECOND,
             think_max: 600 * MICROSECOND,
@@ -82,7 +83,7 @@ impl Default for Tuning {
             latency_memory: SECOND,
             slice: MILLISECOND,
             clock_error: MILLISECOND,
-            doubt: MILLISECOND,
+            doubt: 100 * MICROSECOND,
             lane: 4 * MILLISECOND,
             late_span: 100 * MILLISECOND,
         }

@@ -15,6 +15,8 @@ pub(super) struct Unit {
     pub(super) since: Nanos,
     /// What its context was charged in advance beyond the estimate, because it is overdue.
     pub(super) surcharge: Nanos,
+    /// What was granted later has completed before it.
+    pub(super) overtaken: bool,
     pub(super) kind: Kind,
 }
 
@@ -87,7 +89,10 @@ impl Units {
     /// Those behind the unit begin now. Those before it were overtaken, so the GPU ran them alternately, and they had half of it.
     fn completed(&mut self, index: usize, ran: Nanos, now: Nanos) {
         let (before, behind) = self.0.split_at_mut(index);
-        before.iter_mut().for_each(|unit| unit.since = unit.since.saturating_add(ran / 2).min(now));
+        for unit in before {
+            unit.since = unit.since.saturating_add(ran / 2).min(now);
+            unit.overtaken = true;
+        }
         behind.iter_mut().for_each(|unit| unit.since = now);
     }
 
@@ -96,9 +101,16 @@ impl Units {
         let lane = self.0.iter_mut().find(|unit| unit.context == context && unit.kind == Kind::Lane);
         match lane.filter(|_| kind == Kind::Lane) {
             Some(unit) => (unit.left, unit.each) = (unit.left.saturating_add(count), each),
-            None => {
-                self.0.push(Unit { context, left: count, each, granted: now, since: now, surcharge: 0, kind })
-            }
+            None => self.0.push(Unit {
+                context,
+                left: count,
+                each,
+                granted: now,
+                since: now,
+                surcharge: 0,
+                overtaken: false,
+                kind,
+            }),
         }
     }
 
@@ -115,6 +127,7 @@ impl Units {
                     granted: now,
                     since: now,
                     surcharge: 0,
+                    overtaken: false,
                     kind,
                 });
             }

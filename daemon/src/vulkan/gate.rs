@@ -214,7 +214,7 @@ impl Gate {
             let waits = self.dispatch(&queues);
             self.waiting.store(waits, Ordering::SeqCst);
             if self.wants_completions() {
-                queues.iter().for_each(|queue| queue.watch_first());
+                queues.iter().for_each(|queue| queue.watch_driver());
             }
             let unready = waits && self.announce();
             if !self.page.is_leased() {

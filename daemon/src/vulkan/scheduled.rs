@@ -246,16 +246,17 @@ impl Queue {
     /// Something was submitted at once: if the lease has just ended, nobody looks at it yet.
     pub(super) fn submitted_at_once(&self) {
         if self.scheduled.as_ref().is_some_and(|scheduled| scheduled.gate.wants_completions()) {
-            self.watch_first();
+            self.watch_driver();
         }
     }
 
-    /// Has the first submission that the driver has not completed waited for.
-    pub(super) fn watch_first(&self) {
+    /// Has a submission waited for that the driver has, unless one is.
+    pub(super) fn watch_driver(&self) {
         let (Some(scheduled), Some(device)) = (&self.scheduled, self.device.upgrade()) else { return };
-        let Some(first) = self.submissions.lock().watch_first() else { return };
+        // With a lease there is more in the driver than a moment's work, of which some has to be over before more gets there.
+        let Some(watched) = self.submissions.lock().watch(scheduled.gate.is_open()) else { return };
         let mut watcher = scheduled.watcher.lock();
-        watcher.get_or_insert_with(|| Watcher::start(device, scheduled.itself.clone())).watch(first);
+        watcher.get_or_insert_with(|| Watcher::start(device, scheduled.itself.clone())).watch(watched);
     }
 
     /// A submission that was waited for has completed.

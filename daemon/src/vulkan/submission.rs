@@ -245,10 +245,17 @@ impl Submissions {
         complete
     }
 
-    /// The first, if the driver has it and nobody watches it yet: the caller does from now on.
-    pub fn watch_first(&self) -> Option<Arc<Submission>> {
-        let first = self.pending.front().filter(|first| first.progress.is_taken())?;
-        (!first.watched.swap(true, Ordering::AcqRel)).then(|| Arc::clone(first))
+    /// One that the driver has, if nobody watches any: the caller does from now on. It is the last of them, so that those before it need
+    /// not be looked at one by one; or, as `half` says, the one behind the first half.
+    pub fn watch(&self, half: bool) -> Option<Arc<Submission>> {
+        let taken = self.pending.partition_point(|submission| submission.progress.is_taken());
+        if self.pending.range(..taken).any(|submission| submission.is_watched()) {
+            return None;
+        }
+        let last = taken.checked_sub(1)?;
+        let watched = self.pending.get(if half { last / 2 } else { last })?;
+        watched.watched.store(true, Ordering::Release);
+        Some(Arc::clone(watched))
     }
 
     /// Looks how long the first has run. To be called after [`Self::collect`] for all queues, as they wait for each other.

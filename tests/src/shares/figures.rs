@@ -13,8 +13,8 @@ pub struct Outcome {
     pub tenant: Tenant,
     /// Microseconds that one of its kernels takes alone.
     pub alone: f64,
-    /// Kernels in each tenth of a second.
-    pub per_tenth: Vec<u32>,
+    /// Kernels that were complete in each hundredth of a second.
+    pub per_hundredth: Vec<u32>,
     /// All of them.
     pub kernels: u64,
     /// For how long it ran.
@@ -36,12 +36,12 @@ impl Outcome {
     /// Reads what the program says at its end.
     pub(super) fn read(said: &str, tenant: Tenant, alone: f64) -> Result<Self> {
         let said: Value = serde_json::from_str(said)?;
-        let per_tenth = said["per_tenth"].as_array().context("per_tenth")?;
+        let per_hundredth = said["per_hundredth"].as_array().context("per_hundredth")?;
         let latency = |key| said["latency_us"][key].as_f64().context("latency_us");
         Ok(Self {
             tenant,
             alone,
-            per_tenth: per_tenth.iter().filter_map(Value::as_u64).map(|count| count as u32).collect(),
+            per_hundredth: per_hundredth.iter().filter_map(Value::as_u64).map(|count| count as u32).collect(),
             kernels: said["kernels"].as_u64().context("kernels")?,
             seconds: said["seconds"].as_f64().context("seconds")?,
             latency: [latency("p50")?, latency("p99")?, latency("max")?],
@@ -50,8 +50,8 @@ impl Outcome {
 
     /// Of one that never gets anything done.
     pub(super) fn nothing(tenant: Tenant, time: Duration) -> Self {
-        let (kernels, per_tenth, latency) = (0, vec![0; time.as_millis() as usize / 100], [0.0; 3]);
-        Self { tenant, alone: 0.0, per_tenth, kernels, seconds: time.as_secs_f64(), latency }
+        let (kernels, per_hundredth, latency) = (0, vec![0; time.as_millis() as usize / 10], [0.0; 3]);
+        Self { tenant, alone: 0.0, per_hundredth, kernels, seconds: time.as_secs_f64(), latency }
     }
 
     /// What one kernel took if it had the GPU to itself.
@@ -65,10 +65,23 @@ impl Outcome {
         self.kernels as f64 * self.alone / (self.seconds * 1e6)
     }
 
-    /// The same in each tenth of a second.
+    /// The same in each hundredth of a second. A kernel is taken to have run in the time before it was complete.
     #[must_use]
     pub fn parts(&self) -> Vec<f64> {
-        self.per_tenth.iter().map(|&kernels| f64::from(kernels) * self.alone / 1e5).collect()
+        let mut parts = vec![0.0; self.per_hundredth.len()];
+        for (index, &kernels) in self.per_hundredth.iter().enumerate() {
+            let hundredths = f64::from(kernels) * self.alone / 1e4;
+            let mut left = hundredths;
+            for part in parts[..=index].iter_mut().rev() {
+                let here = left.min(1.0);
+                *part += here;
+                left -= here;
+                if left <= 0.0 {
+                    break;
+                }
+            }
+        }
+        parts
     }
 }
 
@@ -103,14 +116,15 @@ impl Figures {
         largest_difference(&self.shares(), &self.targets())
     }
 
-    /// The same in each whole second; the worst. The first tenths, in which programs start, are left out.
+    /// The same in each second; the worst. The first fifth of a second, in which programs start, and the last, of which some
+    /// kernels are not complete, are left out.
     #[must_use]
     pub fn worst_second(&self) -> f64 {
         let parts: Vec<Vec<f64>> = self.outcomes.iter().map(Outcome::parts).collect();
-        let tenths = parts.iter().map(Vec::len).min().unwrap_or_default();
-        let starts = (2..tenths.saturating_sub(9)).step_by(1);
+        let hundredths = parts.iter().map(Vec::len).min().unwrap_or_default();
+        let starts = (20..hundredths.saturating_sub(119)).step_by(5);
         let errors = starts.map(|start| {
-            let sums: Vec<f64> = parts.iter().map(|part| part[start..start + 10].iter().sum()).collect();
+            let sums: Vec<f64> = parts.iter().map(|part| part[start..start + 100].iter().sum()).collect();
             let all: f64 = sums.iter().sum();
             largest_difference(&sums.iter().map(|sum| sum / all).collect::<Vec<_>>(), &self.targets())
         });

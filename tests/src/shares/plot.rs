@@ -64,7 +64,7 @@ pub fn plot(figures: &Figures, title: &str) -> String {
     svg
 }
 
-/// Of each half second, from tenths.
+/// Of each half second, from hundredths.
 fn halves(parts: &[f64]) -> Vec<f64> {
-    parts.chunks_exact(5).map(|tenths| tenths.iter().sum::<f64>() / 5.0).collect()
+    parts.chunks_exact(50).map(|hundredths| hundredths.iter().sum::<f64>() / 50.0).collect()
 }

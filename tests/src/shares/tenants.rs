@@ -21,8 +21,37 @@ use tempfile::TempDir;
 
 /// Nothing takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Invocations of a kernel: enough for every core.
-const WORDS: u32 = 4096;
+
+/// How large a kernel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size {
+    /// Invocations.
+    words: u32,
+    /// Steps of each.
+    steps: u32,
+}
+
+impl Size {
+    /// On a processor: few workgroups for each core.
+    const NARROW: Self = Self { words: 4096, steps: 16_000 };
+    /// On a GPU: as many as run at a time.
+    const WIDE: Self = Self { words: 1 << 18, steps: 16_000 };
+    /// Microseconds after which a GPU starts other workgroups of a kernel: so it can turn to another context meanwhile, as it can in
+    /// the kernels of most programs.
+    const WAVE: f64 = 100.0;
+
+    /// A kernel of so many microseconds, where a kernel of this size takes `taken`.
+    fn of(self, taken: f64, microseconds: u32, wide: bool) -> Self {
+        let (wanted, steps) = (f64::from(microseconds), f64::from(self.steps) / taken);
+        match wide && wanted > 2.0 * Self::WAVE {
+            true => Self {
+                words: self.words * (wanted / Self::WAVE).round() as u32,
+                steps: (steps * Self::WAVE) as u32,
+            },
+            false => Self { words: self.words, steps: (steps * wanted).max(1.0) as u32 },
+        }
+    }
+}
 
 /// How the GPU is shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,29 +67,30 @@ pub enum Sharing {
 /// What kernels of each length take alone, measured where they run.
 #[derive(Debug, Default)]
 pub struct Kernels {
-    /// Steps of a microsecond.
-    steps: Option<f64>,
+    /// A kernel whose length is known, and its length in microseconds.
+    known: Option<(Size, f64)>,
     /// Microseconds that a kernel takes alone, by its length and how many are in flight.
     alone: BTreeMap<(u32, u32), f64>,
 }
 
 impl Kernels {
-    /// Steps for a kernel of so many microseconds.
-    fn steps(&mut self, place: &Place, microseconds: u32) -> Result<u32> {
-        if self.steps.is_none() {
+    /// The size of a kernel of so many microseconds.
+    fn size(&mut self, place: &Place, microseconds: u32) -> Result<Size> {
+        let wide = matches!(place, Place::Machine { .. });
+        if self.known.is_none() {
             let stand = Stand::start(place, &Sharing::Driver, &[mix::tenant("measure", 1, 1, 4)])?;
-            let mut steps = 16_000;
+            let mut size = if wide { Size::WIDE } else { Size::NARROW };
             // Long enough that submitting does not count.
-            self.steps = loop {
-                let taken = stand.run_alone(place, steps, 4, Duration::from_millis(500))?;
-                if taken > 4000.0 || steps > 1 << 28 {
-                    break Some(f64::from(steps) / taken);
+            self.known = loop {
+                let taken = stand.run_alone(place, size, 4, Duration::from_millis(500))?;
+                if taken > 4000.0 || size.steps > 1 << 28 {
+                    break Some((size, taken));
                 }
-                steps *= 2;
+                size.steps *= 2;
             };
         }
-        let steps = self.steps.context("measured above")?;
-        Ok((steps * f64::from(microseconds)).max(1.0) as u32)
+        let (size, taken) = self.known.context("measured above")?;
+        Ok(size.of(taken, microseconds, wide))
     }
 
     /// Microseconds that a kernel of this tenant takes when it is alone, as it submits them.
@@ -69,10 +99,10 @@ impl Kernels {
         if let Some(taken) = self.alone.get(&key) {
             return Ok(*taken);
         }
-        let steps = self.steps(place, tenant.kernel)?;
+        let size = self.size(place, tenant.kernel)?;
         let sharing = if *sharing == Sharing::Native { Sharing::Native } else { Sharing::Driver };
         let stand = Stand::start(place, &sharing, &[mix::tenant("measure", 1, 1, 4)])?;
-        let taken = stand.run_alone(place, steps, key.1, Duration::from_secs(2))?;
+        let taken = stand.run_alone(place, size, key.1, Duration::from_secs(2))?;
         self.alone.insert(key, taken);
         Ok(taken)
     }
@@ -99,15 +129,15 @@ pub fn run(
         false => kernels.alone(place, sharing, tenant),
     });
     let alone = alone.collect::<Result<Vec<_>>>()?;
-    let steps = mix.tenants.iter().map(|tenant| kernels.steps(place, tenant.kernel));
-    let steps = steps.collect::<Result<Vec<_>>>()?;
+    let sizes = mix.tenants.iter().map(|tenant| kernels.size(place, tenant.kernel));
+    let sizes = sizes.collect::<Result<Vec<_>>>()?;
     let stand = Stand::start(place, sharing, &mix.tenants)?;
     let programs = mix
         .tenants
         .iter()
-        .zip(&steps)
+        .zip(&sizes)
         .enumerate()
-        .map(|(at, (tenant, steps))| Program::start(stand.command(place, at)?, tenant, *steps, time));
+        .map(|(at, (tenant, size))| Program::start(stand.command(place, at)?, tenant, *size, time));
     let mut programs = programs.collect::<Result<Vec<_>>>()?;
     for program in &mut programs {
         program.expect_line().context("a tenant does not come up")?;
@@ -238,9 +268,9 @@ impl Stand {
     }
 
     /// Microseconds that a kernel takes on the first of these devices.
-    fn run_alone(&self, place: &Place, steps: u32, in_flight: u32, time: Duration) -> Result<f64> {
+    fn run_alone(&self, place: &Place, size: Size, in_flight: u32, time: Duration) -> Result<f64> {
         let tenant = mix::tenant("measure", 1, 1, in_flight);
-        let mut program = Program::start(self.command(place, 0)?, &tenant, steps, time)?;
+        let mut program = Program::start(self.command(place, 0)?, &tenant, size, time)?;
         program.expect_line().with_context(|| self.log())?;
         program.go()?;
         let outcome = Outcome::read(&program.end(time + PATIENCE)?, tenant, 0.0)?;
@@ -258,10 +288,11 @@ struct Program {
 }
 
 impl Program {
-    fn start(mut command: Command, tenant: &Tenant, steps: u32, time: Duration) -> Result<Self> {
+    fn start(mut command: Command, tenant: &Tenant, size: Size, time: Duration) -> Result<Self> {
         let errors = tempfile::tempdir()?;
-        let steps = if tenant.endless { u32::MAX } else { steps };
-        let mut arguments = vec![("--steps", steps), ("--words", WORDS), ("--in-flight", tenant.in_flight)];
+        let steps = if tenant.endless { u32::MAX } else { size.steps };
+        let mut arguments =
+            vec![("--steps", steps), ("--words", size.words), ("--in-flight", tenant.in_flight)];
         arguments.extend([("--period", tenant.period), ("--think", tenant.think)]);
         arguments.push(("--milliseconds", u32::try_from(time.as_millis())?));
         for (name, value) in arguments {

@@ -110,7 +110,11 @@ impl Kernel {
                 device.create_buffer(&vk::BufferCreateInfo::default().size(size).usage(usage), None)?;
             let needs = device.get_buffer_memory_requirements(buffer);
             let fits = |index: &usize| needs.memory_type_bits & (1 << index) != 0;
-            let ty = (0..memory.memory_type_count as usize).find(fits).context("no memory")? as u32;
+            let local = |index: &usize| {
+                memory.memory_types[*index].property_flags.contains(vk::MemoryPropertyFlags::DEVICE_LOCAL)
+            };
+            let types = || (0..memory.memory_type_count as usize).filter(fits);
+            let ty = types().find(local).or_else(|| types().next()).context("no memory")? as u32;
             let info = vk::MemoryAllocateInfo::default().allocation_size(needs.size).memory_type_index(ty);
             device.bind_buffer_memory(buffer, device.allocate_memory(&info, None)?, 0)?;
             let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&binding);

@@ -1,7 +1,7 @@
 //! A program that keeps a GPU busy with kernels of one length and says how many it got done: a tenant of shared GPUs.
 //!
 //! It says "ready" when everything is compiled, waits for a line on its standard input, runs for a while, and prints one line of JSON: how
-//! many kernels were complete in each tenth of a second, how many it waited for in vain, and how long single ones took.
+//! many kernels were complete in each hundredth of a second, and how long single ones took.
 
 #![deny(unsafe_code)]
 
@@ -45,8 +45,8 @@ struct Options {
     dispatches: u32,
 }
 
-/// A tenth of a second.
-const BUCKET: Duration = Duration::from_millis(100);
+/// A hundredth of a second.
+const BUCKET: Duration = Duration::from_millis(10);
 
 fn main() -> Result<()> {
     let options = Options::parse();
@@ -101,7 +101,7 @@ impl Done {
         };
         let kernels: u64 = self.buckets.iter().map(|&count| u64::from(count)).sum();
         format!(
-            r#"{{"kernels":{kernels},"seconds":{},"per_tenth":{:?},"latency_us":{{"p50":{},"p99":{},"max":{}}}}}"#,
+            r#"{{"kernels":{kernels},"seconds":{},"per_hundredth":{:?},"latency_us":{{"p50":{},"p99":{},"max":{}}}}}"#,
             self.seconds,
             self.buckets,
             at(0.5),
