@@ -207,8 +207,8 @@ impl Gpu {
     }
 
     /// The context whose submission runs longer than `limit` while others wait, unless that was said in the last second. It is the one
-    /// that runs longest, for who began later may be held up by it. On a GPU that lets others overtake it, contexts that are in the driver
-    /// at a time slow each other down, so time counts as if they shared the GPU evenly.
+    /// that runs longest, for who began later may be held up by it. As long as others overtake it, the contexts in the driver slow each other
+    /// down, so time counts as if they shared the GPU evenly.
     pub(super) fn hung(
         &mut self,
         now: Nanos,
@@ -217,14 +217,14 @@ impl Gpu {
         let since = |key: &ContextKey| self.scheduler.usage(*key).and_then(|usage| usage.running_since);
         let running = || self.contexts.keys().filter_map(|key| Some((since(key)?.max(self.cleared), *key)));
         let (since, longest) = running().min()?;
-        let shares = self.scheduler.was_overtaken(longest);
-        let sharers = if shares { u32::try_from(running().count()).unwrap_or(u32::MAX) } else { 1 };
+        let sharers = u64::try_from(running().count()).unwrap_or(u64::MAX).max(1);
+        let alone = self.scheduler.overtaken_at(longest).map_or(since, |at| at.clamp(since, now));
         let held_up =
             |(since, key): (Nanos, ContextKey)| key != longest && now.saturating_sub(since) >= HELD_UP;
         let others_wait =
             running().any(held_up) || self.contexts.iter().any(|(key, other)| self.is_kept_out(*key, other));
         let context = self.contexts.get_mut(&longest)?;
-        let charged = Duration::from_nanos(now.saturating_sub(since)) / sharers;
+        let charged = Duration::from_nanos((alone - since) / sharers + now.saturating_sub(alone));
         let told = context.hung.is_some_and(|told| now.saturating_sub(told) < HUNG_AGAIN);
         if told || !others_wait || charged <= limit(context.tenant) {
             return None;
@@ -327,7 +327,7 @@ mod tests {
         gpu.begin(ContextKey(8), other, SchedulerSide::open(&file).unwrap(), 0);
         let limit = |_: TenantId| Duration::from_secs(10);
         let mut said = Vec::new();
-        for tenth in 1..350 {
+        for tenth in 1..250 {
             let now = tenth * 100 * MS;
             // Each dispatches what it is granted, and nothing completes.
             for (gate, key, begins) in [(&gate, KEY, 1), (&waiting, ContextKey(8), 20)] {
@@ -340,14 +340,14 @@ mod tests {
             gpu.decide(now);
             if let Some((_, ctx_id)) = gpu.hung(now, limit) {
                 said.push((tenth / 10, ctx_id.0));
-                if tenth / 10 > 22 && ctx_id.0 == 3 {
+                if tenth / 10 > 12 && ctx_id.0 == 3 {
                     gpu.end(KEY, now, None);
                 }
             }
         }
-        // Two share the time, so the first is charged 10 s after 20. It is said once a second until it is gone; the other has its
+        // Nothing of the other completes, so the first has the GPU alone. It is said once a second until it is gone; the other has its
         // whole time then.
-        assert_eq!(said, [(20, 3), (21, 3), (22, 3), (23, 3), (33, 9), (34, 9)][..said.len()], "{said:?}");
+        assert_eq!(said, [(10, 3), (11, 3), (12, 3), (13, 3), (23, 9), (24, 9)][..said.len()], "{said:?}");
         assert!(said.len() >= 4, "{said:?}");
     }
 

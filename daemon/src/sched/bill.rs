@@ -163,6 +163,8 @@ impl Scheduler {
         }
         let Some(context) = self.contexts.get_mut(&key) else { return };
         let amount = time.max(self.tuning.floor.saturating_mul(u64::from(count)));
+        // Longer ones are staged behind.
+        let amount = if amount < self.tuning.bundle { amount + self.tuning.start } else { amount };
         if context.guessed.count == 0 {
             context.guessed_since = now;
         }

@@ -306,10 +306,11 @@ impl Scheduler {
         self.contexts.iter().any(|(other, context)| *other != key && context.held_back() > 0)
     }
 
-    /// Whether others had something done while the first unit of a context is in the driver: then it does not have the GPU alone.
+    /// When others last had something done while the first unit of a context is in the driver, if they had: until then it did not have the
+    /// GPU alone.
     #[must_use]
-    pub fn was_overtaken(&self, key: ContextKey) -> bool {
-        self.units.of(key).next().is_some_and(|unit| unit.overtaken)
+    pub fn overtaken_at(&self, key: ContextKey) -> Option<Nanos> {
+        self.units.of(key).next()?.overtaken
     }
 
     /// Time passes; it never goes back.

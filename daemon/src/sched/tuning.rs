@@ -23,7 +23,7 @@ pub struct Tuning {
     /// Only submissions thought to be shorter than this are granted together. Default 200 us.
     pub bundle_below: Nanos,
     /// For so much GPU time beyond its turn a context is stayed with, which saves the GPU switches; for less if there
-    /// are many tenants. Default 4 ms.
+    /// are many tenants. Default 8 ms.
     pub affinity: Nanos,
     /// GPU time that a tenant may catch up on after it had no work. Default 1 ms.
     pub credit: Nanos,
@@ -35,6 +35,9 @@ pub struct Tuning {
     pub anticipation: f64,
     /// GPU time that each submission is charged at least. Default 10 us.
     pub floor: Nanos,
+    /// What passes from the end of a unit until the next begins, if that could not be staged meanwhile: added where a unit is charged by
+    /// the time that it held the GPU up. Default 60 us.
+    pub start: Nanos,
     /// The time over which ceilings and reservations hold. Default 100 ms.
     pub window: Nanos,
     /// A context that was alone for so long need not ask any more. Default 20 ms.
@@ -69,12 +72,13 @@ impl Default for Tuning {
             stage_part: 0.2,
             bundle: MILLISECOND,
             bundle_below: 200 * MICROSECOND,
-            affinity: 4 * MILLISECOND,
+            affinity: 8 * MILLISECOND,
             credit: MILLISECOND,
             credit_latency: 5 * MILLISECOND,
             think_max: 600 * MICROSECOND,
             anticipation: 0.02,
             floor: 10 * MICROSECOND,
+            start: 60 * MICROSECOND,
             window: 100 * MILLISECOND,
             lease_after: 20 * MILLISECOND,
             lease_after_latency: SECOND,

@@ -15,8 +15,8 @@ pub(super) struct Unit {
     pub(super) since: Nanos,
     /// What its context was charged in advance beyond the estimate, because it is overdue.
     pub(super) surcharge: Nanos,
-    /// What was granted later has completed before it.
-    pub(super) overtaken: bool,
+    /// When something that was granted later has completed before it, the last time.
+    pub(super) overtaken: Option<Nanos>,
     pub(super) kind: Kind,
 }
 
@@ -91,7 +91,7 @@ impl Units {
         let (before, behind) = self.0.split_at_mut(index);
         for unit in before {
             unit.since = unit.since.saturating_add(ran / 2).min(now);
-            unit.overtaken = true;
+            unit.overtaken = Some(now);
         }
         behind.iter_mut().for_each(|unit| unit.since = now);
     }
@@ -108,7 +108,7 @@ impl Units {
                 granted: now,
                 since: now,
                 surcharge: 0,
-                overtaken: false,
+                overtaken: None,
                 kind,
             }),
         }
@@ -127,7 +127,7 @@ impl Units {
                     granted: now,
                     since: now,
                     surcharge: 0,
-                    overtaken: false,
+                    overtaken: None,
                     kind,
                 });
             }

@@ -117,9 +117,10 @@ impl GateSide {
 
     /// Tells what was counted.
     pub fn tell(&self, counters: Counters) {
+        // In the reverse of the order in which they are read, so that nothing is seen as dispatched and as ready.
+        self.0.ready.store(counters.ready, Release);
         self.0.dispatched.store(counters.dispatched, Release);
         self.0.completed.store(counters.completed, Release);
-        self.0.ready.store(counters.ready, Release);
     }
 
     /// Tells of an interval; false if there is no room until the scheduler has read.
@@ -170,7 +171,6 @@ impl SchedulerSide {
 
     /// What the worker claims.
     pub fn counters(&self) -> Counters {
-        // Ready last: what was dispatched meanwhile is then counted twice rather than not at all.
         let completed = self.page.completed.load(Acquire);
         let dispatched = self.page.dispatched.load(Acquire);
         Counters { ready: self.page.ready.load(Acquire), dispatched, completed }

@@ -4,13 +4,13 @@
 //! waits in the line of its queue ([`super::line`]), decoding goes on, and the gate's thread dispatches it when it is granted. Only
 //! what is ready passes: a submission that waits for what nobody has submitted yet would keep others from the GPU.
 //!
-//! Lock order: lines and submissions of queues before the counts of the gate.
+//! Lock order: the turn, lines and submissions of queues, the counts of the gate.
 
 use super::error::ContextLost;
 use super::line::Step;
 use super::queue::Queue;
 use crate::shm::{Counters, Doorbell, GateSide, Work};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +38,9 @@ pub struct Gate {
     doorbell: Doorbell,
     queues: Mutex<Vec<Weak<Queue>>>,
     counts: Mutex<Counts>,
+    /// Held while what is ready is counted and while one of them passes, or it would be told twice: the scheduler would grant what nobody
+    /// needs, and keep a place for it.
+    turn: Mutex<()>,
     /// Something waits in a line.
     waiting: AtomicBool,
     ended: AtomicBool,
@@ -69,6 +72,7 @@ impl Gate {
             doorbell,
             queues: Mutex::default(),
             counts: Mutex::new(counts),
+            turn: Mutex::default(),
             waiting: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             failed: OnceLock::new(),
@@ -116,8 +120,22 @@ impl Gate {
         !self.page.is_leased() || self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Lets `count` submissions pass, if they may.
+    /// Lets `count` submissions pass, if they may, that were not counted as ready.
     pub fn pass(&self, count: u32) -> bool {
+        self.let_pass(count, 0)
+    }
+
+    /// Lets one pass that was counted as ready, if it may. The caller has its turn.
+    pub fn pass_from_line(&self) -> bool {
+        self.let_pass(1, 1)
+    }
+
+    /// Nobody else has until the end of this value.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock()
+    }
+
+    fn let_pass(&self, count: u32, counted: u32) -> bool {
         let mut counts = self.counts.lock();
         let counters = &counts.counters;
         let may = if self.page.is_leased() {
@@ -129,7 +147,7 @@ impl Gate {
         };
         if may {
             counts.counters.dispatched = counts.counters.dispatched.wrapping_add(count);
-            counts.counters.ready = counts.counters.ready.saturating_sub(count);
+            counts.counters.ready = counts.counters.ready.saturating_sub(counted);
             self.page.tell(counts.counters);
         }
         may
@@ -193,12 +211,14 @@ impl Gate {
 
     /// Tells how many wait that are ready; whether some are not.
     fn announce(&self) -> bool {
+        let turn = self.turn();
         let standing = self.live_queues().iter().map(|queue| queue.standing()).collect::<Vec<_>>();
         let ready = standing.iter().map(|standing| standing.ready).sum();
         let mut counts = self.counts.lock();
         let news = std::mem::replace(&mut counts.counters.ready, ready) != ready;
         self.page.tell(counts.counters);
         drop(counts);
+        drop(turn);
         if news && !self.page.is_leased() {
             self.doorbell.ring();
         }

@@ -181,7 +181,11 @@ impl Queue {
         };
         let Some(objects) = scheduled.objects.upgrade() else { return Step::Empty };
         let host = Host { device: &device, objects: &objects };
-        let turn = match scheduled.line.lock().take(&host, || gate.pass(1)) {
+        let taken = {
+            let _turn = gate.turn();
+            scheduled.line.lock().take(&host, || gate.pass_from_line())
+        };
+        let turn = match taken {
             Ok(turn) => turn,
             Err(step) => return step,
         };
