@@ -226,8 +226,14 @@ impl Gate {
     }
 
     fn run(&self) {
+        let mut was_leased = false;
         while !self.ended.load(Ordering::SeqCst) {
             let pokes = self.page.pokes();
+            let leased = self.page.is_leased();
+            if std::mem::replace(&mut was_leased, leased) && !leased {
+                // The scheduler knows what was told when it last looked.
+                self.doorbell.ring();
+            }
             let queues = self.live_queues();
             // Before the look, so that a completion behind it pokes.
             self.waiting.store(true, Ordering::SeqCst);

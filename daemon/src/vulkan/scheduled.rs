@@ -329,9 +329,9 @@ impl Queue {
         if let Some(stamps) = stamps {
             match stamped {
                 Some(_) => stamps.sample(busy),
-                // With a lease nobody may have looked for long whether it is complete.
-                None if scheduled.gate.is_open() => busy = busy.min(stamps.usual_length().unwrap_or(busy)),
-                None => {}
+                // With a lease nobody may have looked for long whether it is complete, and without one it may have had to wait for
+                // others that were in the driver before it, or for who learns of its end.
+                None => busy = busy.min(stamps.usual_length().unwrap_or(busy)),
             }
         }
         *ended = end.max(*ended);

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 /// Submissions of a queue that can be stamped at a time; those beyond are charged by when they were dispatched and completed.
 const SLOTS: u32 = 64;
 /// Time from one stamped submission to the next while few are stamped, in nanoseconds.
-const SAMPLE_EVERY: u64 = 10_000_000;
+const SAMPLE_EVERY: u64 = 20_000_000;
 /// Time after which the two clocks are compared anew, in nanoseconds: they drift.
 const COMPARED_FOR: u64 = 10_000_000_000;
 

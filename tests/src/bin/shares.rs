@@ -5,7 +5,7 @@ use clap::Parser;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use tests::shares::{Kernels, MIXES, Place, Sharing, mix, plot, run};
+use tests::shares::{Kernels, MIXES, Place, Sharing, compare, mix, plot, run};
 
 #[derive(Debug, Parser)]
 #[command(about = "Measure how several VMs share one GPU")]
@@ -24,6 +24,9 @@ struct Arguments {
     /// How often each runs
     #[arg(long, default_value_t = 1)]
     times: u32,
+    /// Run the first tenant of each mix alone, with the broker and without it by turns, and print the ratio
+    #[arg(long)]
+    compare: bool,
     /// Folder for pictures
     #[arg(long)]
     pictures: Option<PathBuf>,
@@ -58,6 +61,9 @@ fn main() -> Result<()> {
     let all = || MIXES.iter().map(|(name, ..)| (*name).to_owned()).collect();
     let names: Vec<String> = if arguments.mixes.is_empty() { all() } else { arguments.mixes };
     let mut kernels = Kernels::default();
+    if arguments.compare {
+        return compare_alone(&place, &arguments.config.join("\n"), &names, &mut kernels);
+    }
     for name in names {
         let mix = mix(&name).with_context(|| format!("there is no mix {name:?}"))?;
         for _ in 0..arguments.times {
@@ -72,6 +78,17 @@ fn main() -> Result<()> {
                 std::fs::write(&file, plot(&figures, &title)).with_context(|| file.display().to_string())?;
             }
         }
+    }
+    Ok(())
+}
+
+fn compare_alone(place: &Place, head: &str, names: &[String], kernels: &mut Kernels) -> Result<()> {
+    for name in names {
+        let mix = mix(name).with_context(|| format!("there is no mix {name:?}"))?;
+        let mut ratios = compare(place, head, &mix.tenants[0], kernels, 15)?;
+        ratios.sort_by(f64::total_cmp);
+        let (low, median, high) = (ratios[3], ratios[7], ratios[11]);
+        println!("{name}: with the broker {median:.3} of without (quartiles {low:.3} and {high:.3})");
     }
     Ok(())
 }

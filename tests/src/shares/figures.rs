@@ -17,6 +17,8 @@ pub struct Outcome {
     pub per_hundredth: Vec<u32>,
     /// All of them.
     pub kernels: u64,
+    /// Microseconds from one completion to the next, on average.
+    pub per_kernel: f64,
     /// For how long it ran.
     pub seconds: f64,
     /// Microseconds from submission to completion: median, 99th percentile, longest.
@@ -43,6 +45,7 @@ impl Outcome {
             alone,
             per_hundredth: per_hundredth.iter().filter_map(Value::as_u64).map(|count| count as u32).collect(),
             kernels: said["kernels"].as_u64().context("kernels")?,
+            per_kernel: said["per_kernel_us"].as_f64().context("per_kernel_us")?,
             seconds: said["seconds"].as_f64().context("seconds")?,
             latency: [latency("p50")?, latency("p99")?, latency("max")?],
         })
@@ -51,12 +54,8 @@ impl Outcome {
     /// Of one that never gets anything done.
     pub(super) fn nothing(tenant: Tenant, time: Duration) -> Self {
         let (kernels, per_hundredth, latency) = (0, vec![0; time.as_millis() as usize / 10], [0.0; 3]);
-        Self { tenant, alone: 0.0, per_hundredth, kernels, seconds: time.as_secs_f64(), latency }
-    }
-
-    /// What one kernel took if it had the GPU to itself.
-    pub(super) fn microseconds_per_kernel(&self) -> f64 {
-        self.seconds * 1e6 / self.kernels.max(1) as f64
+        let per_kernel = 0.0;
+        Self { tenant, alone: 0.0, per_kernel, per_hundredth, kernels, seconds: time.as_secs_f64(), latency }
     }
 
     /// Part of the GPU it had over all the time.
@@ -102,9 +101,9 @@ impl Figures {
     /// What each should have, of those that take all they can get.
     #[must_use]
     pub fn targets(&self) -> Vec<f64> {
-        let weight = |tenant: &Tenant| match tenant.empty || tenant.endless || tenant.class == "background" {
-            true => 0.0,
-            false => f64::from(tenant.weight),
+        let weight = |tenant: &Tenant| match tenant.computes() && tenant.class != "background" {
+            true => f64::from(tenant.weight),
+            false => 0.0,
         };
         let all: f64 = self.mix.tenants.iter().map(weight).sum();
         self.mix.tenants.iter().map(|tenant| weight(tenant) / all).collect()

@@ -23,6 +23,13 @@ pub struct Tenant {
     pub endless: bool,
 }
 
+impl Tenant {
+    /// What it submits takes time and comes to an end.
+    pub(super) fn computes(&self) -> bool {
+        !self.empty && !self.endless
+    }
+}
+
 /// For how long a submission may run while others wait, in a mix with an endless kernel.
 pub const CONTENDED: &str = "2s";
 

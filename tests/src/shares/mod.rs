@@ -16,4 +16,4 @@ pub use figures::{Figures, Outcome};
 pub use mix::{MIXES, Mix, Tenant, equal, mix};
 pub use place::Place;
 pub use plot::plot;
-pub use tenants::{Kernels, Sharing, run};
+pub use tenants::{Kernels, Sharing, compare, run};

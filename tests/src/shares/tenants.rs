@@ -7,16 +7,15 @@ use crate::bridge::Bridge;
 use crate::daemon::eventually;
 use crate::frontend::{Options, Session};
 use crate::guest::Gpu;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Nothing takes this long.
@@ -64,25 +63,26 @@ pub enum Sharing {
     Native,
 }
 
-/// What kernels of each length take alone, measured where they run.
+/// How large kernels have to be, measured where they run.
 #[derive(Debug, Default)]
 pub struct Kernels {
     /// A kernel whose length is known, and its length in microseconds.
     known: Option<(Size, f64)>,
-    /// Microseconds that a kernel takes alone, by its length and how many are in flight.
-    alone: BTreeMap<(u32, u32), f64>,
 }
 
 impl Kernels {
-    /// The size of a kernel of so many microseconds.
+    /// The size of a kernel of about so many microseconds.
     fn size(&mut self, place: &Place, microseconds: u32) -> Result<Size> {
         let wide = matches!(place, Place::Machine { .. });
         if self.known.is_none() {
-            let stand = Stand::start(place, &Sharing::Driver, &[mix::tenant("measure", 1, 1, 4)])?;
+            let tenant = mix::tenant("measure", 1, 1, 4);
+            let stand = Stand::start(place, &Sharing::Driver, &[tenant])?;
             let mut size = if wide { Size::WIDE } else { Size::NARROW };
             // Long enough that submitting does not count.
             self.known = loop {
-                let taken = stand.run_alone(place, size, 4, Duration::from_millis(500))?;
+                let mut program = Program::start(stand.command(place, 0)?, &tenant, size)?;
+                program.expect_line().with_context(|| stand.log())?;
+                let taken = program.alone(&tenant)?;
                 if taken > 4000.0 || size.steps > 1 << 28 {
                     break Some((size, taken));
                 }
@@ -92,28 +92,10 @@ impl Kernels {
         let (size, taken) = self.known.context("measured above")?;
         Ok(size.of(taken, microseconds, wide))
     }
-
-    /// Microseconds that a kernel of this tenant takes when it is alone, as it submits them.
-    fn alone(&mut self, place: &Place, sharing: &Sharing, tenant: &Tenant) -> Result<f64> {
-        let key = (tenant.kernel, tenant.in_flight.max(2));
-        if let Some(taken) = self.alone.get(&key) {
-            return Ok(*taken);
-        }
-        let size = self.size(place, tenant.kernel)?;
-        let sharing = if *sharing == Sharing::Native { Sharing::Native } else { Sharing::Driver };
-        let stand = Stand::start(place, &sharing, &[mix::tenant("measure", 1, 1, 4)])?;
-        let taken = stand.run_alone(place, size, key.1, Duration::from_secs(2))?;
-        self.alone.insert(key, taken);
-        Ok(taken)
-    }
-
-    /// Forgets how long kernels take, not how long a step takes: the machine may be slower by now.
-    pub fn measure_anew(&mut self) {
-        self.alone.clear();
-    }
 }
 
-/// Runs a mix for some time.
+/// Runs a mix for some time. Before and behind that each tenant runs alone for a moment, in turn, so that what a kernel takes alone is
+/// known for the machine as it is then.
 ///
 /// # Errors
 /// Something does not start, or a tenant fails.
@@ -124,36 +106,73 @@ pub fn run(
     kernels: &mut Kernels,
     time: Duration,
 ) -> Result<Figures> {
-    let alone = mix.tenants.iter().map(|tenant| match tenant.empty || tenant.endless {
-        true => Ok(0.0),
-        false => kernels.alone(place, sharing, tenant),
-    });
-    let alone = alone.collect::<Result<Vec<_>>>()?;
     let sizes = mix.tenants.iter().map(|tenant| kernels.size(place, tenant.kernel));
     let sizes = sizes.collect::<Result<Vec<_>>>()?;
     let stand = Stand::start(place, sharing, &mix.tenants)?;
-    let programs = mix
-        .tenants
-        .iter()
-        .zip(&sizes)
-        .enumerate()
-        .map(|(at, (tenant, size))| Program::start(stand.command(place, at)?, tenant, *size, time));
+    let programs = mix.tenants.iter().zip(&sizes).enumerate();
+    let programs =
+        programs.map(|(at, (tenant, size))| Program::start(stand.command(place, at)?, tenant, *size));
     let mut programs = programs.collect::<Result<Vec<_>>>()?;
     for program in &mut programs {
-        program.expect_line().context("a tenant does not come up")?;
+        program.expect_line().with_context(|| format!("a tenant does not come up\n{}", stand.log()))?;
     }
-    programs.iter_mut().try_for_each(Program::go)?;
-    let outcomes = programs.into_iter().zip(&mix.tenants).zip(alone).map(|((program, tenant), alone)| {
-        if tenant.endless {
-            // It ends by the loss of its device, or is ended.
-            return Ok(Outcome::nothing(*tenant, time));
+    let mut alone = vec![Vec::new(); mix.tenants.len()];
+    let mut measure = |programs: &mut [Program]| -> Result<()> {
+        for _ in 0..ALONE_TIMES {
+            let measured = programs.iter_mut().zip(&mix.tenants).zip(&mut alone);
+            for ((program, tenant), alone) in measured.filter(|((_, tenant), _)| tenant.computes()) {
+                alone.push(program.alone(tenant)?);
+            }
         }
-        let said = program.end(time + PATIENCE)?;
-        Outcome::read(&said, *tenant, alone).with_context(|| format!("{} said {said}", tenant.name))
+        Ok(())
+    };
+    measure(&mut programs)?;
+    programs.iter_mut().try_for_each(|program| program.go(time, ""))?;
+    let mut said = Vec::new();
+    for (program, tenant) in programs.iter_mut().zip(&mix.tenants) {
+        // One that is endless ends by the loss of its device, or is ended.
+        said.push((!tenant.endless).then(|| program.expect_line()).transpose().with_context(|| stand.log())?);
+    }
+    if !mix.tenants.iter().any(|tenant| tenant.endless) {
+        measure(&mut programs)?;
+    }
+    let outcomes = said.iter().zip(&mix.tenants).zip(&mut alone).map(|((said, tenant), alone)| {
+        alone.sort_by(f64::total_cmp);
+        let alone = alone.get(alone.len() / 2).copied().unwrap_or_default();
+        match said {
+            Some(said) => Outcome::read(said, *tenant, alone),
+            None => Ok(Outcome::nothing(*tenant, time)),
+        }
     });
-    let outcomes = outcomes.collect::<Result<Vec<_>>>().with_context(|| stand.log())?;
-    Ok(Figures { mix: mix.clone(), outcomes })
+    Ok(Figures { mix: mix.clone(), outcomes: outcomes.collect::<Result<_>>()? })
 }
+
+/// What one lone tenant gets done with a broker, in relation to what it gets done without, measured by turns.
+///
+/// # Errors
+/// As [`run`].
+pub fn compare(
+    place: &Place,
+    head: &str,
+    tenant: &Tenant,
+    kernels: &mut Kernels,
+    times: u32,
+) -> Result<Vec<f64>> {
+    let size = kernels.size(place, tenant.kernel)?;
+    let start = |sharing: &Sharing| -> Result<(Program, Stand)> {
+        let stand = Stand::start(place, sharing, std::slice::from_ref(tenant))?;
+        let mut program = Program::start(stand.command(place, 0)?, tenant, size)?;
+        program.expect_line().with_context(|| stand.log())?;
+        Ok((program, stand))
+    };
+    let (mut with, _with) = start(&Sharing::Broker(head.to_owned()))?;
+    let (mut without, _without) = start(&Sharing::Driver)?;
+    (0..times).map(|_| Ok(without.alone(tenant)? / with.alone(tenant)?)).collect()
+}
+
+/// For how long a tenant runs alone, and how often before and behind a mix.
+const ALONE: Duration = Duration::from_millis(300);
+const ALONE_TIMES: u32 = 3;
 
 /// Daemons and bridges for tenants; ends with this value.
 pub struct Stand {
@@ -266,42 +285,31 @@ impl Stand {
             None => place.native().context("there is no GPU here whose driver could be used as it is"),
         }
     }
-
-    /// Microseconds that a kernel takes on the first of these devices.
-    fn run_alone(&self, place: &Place, size: Size, in_flight: u32, time: Duration) -> Result<f64> {
-        let tenant = mix::tenant("measure", 1, 1, in_flight);
-        let mut program = Program::start(self.command(place, 0)?, &tenant, size, time)?;
-        program.expect_line().with_context(|| self.log())?;
-        program.go()?;
-        let outcome = Outcome::read(&program.end(time + PATIENCE)?, tenant, 0.0)?;
-        ensure!(outcome.kernels > 0, "not one kernel in {time:?}");
-        Ok(outcome.microseconds_per_kernel())
-    }
 }
 
 /// A tenant's program.
 struct Program {
     child: Child,
-    input: Option<ChildStdin>,
+    input: ChildStdin,
     lines: mpsc::Receiver<String>,
     errors: TempDir,
 }
 
 impl Program {
-    fn start(mut command: Command, tenant: &Tenant, size: Size, time: Duration) -> Result<Self> {
+    fn start(mut command: Command, tenant: &Tenant, size: Size) -> Result<Self> {
         let errors = tempfile::tempdir()?;
         let steps = if tenant.endless { u32::MAX } else { size.steps };
         let mut arguments =
             vec![("--steps", steps), ("--words", size.words), ("--in-flight", tenant.in_flight)];
         arguments.extend([("--period", tenant.period), ("--think", tenant.think)]);
-        arguments.push(("--milliseconds", u32::try_from(time.as_millis())?));
         for (name, value) in arguments {
             command.arg(name).arg(value.to_string());
         }
         command.args(tenant.empty.then_some("--empty")).args(tenant.endless.then_some("--cold"));
         let log = File::create(errors.path().join("stderr"))?;
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn()?;
-        let (input, output) = (child.stdin.take(), child.stdout.take().context("standard output is piped")?);
+        let input = child.stdin.take().context("standard input is piped")?;
+        let output = child.stdout.take().context("standard output is piped")?;
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
@@ -314,22 +322,16 @@ impl Program {
         line.with_context(|| std::fs::read_to_string(self.errors.path().join("stderr")).unwrap_or_default())
     }
 
-    fn go(&mut self) -> Result<()> {
-        let mut input = self.input.take().context("it was told already")?;
-        Ok(input.write_all(b"go\n")?)
+    fn go(&mut self, time: Duration, how: &str) -> Result<()> {
+        Ok(writeln!(self.input, "{}{how}", time.as_millis())?)
     }
 
-    fn end(mut self, limit: Duration) -> Result<String> {
-        let deadline = Instant::now() + limit;
-        let said = self.expect_line()?;
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait()? {
-                ensure!(status.success(), "a tenant failed: {status}");
-                return Ok(said);
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        bail!("a tenant does not end")
+    /// Microseconds that a kernel takes alone.
+    fn alone(&mut self, tenant: &Tenant) -> Result<f64> {
+        self.go(ALONE, " alone")?;
+        let outcome = Outcome::read(&self.expect_line()?, *tenant, 0.0)?;
+        ensure!(outcome.kernels > 1, "not two kernels in {ALONE:?}");
+        Ok(outcome.per_kernel)
     }
 }
 

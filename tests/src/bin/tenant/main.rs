@@ -1,6 +1,7 @@
 //! A program that keeps a GPU busy with kernels of one length and says how many it got done: a tenant of shared GPUs.
 //!
-//! It says "ready" when everything is compiled, waits for a line on its standard input, runs for a while, and prints one line of JSON: how
+//! It says "ready" when everything is compiled. For each line on its standard input it runs for so many milliseconds, as its options say or, if
+//! "alone" stands behind the number, one kernel behind the other, and prints one line of JSON: how
 //! many kernels were complete in each hundredth of a second, and how long single ones took.
 
 #![deny(unsafe_code)]
@@ -25,9 +26,6 @@ struct Options {
     /// Kernels submitted and not complete at a time
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     in_flight: u32,
-    /// For how long, in milliseconds
-    #[arg(long, default_value_t = 1000)]
-    milliseconds: u64,
     /// Submit one kernel each time so many microseconds have passed, rather than one behind the other
     #[arg(long, default_value_t = 0)]
     period: u64,
@@ -51,19 +49,32 @@ const BUCKET: Duration = Duration::from_millis(10);
 fn main() -> Result<()> {
     let options = Options::parse();
     let words = options.words / tests::looping_shader::GROUP * tests::looping_shader::GROUP;
-    let lane = Lane::open(words, options.steps, options.in_flight, options.empty, options.dispatches)?;
+    let in_flight = options.in_flight.max(ALONE);
+    let lane = Lane::open(words, options.steps, in_flight, options.empty, options.dispatches)?;
     if !options.cold {
         lane.submit(0)?;
         lane.wait(0)?;
     }
     say("ready")?;
-    std::io::stdin().read_line(&mut String::new())?;
-    let done = match options.period {
-        0 => run(&lane, &options)?,
-        _ => run_in_time(&lane, &options)?,
-    };
-    say(&done.to_json())
+    for line in std::io::stdin().lines() {
+        let line = line?;
+        let (milliseconds, alone) = match line.split_once(' ') {
+            Some((milliseconds, "alone")) => (milliseconds, true),
+            _ => (line.as_str(), false),
+        };
+        let time = Duration::from_millis(milliseconds.parse().context("how many milliseconds?")?);
+        let done = match options.period {
+            _ if alone => run(&lane, in_flight, 0, time)?,
+            0 => run(&lane, options.in_flight, options.think, time)?,
+            period => run_in_time(&lane, period, time)?,
+        };
+        say(&done.to_json())?;
+    }
+    Ok(())
 }
+
+/// Kernels in flight at least where one tenant is to have all it can get.
+const ALONE: u32 = 2;
 
 fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout();
@@ -76,18 +87,29 @@ struct Done {
     buckets: Vec<u32>,
     /// Nanoseconds from submission to completion.
     latencies: Vec<u64>,
+    /// When the first was complete and the last, since the start.
+    first: Option<Duration>,
+    last: Duration,
     seconds: f64,
 }
 
 impl Done {
     fn new(time: Duration) -> Self {
         let count = time.as_millis().div_ceil(BUCKET.as_millis()) as usize;
-        Self { buckets: vec![0; count], latencies: Vec::new(), seconds: time.as_secs_f64() }
+        Self {
+            buckets: vec![0; count],
+            latencies: Vec::new(),
+            first: None,
+            last: Duration::ZERO,
+            seconds: time.as_secs_f64(),
+        }
     }
 
     fn note(&mut self, since_start: Duration, latency: Duration) {
         if let Some(bucket) = self.buckets.get_mut((since_start.as_millis() / BUCKET.as_millis()) as usize) {
             *bucket += 1;
+            self.first.get_or_insert(since_start);
+            self.last = since_start;
             self.latencies.push(latency.as_nanos() as u64);
         }
     }
@@ -100,8 +122,10 @@ impl Done {
             sorted.get(index).copied().unwrap_or_default() / 1000
         };
         let kernels: u64 = self.buckets.iter().map(|&count| u64::from(count)).sum();
+        let between = self.last.saturating_sub(self.first.unwrap_or_default()).as_secs_f64() * 1e6;
+        let per_kernel = between / kernels.saturating_sub(1).max(1) as f64;
         format!(
-            r#"{{"kernels":{kernels},"seconds":{},"per_hundredth":{:?},"latency_us":{{"p50":{},"p99":{},"max":{}}}}}"#,
+            r#"{{"kernels":{kernels},"per_kernel_us":{per_kernel},"seconds":{},"per_hundredth":{:?},"latency_us":{{"p50":{},"p99":{},"max":{}}}}}"#,
             self.seconds,
             self.buckets,
             at(0.5),
@@ -112,35 +136,33 @@ impl Done {
 }
 
 /// One kernel behind the other, so many in flight.
-fn run(lane: &Lane, options: &Options) -> Result<Done> {
-    let time = Duration::from_millis(options.milliseconds);
+fn run(lane: &Lane, in_flight: u32, think: u64, time: Duration) -> Result<Done> {
     let mut done = Done::new(time);
     let start = Instant::now();
     let mut begun = Vec::new();
-    for slot in 0..options.in_flight {
+    for slot in 0..in_flight {
         lane.submit(slot)?;
         begun.push(Instant::now());
     }
     while start.elapsed() < time {
-        for slot in 0..options.in_flight {
+        for slot in 0..in_flight {
             lane.wait(slot)?;
             done.note(start.elapsed(), begun[slot as usize].elapsed());
-            if options.think > 0 {
-                std::thread::sleep(Duration::from_micros(options.think));
+            if think > 0 {
+                std::thread::sleep(Duration::from_micros(think));
             }
             begun[slot as usize] = Instant::now();
             lane.submit(slot)?;
         }
     }
-    for slot in 0..options.in_flight {
+    for slot in 0..in_flight {
         lane.wait(slot)?;
     }
     Ok(done)
 }
 
 /// One kernel in each period, or as soon as the one before is complete.
-fn run_in_time(lane: &Lane, options: &Options) -> Result<Done> {
-    let time = Duration::from_millis(options.milliseconds);
+fn run_in_time(lane: &Lane, period: u64, time: Duration) -> Result<Done> {
     let mut done = Done::new(time);
     let start = Instant::now();
     let mut due = Duration::ZERO;
@@ -152,7 +174,7 @@ fn run_in_time(lane: &Lane, options: &Options) -> Result<Done> {
         lane.submit(0)?;
         lane.wait(0)?;
         done.note(start.elapsed(), begun.elapsed());
-        due = (due + Duration::from_micros(options.period)).max(start.elapsed());
+        due = (due + Duration::from_micros(period)).max(start.elapsed());
     }
     Ok(done)
 }
