@@ -166,7 +166,11 @@ pub fn launcher(daemon: u32) -> Result<u32> {
     children(daemon)?.first().copied().context("the daemon has no launcher")
 }
 
-fn children(process: u32) -> Result<Vec<u32>> {
+/// Processes that a process has started and that have not ended.
+///
+/// # Errors
+/// It has ended itself.
+pub fn children(process: u32) -> Result<Vec<u32>> {
     let mut children = Vec::new();
     for task in fs::read_dir(format!("/proc/{process}/task")).context("the process has ended")? {
         let listed = fs::read_to_string(task?.path().join("children")).unwrap_or_default();

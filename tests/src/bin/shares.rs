@@ -5,7 +5,7 @@ use clap::Parser;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use tests::shares::{Kernels, MIXES, Place, Sharing, compare, mix, plot, run};
+use tests::shares::{Density, Kernels, MIXES, Place, Sharing, compare, density, mix, plot, run};
 
 #[derive(Debug, Parser)]
 #[command(about = "Measure how several VMs share one GPU")]
@@ -27,6 +27,9 @@ struct Arguments {
     /// Run the first tenant of each mix alone, with the broker and without it by turns, and print the ratio
     #[arg(long)]
     compare: bool,
+    /// Run so many contexts of four VMs, beside so many that are idle
+    #[arg(long, num_args = 2, value_names = ["LOADED", "IDLE"])]
+    density: Option<Vec<usize>>,
     /// Folder for pictures
     #[arg(long)]
     pictures: Option<PathBuf>,
@@ -61,13 +64,25 @@ fn main() -> Result<()> {
     let all = || MIXES.iter().map(|(name, ..)| (*name).to_owned()).collect();
     let names: Vec<String> = if arguments.mixes.is_empty() { all() } else { arguments.mixes };
     let mut kernels = Kernels::default();
+    let time = Duration::from_secs(arguments.seconds);
+    if let Some([loaded, idle]) = arguments.density.as_deref() {
+        let found = density(&place, &mut kernels, *loaded, *idle, time)?;
+        let Density { figures, idle, worker: (memory, threads, descriptors), idle_processor } = found;
+        let (utilisation, min_max) = (figures.utilisation(), figures.min_max());
+        println!("{loaded} contexts loaded: utilisation {utilisation:.3}, min/max {min_max:.3}");
+        println!("an idle worker: {memory} KiB of its own, {threads} threads, {descriptors} descriptors");
+        println!(
+            "all {idle} idle ones and the broker's processes: {idle_processor:.1} ms of processor time a second"
+        );
+        return Ok(());
+    }
     if arguments.compare {
         return compare_alone(&place, &arguments.config.join("\n"), &names, &mut kernels);
     }
     for name in names {
         let mix = mix(&name).with_context(|| format!("there is no mix {name:?}"))?;
         for _ in 0..arguments.times {
-            let figures = run(&place, &sharing, &mix, &mut kernels, Duration::from_secs(arguments.seconds))?;
+            let figures = run(&place, &sharing, &mix, &mut kernels, time)?;
             match arguments.json {
                 true => println!("{}", figures.to_json()),
                 false => println!("{figures}"),

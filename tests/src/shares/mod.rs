@@ -6,12 +6,14 @@
 //! A share is what a tenant got done, in units of what it gets done alone: its kernels times what one takes when nobody else is there, for the
 //! part of the time. So shares and utilisation are seen by the programs; no counter of the daemon is believed.
 
+mod density;
 mod figures;
 mod mix;
 mod place;
 mod plot;
 mod tenants;
 
+pub use density::{Density, density};
 pub use figures::{Figures, Outcome};
 pub use mix::{MIXES, Mix, Tenant, equal, mix};
 pub use place::Place;

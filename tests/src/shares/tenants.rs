@@ -5,6 +5,7 @@ use super::mix::{self, CONTENDED, Mix, Tenant};
 use super::place::Place;
 use crate::bridge::Bridge;
 use crate::daemon::eventually;
+use crate::daemon_process::{children, workers};
 use crate::frontend::{Options, Session};
 use crate::guest::Gpu;
 use anyhow::{Context, Result, ensure};
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How large a kernel is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Size {
+pub(super) struct Size {
     /// Invocations.
     words: u32,
     /// Steps of each.
@@ -72,7 +73,7 @@ pub struct Kernels {
 
 impl Kernels {
     /// The size of a kernel of about so many microseconds.
-    fn size(&mut self, place: &Place, microseconds: u32) -> Result<Size> {
+    pub(super) fn size(&mut self, place: &Place, microseconds: u32) -> Result<Size> {
         let wide = matches!(place, Place::Machine { .. });
         if self.known.is_none() {
             let tenant = mix::tenant("measure", 1, 1, 4);
@@ -269,6 +270,31 @@ impl Stand {
         self.folder.path().join("control")
     }
 
+    /// All processes of the daemons, themselves included.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub(super) fn processes(&self) -> Result<Vec<Pid>> {
+        let mut found: Vec<u32> = self.daemons.iter().map(|daemon| daemon.0.id()).collect();
+        let mut at = 0;
+        while let Some(process) = found.get(at) {
+            found.extend(children(*process)?);
+            at += 1;
+        }
+        Ok(found.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect())
+    }
+
+    /// The workers among them.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub(super) fn workers(&self) -> Result<Vec<Pid>> {
+        let devices =
+            self.daemons.iter().map(|daemon| children(daemon.0.id())).collect::<Result<Vec<_>>>()?;
+        let workers = devices.into_iter().flatten().map(workers).collect::<Result<Vec<_>>>()?;
+        Ok(workers.into_iter().flatten().filter_map(|pid| Pid::from_raw(pid as i32)).collect())
+    }
+
     fn device_socket(&self, tenant: &str) -> PathBuf {
         self.folder.path().join(format!("{tenant}.gpu"))
     }
@@ -279,7 +305,7 @@ impl Stand {
         self.folder.path().join(format!("{tenant}.vtest"))
     }
 
-    fn command(&self, place: &Place, tenant: usize) -> Result<Command> {
+    pub(super) fn command(&self, place: &Place, tenant: usize) -> Result<Command> {
         match self.bridges.get(tenant) {
             Some(bridge) => place.tenant(bridge.path()),
             None => place.native().context("there is no GPU here whose driver could be used as it is"),
@@ -288,7 +314,7 @@ impl Stand {
 }
 
 /// A tenant's program.
-struct Program {
+pub(super) struct Program {
     child: Child,
     input: ChildStdin,
     lines: mpsc::Receiver<String>,
@@ -296,7 +322,7 @@ struct Program {
 }
 
 impl Program {
-    fn start(mut command: Command, tenant: &Tenant, size: Size) -> Result<Self> {
+    pub(super) fn start(mut command: Command, tenant: &Tenant, size: Size) -> Result<Self> {
         let errors = tempfile::tempdir()?;
         let steps = if tenant.endless { u32::MAX } else { size.steps };
         let mut arguments =
@@ -317,17 +343,17 @@ impl Program {
         Ok(Self { child, input, lines, errors })
     }
 
-    fn expect_line(&mut self) -> Result<String> {
+    pub(super) fn expect_line(&mut self) -> Result<String> {
         let line = self.lines.recv_timeout(PATIENCE);
         line.with_context(|| std::fs::read_to_string(self.errors.path().join("stderr")).unwrap_or_default())
     }
 
-    fn go(&mut self, time: Duration, how: &str) -> Result<()> {
+    pub(super) fn go(&mut self, time: Duration, how: &str) -> Result<()> {
         Ok(writeln!(self.input, "{}{how}", time.as_millis())?)
     }
 
     /// Microseconds that a kernel takes alone.
-    fn alone(&mut self, tenant: &Tenant) -> Result<f64> {
+    pub(super) fn alone(&mut self, tenant: &Tenant) -> Result<f64> {
         self.go(ALONE, " alone")?;
         let outcome = Outcome::read(&self.expect_line()?, *tenant, 0.0)?;
         ensure!(outcome.kernels > 1, "not two kernels in {ALONE:?}");
