@@ -207,8 +207,7 @@ impl Gpu {
     }
 
     /// The context whose submission runs longer than `limit` while others wait, unless that was said in the last second. It is the one
-    /// that runs longest, for who began later may be held up by it. As long as others overtake it, the contexts in the driver slow each other
-    /// down, so time counts as if they shared the GPU evenly.
+    /// that runs longest, for who began later may be held up by it. The scheduler counts half of the time in which others overtook it.
     pub(super) fn hung(
         &mut self,
         now: Nanos,
@@ -217,14 +216,12 @@ impl Gpu {
         let since = |key: &ContextKey| self.scheduler.usage(*key).and_then(|usage| usage.running_since);
         let running = || self.contexts.keys().filter_map(|key| Some((since(key)?.max(self.cleared), *key)));
         let (since, longest) = running().min()?;
-        let sharers = u64::try_from(running().count()).unwrap_or(u64::MAX).max(1);
-        let alone = self.scheduler.overtaken_at(longest).map_or(since, |at| at.clamp(since, now));
         let held_up =
             |(since, key): (Nanos, ContextKey)| key != longest && now.saturating_sub(since) >= HELD_UP;
         let others_wait =
             running().any(held_up) || self.contexts.iter().any(|(key, other)| self.is_kept_out(*key, other));
         let context = self.contexts.get_mut(&longest)?;
-        let charged = Duration::from_nanos((alone - since) / sharers + now.saturating_sub(alone));
+        let charged = Duration::from_nanos(now.saturating_sub(since));
         let told = context.hung.is_some_and(|told| now.saturating_sub(told) < HUNG_AGAIN);
         if told || !others_wait || charged <= limit(context.tenant) {
             return None;

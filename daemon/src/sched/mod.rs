@@ -306,13 +306,6 @@ impl Scheduler {
         self.contexts.iter().any(|(other, context)| *other != key && context.held_back() > 0)
     }
 
-    /// When others last had something done while the first unit of a context is in the driver, if they had: until then it did not have the
-    /// GPU alone.
-    #[must_use]
-    pub fn overtaken_at(&self, key: ContextKey) -> Option<Nanos> {
-        self.units.of(key).next()?.overtaken
-    }
-
     /// Time passes; it never goes back.
     fn passes(&mut self, now: Nanos) {
         let passed = now.saturating_sub(self.now);

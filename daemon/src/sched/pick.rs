@@ -232,6 +232,6 @@ fn first_ready<'a>(
 }
 
 /// Time for which all tenants together are ahead of their turn at most, in nanoseconds.
-const AFFINITY_OF_ALL: Nanos = 64 * MILLISECOND;
+const AFFINITY_OF_ALL: Nanos = 32 * MILLISECOND;
 /// Urgent submissions in the driver at once.
 const LANE_MAX: u32 = 16;

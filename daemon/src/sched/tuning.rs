@@ -23,7 +23,7 @@ pub struct Tuning {
     /// Only submissions thought to be shorter than this are granted together. Default 200 us.
     pub bundle_below: Nanos,
     /// For so much GPU time beyond its turn a context is stayed with, which saves the GPU switches; for less if there
-    /// are many tenants. Default 8 ms.
+    /// are many tenants. Default 4 ms.
     pub affinity: Nanos,
     /// GPU time that a tenant may catch up on after it had no work. Default 1 ms.
     pub credit: Nanos,
@@ -72,7 +72,7 @@ impl Default for Tuning {
             stage_part: 0.2,
             bundle: MILLISECOND,
             bundle_below: 200 * MICROSECOND,
-            affinity: 8 * MILLISECOND,
+            affinity: 4 * MILLISECOND,
             credit: MILLISECOND,
             credit_latency: 5 * MILLISECOND,
             think_max: 600 * MICROSECOND,

@@ -15,8 +15,6 @@ pub(super) struct Unit {
     pub(super) since: Nanos,
     /// What its context was charged in advance beyond the estimate, because it is overdue.
     pub(super) surcharge: Nanos,
-    /// When something that was granted later has completed before it, the last time.
-    pub(super) overtaken: Option<Nanos>,
     pub(super) kind: Kind,
 }
 
@@ -89,10 +87,7 @@ impl Units {
     /// Those behind the unit begin now. Those before it were overtaken, so the GPU ran them alternately, and they had half of it.
     fn completed(&mut self, index: usize, ran: Nanos, now: Nanos) {
         let (before, behind) = self.0.split_at_mut(index);
-        for unit in before {
-            unit.since = unit.since.saturating_add(ran / 2).min(now);
-            unit.overtaken = Some(now);
-        }
+        before.iter_mut().for_each(|unit| unit.since = unit.since.saturating_add(ran / 2).min(now));
         behind.iter_mut().for_each(|unit| unit.since = now);
     }
 
@@ -101,16 +96,9 @@ impl Units {
         let lane = self.0.iter_mut().find(|unit| unit.context == context && unit.kind == Kind::Lane);
         match lane.filter(|_| kind == Kind::Lane) {
             Some(unit) => (unit.left, unit.each) = (unit.left.saturating_add(count), each),
-            None => self.0.push(Unit {
-                context,
-                left: count,
-                each,
-                granted: now,
-                since: now,
-                surcharge: 0,
-                overtaken: None,
-                kind,
-            }),
+            None => {
+                self.0.push(Unit { context, left: count, each, granted: now, since: now, surcharge: 0, kind })
+            }
         }
     }
 
@@ -127,7 +115,6 @@ impl Units {
                     granted: now,
                     since: now,
                     surcharge: 0,
-                    overtaken: None,
                     kind,
                 });
             }

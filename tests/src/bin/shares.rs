@@ -45,6 +45,7 @@ struct Arguments {
 }
 
 fn main() -> Result<()> {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     let arguments = Arguments::parse();
     let tenant = std::env::current_exe()?.with_file_name("tenant");
     if !tenant.exists() {

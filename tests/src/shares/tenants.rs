@@ -16,7 +16,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Nothing takes this long.
@@ -129,12 +130,16 @@ pub fn run(
     };
     measure(&mut programs)?;
     programs.iter_mut().try_for_each(|program| program.go(time, ""))?;
+    let ended = mix.tenants.iter().any(|tenant| tenant.endless).then(|| stand.watch_for("is lost", time));
     let mut said = Vec::new();
     for (program, tenant) in programs.iter_mut().zip(&mix.tenants) {
         // One that is endless ends by the loss of its device, or is ended.
         said.push((!tenant.endless).then(|| program.expect_line()).transpose().with_context(|| stand.log())?);
     }
-    if !mix.tenants.iter().any(|tenant| tenant.endless) {
+    if let Some(ended) = ended {
+        let when = ended.join().ok().flatten();
+        log::info!("the endless kernel was ended after {when:?}");
+    } else {
         measure(&mut programs)?;
     }
     let outcomes = said.iter().zip(&mix.tenants).zip(&mut alone).map(|((said, tenant), alone)| {
@@ -262,6 +267,15 @@ impl Stand {
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Starts to wait for something to be logged; when that was, counted from now.
+    fn watch_for(&self, what: &'static str, limit: Duration) -> JoinHandle<Option<Duration>> {
+        let (file, start) = (self.folder.path().join("log"), Instant::now());
+        std::thread::spawn(move || {
+            let logged = || std::fs::read_to_string(&file).is_ok_and(|log| log.contains(what));
+            eventually(limit, logged).then(|| start.elapsed())
+        })
     }
 
     /// The broker's control socket.
