@@ -315,7 +315,7 @@ fn open(
     if result < 0 {
         return Err(Fault::Failed(result));
     }
-    let (raw, gate) = (vk::Device::from_raw(raw), call.renderer.gate.clone());
+    let (raw, gate) = (vk::Device::from_raw(raw), call.renderer.gates.get(physical.index).cloned());
     // SAFETY: the driver just made this device of `physical`.
     Ok(unsafe { Device::new(physical.clone(), raw, created, shaders, spare, gate) })
 }
