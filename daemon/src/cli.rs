@@ -37,9 +37,9 @@ pub struct Serve {
     /// Serve this inherited socket, listening or connected
     #[arg(long, value_name = "FDNUM")]
     pub fd: Option<RawFd>,
-    /// GPU to use: its UUID, its PCI address or a part of its name that no other has
+    /// GPU to use: its UUID, its PCI address or a part of its name that no other has. May be repeated, for a guest that sees several (up to 8)
     #[arg(long, value_name = "GPU")]
-    pub gpu: Option<String>,
+    pub gpu: Vec<String>,
     /// What the GPU's queues are offered for; `all` adds graphics, and with it more of the driver to attack
     #[arg(long, value_name = "KIND", default_value = "compute")]
     pub queues: QueueKind,
@@ -507,7 +507,7 @@ mod tests {
     fn what_one_vm_can_have_can_be_written_in_a_file() {
         let vm = "[vm.a]\nsocket-path = \"/run/a\"\n";
         let all = r#"
-            gpu = "NVIDIA"
+            gpu = ["01:00.0", "NVIDIA H200"]
             queues = "all"
             window-size = "16GiB"
             memory = "memfd"
@@ -541,9 +541,10 @@ mod tests {
         let cli = Serve::command().no_binary_name(true).get_matches_from(&vm.arguments);
         let serve = Serve::from_arg_matches(&cli).unwrap();
         assert_eq!((serve.quotas.device_memory, serve.strikes), (Some(4 << 30), 2));
+        assert_eq!(serve.gpu, ["01:00.0", "NVIDIA H200"]);
         // What is new on the command line is a key at once; whoever adds it decides here whether it makes sense.
         let keys = all.lines().filter(|line| line.contains('=')).count();
-        assert_eq!(vm.arguments.len(), keys + 1, "{:?}", vm.arguments);
+        assert_eq!(vm.arguments.len(), keys + 2, "{:?}", vm.arguments);
         let unknown = super::tests::settings(&format!("{}\nnone = 1", "[vm.a]")).unwrap_err();
         assert_eq!(unknown.matches(", ").count(), keys + 3, "{unknown}");
     }

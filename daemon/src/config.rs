@@ -217,7 +217,10 @@ impl std::fmt::Debug for CacheKey {
     }
 }
 
-/// The GPU of a daemon and how to use it, as found at start-up.
+/// GPUs that one VM may have. Each costs every context of it a page and a thread.
+pub const GPUS_MAX: usize = 8;
+
+/// A GPU of a VM and how to use it, as found at start-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuChoice {
     /// `VkPhysicalDeviceIDProperties::deviceUUID`.

@@ -9,7 +9,7 @@ use daemon::broker::{self, ClientError, Settings, Watch};
 use daemon::config::{GpuChoice, HangLimits, Protection};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport};
 use daemon::sandbox::{self, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited};
-use daemon::serve::{self, List, Listen};
+use daemon::serve::{self, Chosen, List, Listen};
 use log::LevelFilter;
 use protocol::venus::capset::Capset;
 use std::path::{Path, PathBuf};
@@ -85,8 +85,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     // An inherited descriptor is taken before anything else is opened; a socket file appears when all is ready.
     let inherited = options.fd.map(Listen::inherited).transpose()?;
     let broker = broker.map(serve::Broker::connect).transpose().context("no broker")?;
-    let (gpu, choice) =
-        serve::select(serve::probe(&launcher)?, options.gpu.as_deref(), options.memory.into())?;
+    let gpus = serve::select(&serve::probe(&launcher)?, &options.gpu, options.memory.into())?;
     let cache_key = serve::cache_key(options.state_dir.as_deref()).context("cannot use the state folder")?;
     // Before the socket file, after which somebody may want this to end.
     let signals = Some(serve::take_signals().context("cannot handle signals")?);
@@ -102,19 +101,22 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     if protection != Protection::default() {
         log::warn!(target: LOG, protection:?; "protections are off");
     }
-    log::info!(target: LOG, gpu = gpu.name.as_str(), driver = gpu.driver.as_str(), memory:? = choice.memory; "ready for a frontend");
+    log_ready(&gpus);
     serve::serve(serve::Options {
         listen,
         window_size: options.window_size,
         num_scanouts: options.scanouts,
         exit_on_disconnect: options.exit_on_disconnect,
-        gpu: GpuChoice { queues: options.queues.into(), protection, ..choice },
+        gpus: gpus
+            .iter()
+            .map(|(_, choice)| GpuChoice { queues: options.queues.into(), protection, ..*choice })
+            .collect(),
         capset: Capset::default().to_bytes().to_vec(),
         signals,
         launcher,
-        family: serve::family(&gpu),
+        family: serve::family(&gpus),
         broker,
-        gpu_name: gpu.name,
+        gpu_names: gpus.into_iter().map(|(gpu, _)| gpu.name).collect(),
         limits,
         context_limits,
         hangs: HangLimits {
@@ -127,6 +129,14 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         cache_key,
     })
     .context("the device process cannot go on")
+}
+
+fn log_ready(gpus: &[Chosen]) {
+    let all = |what: fn(&Chosen) -> &str| gpus.iter().map(what).collect::<Vec<_>>().join(", ");
+    let (gpu, driver) = (all(|(gpu, _)| &gpu.name), all(|(gpu, _)| &gpu.driver));
+    let back_ends = gpus.iter().take(1).map(|(_, choice)| format!("{:?}", choice.memory));
+    let memory = back_ends.collect::<String>();
+    log::info!(target: LOG, gpu, driver, memory; "ready for a frontend");
 }
 
 /// Serves several VMs, each by a device process of its own.

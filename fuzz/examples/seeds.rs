@@ -194,9 +194,10 @@ fn packets() -> Vec<Vec<u8>> {
     let setup = WorkerSetup {
         ctx_id: ContextId(1),
         debug_name: "vkcube".into(),
-        gpu,
+        gpus: vec![gpu],
         limits: Default::default(),
         cache_key: CacheKey([0; 32]),
+        scheduled: false,
     };
     let to_worker = [
         ToWorker::Setup(setup),

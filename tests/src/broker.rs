@@ -2,8 +2,10 @@
 
 use crate::bridge::Bridge;
 use crate::daemon::{self, eventually, is_alive};
+use crate::daemon_process::daemon_executable;
 use crate::frontend::{Options, Session};
 use crate::guest::{Gpu, PATIENCE};
+use crate::packages::HostVulkan;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -26,19 +28,30 @@ impl Broker {
     /// # Errors
     /// It refuses the file, or a VM does not listen.
     pub fn start(top: &str, vms: &[(&str, &str)]) -> Result<Self> {
+        let gpu = daemon::gpu_selection().map(|gpu| format!("gpu = {gpu:?}\n"));
+        Self::start_by(vhost_user_vulkan()?, top, &gpu.unwrap_or_default(), vms)
+    }
+
+    /// As [`Self::start`], on these drivers, with `defaults` for all VMs.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_on(vulkan: &HostVulkan, top: &str, defaults: &str, vms: &[(&str, &str)]) -> Result<Self> {
+        Self::start_by(vulkan.command(&daemon_executable()?)?, top, defaults, vms)
+    }
+
+    fn start_by(mut command: Command, top: &str, defaults: &str, vms: &[(&str, &str)]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let path = |name: &str| folder.path().join(name).display().to_string();
         let mut file = format!("control-socket = \"{}\"\n{top}\n", path("control"));
         // A busy machine's software driver is slow; no test here is about hangs.
         file += "[defaults]\nmax-submit-time = \"10min\"\nmax-submit-time-contended = \"10min\"\n";
-        let gpu = daemon::gpu_selection().map(|gpu| format!("gpu = {gpu:?}\n"));
-        file += &gpu.unwrap_or_default();
+        file += &format!("{defaults}\n");
         for (name, keys) in vms {
             file += &format!("[vm.{name}]\nsocket-path = \"{}\"\n{keys}\n", path(name));
         }
         fs::write(folder.path().join("config"), &file)?;
         let log = File::create(folder.path().join("log"))?;
-        let mut command = vhost_user_vulkan()?;
         command.arg("--config").arg(folder.path().join("config"));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let broker = Self { child: command.spawn().context("cannot start the broker")?, folder };

@@ -47,6 +47,12 @@ impl Daemon {
         Self::start_on(&HostVulkan::System, options)
     }
 
+    /// Starts it with these two GPUs, which [`two_gpus`] found.
+    pub fn start_on_two(vulkan: &HostVulkan, [first, second]: &[String; 2]) -> Result<Self> {
+        let arguments = ["--gpu", first, "--gpu", second];
+        DaemonProcess::start(vulkan, &arguments).map(|process| Self(Some(process)))
+    }
+
     fn start_on(vulkan: &HostVulkan, options: &[&str]) -> Result<Self> {
         let selection = gpu_selection();
         let selection = selection.iter().flat_map(|gpu| ["--gpu", gpu.as_str()]);
@@ -238,6 +244,24 @@ fn vulkan() -> Result<HostVulkan> {
         Some(_) => Ok(HostVulkan::System),
         None => HostVulkan::lavapipe(),
     }
+}
+
+/// Two GPUs, by their UUIDs: software ones, or the machine's own if the daemon under test runs on these. `None` if it has not got two.
+pub fn two_gpus() -> Result<Option<(HostVulkan, [String; 2])>> {
+    let vulkan = match vulkan()? {
+        HostVulkan::System => HostVulkan::System,
+        _ => HostVulkan::twins()?,
+    };
+    let output = vulkan.command(&daemon_executable()?)?.arg("--list-gpus").output()?;
+    let list = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{list}{}", String::from_utf8_lossy(&output.stderr));
+    let on_machine = matches!(vulkan, HostVulkan::System);
+    let unfit: &[&str] = if on_machine { &["[unusable", "[software]"] } else { &["[unusable"] };
+    let fits = |line: &&str| !unfit.iter().any(|mark| line.contains(mark));
+    let mut uuids = list.lines().filter(fits).filter_map(|line| line.split_whitespace().next());
+    let two = uuids.next().zip(uuids.next());
+    ensure!(on_machine || two.is_some(), "no second software GPU");
+    Ok(two.map(|(first, second)| (vulkan, [first.to_owned(), second.to_owned()])))
 }
 
 /// The GPU that daemons under test are told to use, if any.

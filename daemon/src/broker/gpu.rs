@@ -4,7 +4,6 @@
 
 use super::grant_log::GrantLog;
 use super::rates::Rate;
-use crate::ipc::HeldMemory;
 use crate::sched::{Class, ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, TenantId, Tuning, Usage};
 use crate::shm::{Counters, SchedulerSide};
 use protocol::ids::ContextId;
@@ -36,18 +35,13 @@ pub(super) struct Gpu {
 pub(super) struct Context {
     page: SchedulerSide,
     seen: Counters,
-    /// Which VM's, and what it is called there.
+    /// Which VM's, and its number there.
     pub(super) tenant: TenantId,
     pub(super) ctx_id: ContextId,
-    pub(super) name: String,
     /// Share of the last second.
     pub(super) rate: Rate,
-    /// As its device process said last.
-    pub(super) memory: HeldMemory,
-    /// Processor time of its worker; never less than before.
+    /// Processor time of its worker, told for one of its GPUs; never less than before.
     pub(super) cpu: Duration,
-    /// An operator wants it ended.
-    pub(super) killed: bool,
     /// When its device process was told last that it runs for too long.
     hung: Option<Nanos>,
     leased: bool,
@@ -75,6 +69,12 @@ impl Gpu {
         self.changed = true;
     }
 
+    /// What a VM is to get here, if it is here.
+    #[cfg(test)]
+    pub(super) fn share(&self, tenant: TenantId) -> Option<Share> {
+        self.shares.get(&tenant).copied()
+    }
+
     /// A VM is here no more.
     pub(super) fn remove_tenant(&mut self, tenant: TenantId) {
         self.scheduler.remove_tenant(tenant);
@@ -82,11 +82,11 @@ impl Gpu {
         self.changed = true;
     }
 
-    /// A context begins.
+    /// A context begins here.
     pub(super) fn begin(
         &mut self,
         key: ContextKey,
-        (tenant, ctx_id, name): (TenantId, ContextId, String),
+        (tenant, ctx_id): (TenantId, ContextId),
         page: SchedulerSide,
         now: Nanos,
     ) {
@@ -98,11 +98,8 @@ impl Gpu {
             seen: Counters::default(),
             tenant,
             ctx_id,
-            name,
             rate,
-            memory: HeldMemory::default(),
             cpu: Duration::ZERO,
-            killed: false,
             hung: None,
             leased: false,
         };
@@ -282,7 +279,7 @@ mod tests {
         gpu.set_tenant(VM, Share { weight: 100, class: Class::Normal, ceiling: None }, 0);
         let file = grant_page().unwrap();
         let gate = GateSide::open(&file).unwrap();
-        gpu.begin(KEY, (VM, ContextId(3), "demo".into()), SchedulerSide::open(&file).unwrap(), 0);
+        gpu.begin(KEY, (VM, ContextId(3)), SchedulerSide::open(&file).unwrap(), 0);
         (gpu, gate)
     }
 
@@ -317,7 +314,7 @@ mod tests {
     #[test]
     fn who_runs_too_long_while_another_is_held_up_is_named_and_the_other_is_not() {
         let (mut gpu, gate) = gpu();
-        let other = (TenantId(1), ContextId(9), "other".to_owned());
+        let other = (TenantId(1), ContextId(9));
         gpu.set_tenant(other.0, Share { weight: 100, class: Class::Normal, ceiling: None }, 0);
         let file = grant_page().unwrap();
         let waiting = GateSide::open(&file).unwrap();

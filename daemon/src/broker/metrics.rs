@@ -56,10 +56,11 @@ impl Collector for Moment {
         let all = &mut encoder;
         write(all, &GPU_SECONDS, |to| {
             of_vms(status, |vm| {
-                let gpu = vm.gpu.as_deref().unwrap_or_default();
-                let labels = |queue| [("vm", vm.name.as_str()), ("gpu", gpu), ("queue", queue)];
-                counter(to, &labels("compute"), vm.used.gpu_seconds)?;
-                counter(to, &labels("copy"), vm.used.copy_seconds)
+                vm.gpus.iter().try_for_each(|on| {
+                    let labels = |queue| [("vm", &*vm.name), ("gpu", &*on.uuid), ("queue", queue)];
+                    counter(to, &labels("compute"), on.gpu_seconds)?;
+                    counter(to, &labels("copy"), on.copy_seconds)
+                })
             })
         })?;
         write(all, &SUBMISSIONS, |to| {
@@ -124,16 +125,21 @@ fn gauge(to: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: f64) -> fmt
 
 #[cfg(test)]
 mod tests {
-    use super::super::status::{GpuStatus, Used};
+    use super::super::status::{GpuStatus, Used, VmGpuStatus};
     use super::*;
 
     #[test]
     fn every_metric_has_its_name_and_its_labels() {
-        let used = Used { gpu_seconds: 1.5, submissions: 7, host_memory: 4096, ..Used::default() };
+        let used = Used { submissions: 7, host_memory: 4096, ..Used::default() };
+        let on = |uuid: &str, gpu_seconds| VmGpuStatus {
+            uuid: uuid.into(),
+            gpu_seconds,
+            ..VmGpuStatus::default()
+        };
         let kills = KillCounts { operator: 2, ..KillCounts::default() };
         let vm = VmStatus {
             name: "web".into(),
-            gpu: Some("00ff".into()),
+            gpus: vec![on("00ff", 1.5), on("00fe", 0.25)],
             weight: 300,
             used,
             kills,
@@ -145,6 +151,7 @@ mod tests {
             "# TYPE vhost_user_vulkan_gpu_seconds counter",
             "vhost_user_vulkan_gpu_seconds_total{vm=\"web\",gpu=\"00ff\",queue=\"compute\"} 1.5",
             "vhost_user_vulkan_gpu_seconds_total{vm=\"web\",gpu=\"00ff\",queue=\"copy\"} 0.0",
+            "vhost_user_vulkan_gpu_seconds_total{vm=\"web\",gpu=\"00fe\",queue=\"compute\"} 0.25",
             "vhost_user_vulkan_submissions_total{vm=\"web\"} 7",
             "vhost_user_vulkan_waiting_seconds_total{vm=\"web\"} 0.0",
             "vhost_user_vulkan_cpu_seconds_total{vm=\"\",process=\"broker\"} 0.5",

@@ -31,4 +31,4 @@ pub use control::{Answer, Request};
 pub use run::serve;
 pub use settings::{MetricsAddress, Problem, Settings, VmSettings, default_control_socket};
 pub use share::{Change, Policy};
-pub use status::{ContextStatus, GpuStatus, KillCounts, Status, Used, VmStatus};
+pub use status::{ContextStatus, GpuStatus, KillCounts, Status, Used, VmGpuStatus, VmStatus};

@@ -4,9 +4,9 @@ use super::connections::{Asked, Peer};
 use super::control::{self, Answer, Request};
 use super::process::cpu_time;
 use super::run::Broker;
-use super::share::class_name;
-use super::status::{ContextStatus, GpuStatus, Status, Used, VmStatus};
-use super::vm::Vm;
+use super::share::{class_name, effective};
+use super::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus, VmStatus};
+use super::vm::{OnGpu, Vm};
 use super::{http, metrics};
 use crate::ipc::{FromBroker, HeldMemory};
 use crate::sched::{Nanos, Usage};
@@ -52,7 +52,7 @@ impl Broker {
     }
 
     /// Does what an operator wants. Whether it is to know how things are.
-    fn obey(&mut self, request: Request, now: Nanos) -> Result<bool, String> {
+    pub(super) fn obey(&mut self, request: Request, now: Nanos) -> Result<bool, String> {
         match request {
             Request::Status => return Ok(true),
             Request::Set { vm, change } => {
@@ -64,10 +64,8 @@ impl Broker {
             Request::Kill { vm, context } => {
                 let index = self.vm_named(&vm)?;
                 let ctx_id = ContextId(context);
-                let vm = &self.vms[index];
-                let key = vm.contexts.get(&ctx_id).copied();
-                let gpu = vm.gpu.and_then(|gpu| self.gpus.get_mut(gpu));
-                let Some(found) = gpu.zip(key).and_then(|(gpu, key)| gpu.context(key)) else {
+                let vm = &mut self.vms[index];
+                let Some(found) = vm.contexts.get_mut(&ctx_id) else {
                     let mut known: Vec<_> = vm.contexts.keys().map(|ctx_id| ctx_id.0).collect();
                     known.sort_unstable();
                     let name = vm.name();
@@ -128,7 +126,7 @@ impl Broker {
         }
     }
 
-    fn status(&mut self, now: Nanos) -> Status {
+    pub(super) fn status(&mut self, now: Nanos) -> Status {
         // What those who do not ring have told since.
         for gpu in &mut self.gpus {
             gpu.look_at_leased(now, self.log.as_mut());
@@ -136,8 +134,8 @@ impl Broker {
         let vms: Vec<VmStatus> = (0..self.vms.len()).map(|index| self.vm_status(index, now)).collect();
         let gpu_status = |gpu: &super::gpu::Gpu| {
             let uuid = hexadecimal(&gpu.uuid);
-            let on_it = vms.iter().filter(|vm| vm.gpu.as_ref() == Some(&uuid));
-            let utilisation = on_it.map(|vm| vm.share).sum::<f64>().min(1.0);
+            let on_it = vms.iter().flat_map(|vm| &vm.gpus).filter(|on| on.uuid == uuid);
+            let utilisation = on_it.map(|on| on.share).sum::<f64>().min(1.0);
             GpuStatus { uuid, name: gpu.name.clone(), utilisation }
         };
         let gpus = self.gpus.iter().map(gpu_status).collect();
@@ -145,54 +143,77 @@ impl Broker {
     }
 
     fn vm_status(&mut self, index: usize, now: Nanos) -> VmStatus {
-        let vm = &self.vms[index];
-        let gpu = vm.gpu.and_then(|gpu| self.gpus.get(gpu));
-        let usage = gpu.map(|gpu| gpu.tenant_usage(vm.tenant)).unwrap_or_default();
-        let uuid = gpu.map(|gpu| hexadecimal(&gpu.uuid));
-        let share = vm.rate.over_last_second(now, usage.gpu);
-        let device = vm.process.as_ref().and_then(|process| cpu_time(process.pid())).unwrap_or_default();
         let (contexts, workers) = self.contexts(index, now);
         let vm = &self.vms[index];
-        let weights = vm.gpu.map_or(0, |gpu| self.weights_on(gpu));
-        let effective = super::share::effective(vm.share, self.settings.policy, weights);
+        let usages = vm.gpus.iter().map(|on| self.gpus[on.gpu].tenant_usage(vm.tenant));
+        let gpus: Vec<_> = vm.gpus.iter().map(|on| self.vm_gpu_status(vm, on, now)).collect();
+        let least = |ceilings: f64, ceiling: f64| ceilings.min(ceiling);
+        let device = vm.process.as_ref().and_then(|process| cpu_time(process.pid())).unwrap_or_default();
         VmStatus {
             name: vm.name().to_owned(),
             state: state(vm).to_owned(),
             pid: vm.process.as_ref().map(super::process::Process::pid),
-            gpu: uuid,
             weight: vm.share.weight,
             class: class_name(vm.share.class).to_owned(),
-            ceiling: effective.ceiling,
-            share,
-            used: used(&usage, vm.past.workers_cpu + workers, vm.memory.held),
+            ceiling: gpus.iter().filter_map(|on| on.ceiling).reduce(least).or(vm.share.ceiling),
+            share: gpus.iter().map(|on| on.share).sum(),
+            used: used(&sum(usages), vm.past.workers_cpu + workers, vm.memory.held),
             device_cpu_seconds: seconds(Some(vm.past.device_cpu + device)),
             restarts: vm.past.restarts,
             kills: vm.past.kills,
+            gpus,
             contexts,
+        }
+    }
+
+    fn vm_gpu_status(&self, vm: &Vm, on: &OnGpu, now: Nanos) -> VmGpuStatus {
+        let gpu = &self.gpus[on.gpu];
+        let usage = gpu.tenant_usage(vm.tenant);
+        let used = used(&usage, Duration::ZERO, HeldMemory::default());
+        VmGpuStatus {
+            uuid: hexadecimal(&gpu.uuid),
+            ceiling: effective(vm.share, self.settings.policy, self.weights_on(on.gpu)).ceiling,
+            share: on.rate.over_last_second(now, usage.gpu),
+            gpu_seconds: used.gpu_seconds,
+            copy_seconds: used.copy_seconds,
+            waiting_seconds: used.waiting_seconds,
+            submissions: used.submissions,
         }
     }
 
     /// The contexts of a VM by number, and the processor time of their workers.
     fn contexts(&mut self, index: usize, now: Nanos) -> (Vec<ContextStatus>, Duration) {
         let vm = &self.vms[index];
-        let Some(gpu) = vm.gpu.and_then(|gpu| self.gpus.get_mut(gpu)) else { return Default::default() };
-        let mut keys: Vec<_> = vm.contexts.iter().map(|(ctx_id, key)| (ctx_id.0, *key)).collect();
-        keys.sort_unstable();
+        let mut sorted: Vec<_> = vm.contexts.iter().map(|(ctx_id, context)| (ctx_id.0, context)).collect();
+        sorted.sort_unstable_by_key(|(number, _)| *number);
         let mut workers = Duration::ZERO;
-        let contexts = keys.into_iter().filter_map(|(number, key)| {
-            let usage = gpu.usage(key);
-            let context = gpu.context(key)?;
-            workers += context.cpu;
-            Some(ContextStatus {
+        let contexts = sorted.into_iter().map(|(number, context)| {
+            let (mut usages, mut share, mut cpu) = (Vec::new(), 0.0, Duration::ZERO);
+            for (gpu, key) in context.places(&vm.gpus) {
+                let usage = self.gpus[gpu].usage(key);
+                usages.push(usage);
+                if let Some(here) = self.gpus[gpu].context(key) {
+                    share += here.rate.over_last_second(now, usage.gpu);
+                    cpu += here.cpu;
+                }
+            }
+            workers += cpu;
+            let usage = sum(usages);
+            ContextStatus {
                 context: number,
                 name: context.name.clone(),
                 state: context_state(&usage).to_owned(),
-                share: context.rate.over_last_second(now, usage.gpu),
-                used: used(&usage, context.cpu, context.memory),
-            })
+                share,
+                used: used(&usage, cpu, context.memory),
+            }
         });
         (contexts.collect(), workers)
     }
+}
+
+/// What was used on several GPUs.
+fn sum(usages: impl IntoIterator<Item = Usage>) -> Usage {
+    usages.into_iter().fold(Usage::default(), Usage::and)
 }
 
 fn state(vm: &Vm) -> &'static str {

@@ -204,9 +204,13 @@ impl Broker {
         let Some(vm) = self.vms.get(vm) else { return };
         let Some(process) = &vm.process else { return };
         process.hear();
-        let Some(gpu) = vm.gpu.and_then(|gpu| self.gpus.get_mut(gpu)) else { return };
-        for key in vm.contexts.values() {
-            gpu.look(*key, now, self.log.as_mut());
+        if vm.gpus.is_empty() {
+            return;
+        }
+        for context in vm.contexts.values() {
+            for (gpu, key) in context.places(&vm.gpus) {
+                self.gpus[gpu].look(key, now, self.log.as_mut());
+            }
         }
         self.next_tick.get_or_insert(now + TICK);
     }
@@ -254,8 +258,9 @@ impl Broker {
             gpu.sample(now);
         }
         for vm in &mut self.vms {
-            let gpu = vm.gpu.and_then(|gpu| self.gpus.get(gpu));
-            vm.rate.sample(now, gpu.map_or(0, |gpu| gpu.tenant_usage(vm.tenant).gpu));
+            for on in &mut vm.gpus {
+                on.rate.sample(now, self.gpus[on.gpu].tenant_usage(vm.tenant).gpu);
+            }
         }
     }
 

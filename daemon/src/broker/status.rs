@@ -33,17 +33,17 @@ pub struct VmStatus {
     pub state: String,
     /// The device process, if there is one.
     pub pid: Option<u32>,
-    /// The GPU's UUID, once it is known.
-    pub gpu: Option<String>,
+    /// Its GPUs in its order, once they are known.
+    pub gpus: Vec<VmGpuStatus>,
     /// From 1 to 10 000.
     pub weight: u32,
     /// `normal`, `latency` or `background`.
     pub class: String,
-    /// The most of the GPU that it gets, from 0 to 1, if there is a bound.
+    /// The most of a GPU that it gets, from 0 to 1, if there is a bound; the least of them if it is not the same on all.
     pub ceiling: Option<f64>,
-    /// Part of the GPU's last second.
+    /// Part of the last second of its GPUs: more than 1 if it used several.
     pub share: f64,
-    /// What it has used.
+    /// What it has used, on all of them.
     pub used: Used,
     /// Processor time of its device processes, in seconds.
     pub device_cpu_seconds: f64,
@@ -55,6 +55,25 @@ pub struct VmStatus {
     pub contexts: Vec<ContextStatus>,
 }
 
+/// A VM on one of its GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VmGpuStatus {
+    /// As in [`GpuStatus::uuid`].
+    pub uuid: String,
+    /// The most of it that the VM gets, from 0 to 1, if there is a bound.
+    pub ceiling: Option<f64>,
+    /// Part of its last second.
+    pub share: f64,
+    /// Seconds of it, computing.
+    pub gpu_seconds: f64,
+    /// Seconds of its queues that copy.
+    pub copy_seconds: f64,
+    /// Seconds in which there was work for it and none of that in the driver.
+    pub waiting_seconds: f64,
+    /// Submissions that are complete.
+    pub submissions: u64,
+}
+
 /// A context of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ContextStatus {
@@ -64,9 +83,9 @@ pub struct ContextStatus {
     pub name: String,
     /// `idle`, `waiting` (held back), `running`, or `alone` (runs without asking).
     pub state: String,
-    /// Part of the GPU's last second.
+    /// Part of the last second of the GPUs: more than 1 if it used several.
     pub share: f64,
-    /// What it has used.
+    /// What it has used, on all of them.
     pub used: Used,
 }
 

@@ -1,6 +1,6 @@
 //! The status as a table for people.
 
-use super::status::{Status, Used, VmStatus};
+use super::status::{GpuStatus, Status, Used, VmGpuStatus, VmStatus};
 use std::fmt::Write;
 
 const HEAD: [&str; 13] = [
@@ -20,13 +20,18 @@ const HEAD: [&str; 13] = [
 ];
 /// Columns that are words and begin on the left.
 const WORDS: [usize; 3] = [0, 1, 3];
+/// Columns that belong to a VM and not to a GPU of it.
+const OF_PROCESSES: [usize; 4] = [7, 8, 9, 12];
 
-/// A line for each VM, its contexts below it, and a line for each GPU.
+/// A line for each VM, its GPUs if it has several and its contexts below it, and a line for each GPU.
 #[must_use]
 pub(super) fn table(status: &Status) -> String {
-    let mut rows: Vec<[String; 13]> = vec![HEAD.map(str::to_owned)];
+    let mut rows: Vec<Row> = vec![HEAD.map(str::to_owned)];
     for vm in &status.vms {
         rows.push(vm_row(vm));
+        if vm.gpus.len() > 1 {
+            rows.extend(vm.gpus.iter().map(|on| place_row(status, on)));
+        }
         for context in &vm.contexts {
             let name = format!("  {}/{} {}", vm.name, context.context, context.name);
             let none = String::new;
@@ -34,26 +39,13 @@ pub(super) fn table(status: &Status) -> String {
             rows.push(row(words, &context.used, context.used.cpu_seconds, none()));
         }
     }
-    for gpu in &status.gpus {
-        let on_it = || status.vms.iter().filter(|vm| vm.gpu.as_ref() == Some(&gpu.uuid));
-        let mut sum = Used::default();
-        on_it().for_each(|vm| add(&mut sum, &vm.used));
-        let cpu = on_it().map(cpu).sum();
-        let kills: u64 = on_it().map(|vm| vm.kills.sum()).sum();
-        let weights: u32 = on_it().map(|vm| vm.weight).sum();
-        let words = [
-            format!("TOTAL {}", gpu.name),
-            String::new(),
-            weights.to_string(),
-            String::new(),
-            percent(gpu.utilisation),
-        ];
-        rows.push(row(words, &sum, cpu, kills.to_string()));
-    }
+    rows.extend(status.gpus.iter().map(|gpu| gpu_row(status, gpu)));
     aligned(&rows)
 }
 
-fn vm_row(vm: &VmStatus) -> [String; 13] {
+type Row = [String; 13];
+
+fn vm_row(vm: &VmStatus) -> Row {
     let class = match vm.ceiling {
         Some(ceiling) => format!("{} <={}", vm.class, percent(ceiling)),
         None => vm.class.clone(),
@@ -62,17 +54,65 @@ fn vm_row(vm: &VmStatus) -> [String; 13] {
     row(words, &vm.used, cpu(vm), vm.kills.sum().to_string())
 }
 
+/// What a VM uses of one of its GPUs: what belongs to no GPU stays empty.
+fn place_row(status: &Status, on: &VmGpuStatus) -> Row {
+    let none = String::new;
+    let name = status.gpus.iter().find(|gpu| gpu.uuid == on.uuid).map_or_else(none, |gpu| label(status, gpu));
+    let words = [format!("  on {name}"), none(), none(), none(), percent(on.share)];
+    without_processes(row(words, &of_gpu(on), 0.0, none()))
+}
+
+/// The sum of a GPU. What cannot be said to be its own, because VMs on it use others as well, stays empty.
+fn gpu_row(status: &Status, gpu: &GpuStatus) -> Row {
+    let on_it = || status.vms.iter().filter(|vm| vm.gpus.iter().any(|on| on.uuid == gpu.uuid));
+    let mut sum = Used::default();
+    let here = on_it().flat_map(|vm| &vm.gpus).filter(|on| on.uuid == gpu.uuid);
+    here.for_each(|on| add(&mut sum, &of_gpu(on)));
+    let alone = on_it().all(|vm| vm.gpus.len() == 1);
+    for vm in on_it() {
+        sum.device_memory = sum.device_memory.saturating_add(vm.used.device_memory);
+        sum.host_memory = sum.host_memory.saturating_add(vm.used.host_memory);
+    }
+    let kills: u64 = on_it().map(|vm| vm.kills.sum()).sum();
+    let weights: u32 = on_it().map(|vm| vm.weight).sum();
+    let name = format!("TOTAL {}", label(status, gpu));
+    let words = [name, String::new(), weights.to_string(), String::new(), percent(gpu.utilisation)];
+    let row = row(words, &sum, on_it().map(cpu).sum(), kills.to_string());
+    if alone { row } else { without_processes(row) }
+}
+
+/// The name of a GPU, with the beginning of its UUID if another has the same name.
+fn label(status: &Status, gpu: &GpuStatus) -> String {
+    let namesakes = status.gpus.iter().filter(|other| other.name == gpu.name).count();
+    match gpu.uuid.get(..8) {
+        Some(begin) if namesakes > 1 => format!("{} {begin}", gpu.name),
+        _ => gpu.name.clone(),
+    }
+}
+
 /// Of the workers and the device process.
 fn cpu(vm: &VmStatus) -> f64 {
     vm.used.cpu_seconds + vm.device_cpu_seconds
 }
 
-fn row(
-    [name, state, weight, class, share]: [String; 5],
-    used: &Used,
-    cpu: f64,
-    kills: String,
-) -> [String; 13] {
+fn of_gpu(on: &VmGpuStatus) -> Used {
+    Used {
+        gpu_seconds: on.gpu_seconds,
+        copy_seconds: on.copy_seconds,
+        waiting_seconds: on.waiting_seconds,
+        submissions: on.submissions,
+        ..Used::default()
+    }
+}
+
+fn add(sum: &mut Used, used: &Used) {
+    sum.gpu_seconds += used.gpu_seconds;
+    sum.copy_seconds += used.copy_seconds;
+    sum.waiting_seconds += used.waiting_seconds;
+    sum.submissions += used.submissions;
+}
+
+fn row([name, state, weight, class, share]: [String; 5], used: &Used, cpu: f64, kills: String) -> Row {
     [
         name,
         state,
@@ -90,16 +130,15 @@ fn row(
     ]
 }
 
-fn add(sum: &mut Used, used: &Used) {
-    sum.gpu_seconds += used.gpu_seconds;
-    sum.copy_seconds += used.copy_seconds;
-    sum.waiting_seconds += used.waiting_seconds;
-    sum.submissions += used.submissions;
-    sum.device_memory = sum.device_memory.saturating_add(used.device_memory);
-    sum.host_memory = sum.host_memory.saturating_add(used.host_memory);
+/// Without the columns of processes and memory, and of what was ended.
+fn without_processes(mut row: Row) -> Row {
+    for column in OF_PROCESSES {
+        row[column].clear();
+    }
+    row
 }
 
-fn aligned(rows: &[[String; 13]]) -> String {
+fn aligned(rows: &[Row]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; 13] = std::array::from_fn(width);
     let mut text = String::new();
@@ -142,7 +181,7 @@ fn bytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::status::{ContextStatus, GpuStatus};
+    use super::super::status::ContextStatus;
     use super::*;
 
     #[test]
@@ -153,32 +192,56 @@ mod tests {
         assert_eq!(shown, ["0B", "1023B", "1.0KiB", "1.5GiB"]);
     }
 
+    fn on(uuid: &str, gpu_seconds: f64) -> VmGpuStatus {
+        VmGpuStatus { uuid: uuid.into(), gpu_seconds, submissions: 5, ..VmGpuStatus::default() }
+    }
+
+    fn vm(name: &str, gpus: Vec<VmGpuStatus>, contexts: Vec<ContextStatus>) -> VmStatus {
+        let used = gpus.iter().map(of_gpu).fold(Used::default(), |mut sum, used| {
+            add(&mut sum, &used);
+            sum
+        });
+        let (name, class) = (name.into(), "normal".into());
+        let state = "connected".into();
+        VmStatus { name, state, weight: 100, class, gpus, used, contexts, ..VmStatus::default() }
+    }
+
+    fn gpu(uuid: &str) -> GpuStatus {
+        GpuStatus { uuid: uuid.into(), name: "GPU".into(), utilisation: 0.5 }
+    }
+
+    fn lines(status: &Status) -> Vec<Vec<String>> {
+        let table = table(status);
+        println!("{table}");
+        table.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    }
+
     #[test]
     fn a_vm_has_its_contexts_below_it_and_a_gpu_its_sum() {
         let used = Used { gpu_seconds: 2.0, submissions: 5, ..Used::default() };
         let context =
             ContextStatus { context: 3, name: "llama".into(), state: "alone".into(), share: 0.5, used };
-        let vm = |name: &str, contexts| VmStatus {
-            name: name.into(),
-            state: "connected".into(),
-            weight: 100,
-            class: "normal".into(),
-            gpu: Some("ff".into()),
-            used,
-            contexts,
-            ..VmStatus::default()
-        };
-        let gpu = GpuStatus { uuid: "ff".into(), name: "GPU".into(), utilisation: 0.5 };
-        let status = Status {
-            gpus: vec![gpu],
-            vms: vec![vm("a", vec![context]), vm("b", vec![])],
-            ..Status::default()
-        };
-        let table = table(&status);
-        let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines.len(), 5, "{table}");
+        let one = || vec![on("ff", 2.0)];
+        let vms = vec![vm("a", one(), vec![context]), vm("b", one(), vec![])];
+        let lines = lines(&Status { gpus: vec![gpu("ff")], vms, ..Status::default() });
+        assert_eq!(lines.len(), 5);
         assert_eq!(lines[1][..6], ["a", "connected", "100", "normal", "0.0%", "2.00s"]);
         assert_eq!(lines[2][..5], ["a/3", "llama", "alone", "50.0%", "2.00s"]);
         assert_eq!(lines[4][..5], ["TOTAL", "GPU", "200", "50.0%", "4.00s"]);
+        assert_eq!(lines[4].len(), 12, "processes and memory are summed");
+    }
+
+    #[test]
+    fn a_vm_on_several_gpus_has_each_below_it_and_counts_for_each() {
+        let two = vec![on("ff00112233", 2.0), on("ee00112233", 1.0)];
+        let vms = vec![vm("a", two, vec![]), vm("b", vec![on("ee00112233", 4.0)], vec![])];
+        let lines =
+            lines(&Status { gpus: vec![gpu("ff00112233"), gpu("ee00112233")], vms, ..Status::default() });
+        assert_eq!(lines.len(), 7);
+        assert_eq!(lines[1][..6], ["a", "connected", "100", "normal", "0.0%", "3.00s"]);
+        assert_eq!(lines[2], ["on", "GPU", "ff001122", "0.0%", "2.00s", "0.0ms", "5", "0.0ms"]);
+        assert_eq!(lines[3], ["on", "GPU", "ee001122", "0.0%", "1.00s", "0.0ms", "5", "0.0ms"]);
+        assert_eq!(lines[5], ["TOTAL", "GPU", "ff001122", "100", "50.0%", "2.00s", "0.0ms", "5", "0.0ms"]);
+        assert_eq!(lines[6], ["TOTAL", "GPU", "ee001122", "200", "50.0%", "5.00s", "0.0ms", "10", "0.0ms"]);
     }
 }

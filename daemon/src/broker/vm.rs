@@ -19,18 +19,48 @@ pub(super) struct Vm {
     pub(super) tenant: TenantId,
     /// Its share as an operator has set it.
     pub(super) share: Share,
-    /// The GPU it is on, since a device process of it said so: an index.
-    pub(super) gpu: Option<usize>,
+    /// The GPUs it is on, in its order, since a device process of it said so.
+    pub(super) gpus: Vec<OnGpu>,
     pub(super) process: Option<Process>,
-    pub(super) contexts: FxHashMap<ContextId, ContextKey>,
+    pub(super) contexts: FxHashMap<ContextId, VmContext>,
     /// When its device process is to be started.
     pub(super) start_at: Option<Nanos>,
     pub(super) backoff: Backoff,
-    /// Share of the last second.
-    pub(super) rate: Rate,
     pub(super) memory: Asked,
     /// What has ended has used, and how it ended.
     pub(super) past: Past,
+}
+
+/// A VM on one of its GPUs.
+#[derive(Debug)]
+pub(super) struct OnGpu {
+    /// Which: an index, never out of range, for GPUs stay.
+    pub(super) gpu: usize,
+    /// Share of its last second.
+    pub(super) rate: Rate,
+}
+
+/// A context of a VM. It is one for its scheduler on each GPU.
+#[derive(Debug)]
+pub(super) struct VmContext {
+    /// Its number on each GPU that it has begun on, in the VM's order.
+    pub(super) keys: Vec<ContextKey>,
+    pub(super) name: String,
+    /// As its device process said last.
+    pub(super) memory: HeldMemory,
+    /// An operator wants it ended.
+    pub(super) killed: bool,
+}
+
+impl VmContext {
+    pub(super) fn named(name: String) -> Self {
+        Self { keys: Vec::new(), name, memory: HeldMemory::default(), killed: false }
+    }
+
+    /// The GPUs it has begun on, of those of its VM, and its number there.
+    pub(super) fn places(&self, gpus: &[OnGpu]) -> impl Iterator<Item = (usize, ContextKey)> {
+        gpus.iter().map(|on| on.gpu).zip(self.keys.iter().copied())
+    }
 }
 
 /// Memory that is asked for only when somebody wants to know.
@@ -64,12 +94,11 @@ impl Vm {
             share: settings.share,
             settings,
             tenant,
-            gpu: None,
+            gpus: Vec::new(),
             process: None,
             contexts: FxHashMap::default(),
             start_at: Some(now),
             backoff: Backoff::default(),
-            rate: Rate::default(),
             memory: Asked::default(),
             past: Past::default(),
         }
@@ -78,6 +107,16 @@ impl Vm {
     /// Its name, for logs.
     pub(super) fn name(&self) -> &str {
         &self.settings.name
+    }
+
+    /// Its device process has said what memory it holds.
+    pub(super) fn hold(&mut self, contexts: &[(ContextId, HeldMemory)], held: HeldMemory, now: Nanos) {
+        self.memory = Asked { held, asked: None, answered: Some(now) };
+        for (ctx_id, held) in contexts {
+            if let Some(context) = self.contexts.get_mut(ctx_id) {
+                context.memory = *held;
+            }
+        }
     }
 
     /// Whether its memory should be asked for before somebody is told of it.

@@ -27,20 +27,20 @@ pub enum FromBroker {
 pub enum ToBroker {
     /// It waits for a frontend from now on.
     Ready {
-        /// `VkPhysicalDeviceIDProperties::deviceUUID` of its GPU.
-        gpu: [u8; 16],
-        /// The GPU's name.
-        name: String,
+        /// Its GPUs: `VkPhysicalDeviceIDProperties::deviceUUID` and name of each.
+        gpus: Vec<([u8; 16], String)>,
     },
     /// A frontend has come or gone.
     Frontend {
         /// It has come.
         connected: bool,
     },
-    /// A context begins. Descriptor: the page of grants that its worker has too.
+    /// A context begins; said for each GPU in order. Descriptor: the page of grants that its worker has too.
     ContextBegins {
         /// The context.
         ctx_id: ContextId,
+        /// Which of the GPUs, from 0.
+        gpu: u8,
         /// Its `debug_name`, printable.
         debug_name: String,
     },

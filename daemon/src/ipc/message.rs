@@ -14,13 +14,14 @@ pub struct WorkerSetup {
     pub ctx_id: ContextId,
     /// `debug_name` of the context, shown in logs and process lists; already printable.
     pub debug_name: String,
-    /// The GPU as chosen at start-up ([`GpuInfo::choice`]).
-    pub gpu: GpuChoice,
+    /// The GPUs as chosen at start-up ([`GpuInfo::choice`]), in the order in which guests see them. At least one; what their mappable
+    /// memory is made of and what their queues are for is the same.
+    pub gpus: Vec<GpuChoice>,
     /// Bounds on what the guest may make this worker allocate.
     pub limits: ContextLimits,
     /// What pipeline caches are authenticated with.
     pub cache_key: CacheKey,
-    /// A scheduler grants submissions: [`ToWorker::Grants`] and [`ToWorker::Doorbell`] follow.
+    /// A scheduler grants submissions: [`ToWorker::Grants`] for each GPU and [`ToWorker::Doorbell`] follow.
     pub scheduled: bool,
 }
 
@@ -114,7 +115,7 @@ pub enum ToWorker {
         /// As asked.
         request: u32,
     },
-    /// Behind the set-up, if submissions are scheduled. Descriptor: the page of grants.
+    /// Behind the set-up, for each GPU in order, if submissions are scheduled. Descriptor: the page of grants.
     Grants,
     /// Behind [`Self::Grants`]. Descriptor: what to ring when the scheduler has something to look at.
     Doorbell,

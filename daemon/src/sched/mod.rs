@@ -153,6 +153,24 @@ pub struct Usage {
     pub leased: bool,
 }
 
+impl Usage {
+    /// What was done on two GPUs together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            gpu: self.gpu.saturating_add(other.gpu),
+            copy: self.copy.saturating_add(other.copy),
+            submissions: self.submissions.saturating_add(other.submissions),
+            strays: self.strays.saturating_add(other.strays),
+            waiting: self.waiting.saturating_add(other.waiting),
+            in_driver: self.in_driver.saturating_add(other.in_driver),
+            ready: self.ready.saturating_add(other.ready),
+            running_since: [self.running_since, other.running_since].into_iter().flatten().min(),
+            leased: self.leased || other.leased,
+        }
+    }
+}
+
 /// Who may use one GPU.
 #[derive(Debug)]
 pub struct Scheduler {

@@ -18,7 +18,7 @@ pub struct Broker {
 }
 
 /// What a worker is sent behind its set-up.
-pub type Gate = [(ToWorker, OwnedFd); 2];
+pub type Gate = Vec<(ToWorker, OwnedFd)>;
 
 impl Broker {
     /// Takes over the inherited channel and waits for the broker's first message.
@@ -44,16 +44,21 @@ impl Broker {
         }
     }
 
-    /// A context begins: the broker gets one end of its grants, its worker what is answered.
+    /// A context begins on so many GPUs: the broker gets one end of its grants, its worker what is answered.
     ///
     /// # Errors
     ///
     /// No memory or no descriptor is left.
-    pub fn begins(&self, ctx_id: ContextId, debug_name: String) -> io::Result<Gate> {
-        let page = grant_page()?;
-        let doorbell = self.doorbell.try_clone()?;
-        self.tell(&ToBroker::ContextBegins { ctx_id, debug_name }, Some(page.as_fd()));
-        Ok([(ToWorker::Grants, page), (ToWorker::Doorbell, doorbell)])
+    pub fn begins(&self, ctx_id: ContextId, debug_name: &str, gpus: usize) -> io::Result<Gate> {
+        let mut gate = Vec::with_capacity(gpus + 1);
+        for gpu in (0..).take(gpus) {
+            let page = grant_page()?;
+            let debug_name = debug_name.to_owned();
+            self.tell(&ToBroker::ContextBegins { ctx_id, gpu, debug_name }, Some(page.as_fd()));
+            gate.push((ToWorker::Grants, page));
+        }
+        gate.push((ToWorker::Doorbell, self.doorbell.try_clone()?));
+        Ok(gate)
     }
 
     /// What it says next, if it does.

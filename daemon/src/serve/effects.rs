@@ -105,7 +105,8 @@ impl Effects for World {
         }
         let started = StatusPage::create().and_then(|(page, file)| {
             let broker = self.broker.as_ref();
-            let gate = broker.map(|broker| broker.begins(ctx_id, printable.clone())).transpose()?;
+            let gpus = self.workers.gpus().len();
+            let gate = broker.map(|broker| broker.begins(ctx_id, &printable, gpus)).transpose()?;
             self.workers.start(ctx_id, printable, worker, file.as_fd(), gate)?;
             self.hangs.begins(ctx_id, page);
             Ok(())

@@ -87,13 +87,13 @@ fn options(launcher: Launcher) -> Options {
         window_size: WINDOW,
         num_scanouts: 1,
         exit_on_disconnect: true,
-        gpu: GpuChoice {
+        gpus: vec![GpuChoice {
             uuid: [0; 16],
             memory: MemoryBackEnd::Memfd,
             trial: MemoryTrial { mappable_types: 1, shareable: true },
             queues: Queues::Compute,
             protection: Protection::default(),
-        },
+        }],
         capset: vec![7; 160],
         signals: None,
         launcher,
@@ -102,7 +102,7 @@ fn options(launcher: Launcher) -> Options {
         hangs: HangLimits::default(),
         context_limits: ContextLimits { rings: 4, ..ContextLimits::default() },
         broker: None,
-        gpu_name: String::new(),
+        gpu_names: Vec::new(),
         cache_key: CacheKey([0; 32]),
     }
 }

@@ -1,6 +1,6 @@
-//! Choosing the GPU at start-up. A child process asks the driver, so that none is ever loaded here.
+//! Choosing the GPUs at start-up. A child process asks the driver, so that none is ever loaded here.
 
-use crate::config::{GpuChoice, GpuInfo, MemoryBackEnd};
+use crate::config::{GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd};
 use crate::ipc::{Channel, ChildRole, DriverFamily, ProbeReport};
 use crate::sandbox::Launcher;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -45,6 +45,24 @@ pub enum NoGpu {
         /// Why.
         reason: String,
     },
+    /// Two selections mean the same one.
+    #[error("\"{first}\" and \"{second}\" are the same GPU, {name}: name each GPU of a VM once")]
+    Twice {
+        /// As given first.
+        first: String,
+        /// As given then.
+        second: String,
+        /// Its name.
+        name: String,
+    },
+    /// There are more selections than a VM can have GPUs.
+    #[error("{0} GPUs for one VM are more than {GPUS_MAX}: name fewer of them")]
+    TooMany(usize),
+    /// Each of those chosen can be used, but not together.
+    #[error(
+        "these GPUs cannot serve one VM together, for memory that guests map is made of the same on all: {0}; choose others"
+    )]
+    Apart(String),
 }
 
 /// GPUs as people see them, one per line.
@@ -79,28 +97,79 @@ pub fn probe(launcher: &Launcher) -> Result<Vec<GpuInfo>, NoGpu> {
     }
 }
 
-/// Chooses by UUID, PCI address or a part of the name that only one GPU has; without a selection the first usable GPU that is
-/// no software, or else the first usable one. `memory` demands one back end.
+/// A GPU that was chosen, and how to use it.
+pub type Chosen = (GpuInfo, GpuChoice);
+
+/// Chooses by UUID, PCI address or a part of the name that only one GPU has, each once and in this order; without a selection the first
+/// usable GPU that is no software, or else the first usable one. `memory` demands one back end; otherwise it is the first that works on
+/// all of them.
+///
+/// # Errors
+///
+/// Which selection is wrong, and what there is.
 pub fn select(
-    gpus: Vec<GpuInfo>,
-    selection: Option<&str>,
+    gpus: &[GpuInfo],
+    selections: &[String],
     memory: Option<MemoryBackEnd>,
-) -> Result<(GpuInfo, GpuChoice), NoGpu> {
+) -> Result<Vec<Chosen>, NoGpu> {
     if gpus.is_empty() {
         return Err(NoGpu::None("the driver reports none".into()));
     }
-    let chosen = match selection {
-        Some(selection) => named(&gpus, selection)?,
-        None => default(&gpus, memory),
+    if selections.len() > GPUS_MAX {
+        return Err(NoGpu::TooMany(selections.len()));
+    }
+    let mut chosen: Vec<&GpuInfo> = Vec::new();
+    for (index, second) in selections.iter().enumerate() {
+        let gpu = named(gpus, second)?;
+        if let Some(other) = chosen.iter().position(|other| other.uuid == gpu.uuid) {
+            let (first, second) = (selections[other].clone(), selections[index].clone());
+            return Err(NoGpu::Twice { first, second, name: gpu.name.clone() });
+        }
+        chosen.push(gpu);
+    }
+    if selections.is_empty() {
+        chosen.push(default(gpus, memory));
+    }
+    choices(&chosen, memory)
+}
+
+/// How to use these, with the same back end on all.
+fn choices(chosen: &[&GpuInfo], memory: Option<MemoryBackEnd>) -> Result<Vec<Chosen>, NoGpu> {
+    let with = |gpu: &&GpuInfo, memory| match gpu.choice(memory) {
+        Ok(choice) => Ok(((*gpu).clone(), choice)),
+        Err(reason) => Err(NoGpu::Unusable { name: gpu.name.clone(), reason }),
     };
-    match chosen.choice(memory) {
-        Err(reason) => Err(NoGpu::Unusable { name: chosen.name.clone(), reason }),
-        Ok(choice) => Ok((chosen.clone(), choice)),
+    let all = |memory| chosen.iter().map(|gpu| with(gpu, memory)).collect::<Result<Vec<_>, _>>();
+    let first = all(memory)?;
+    if first.iter().all(|(_, choice)| choice.memory == first[0].1.memory) {
+        return Ok(first);
+    }
+    // Memory files are what each has that can, so it is those that some cannot.
+    all(Some(MemoryBackEnd::DmaBuf)).map_err(|_| {
+        let back_end = |(gpu, choice): &Chosen| format!("{} with {}", gpu.name, back_end(choice.memory));
+        NoGpu::Apart(first.iter().map(back_end).collect::<Vec<_>>().join(", "))
+    })
+}
+
+/// As on the command line.
+fn back_end(memory: MemoryBackEnd) -> &'static str {
+    match memory {
+        MemoryBackEnd::Memfd => "memfd",
+        MemoryBackEnd::DmaBuf => "dma-buf",
+    }
+}
+
+/// What kind of driver serves all of these.
+pub fn family(gpus: &[Chosen]) -> DriverFamily {
+    let mut families = gpus.iter().map(|(gpu, _)| family_of(gpu));
+    match families.next() {
+        Some(first) if families.all(|family| family == first) => first,
+        _ => DriverFamily::Any,
     }
 }
 
 /// What kind of driver a GPU has.
-pub fn family(gpu: &GpuInfo) -> DriverFamily {
+fn family_of(gpu: &GpuInfo) -> DriverFamily {
     match gpu {
         gpu if gpu.software => DriverFamily::Software,
         gpu if gpu.driver.starts_with("NVIDIA") => DriverFamily::Nvidia,
@@ -203,7 +272,14 @@ mod tests {
     }
 
     fn chosen(selection: Option<&str>) -> Result<u8, NoGpu> {
-        select(gpus(), selection, None).map(|(_, choice)| choice.uuid[0])
+        let selections: Vec<_> = selection.map(str::to_owned).into_iter().collect();
+        select(&gpus(), &selections, None).map(|chosen| chosen[0].1.uuid[0])
+    }
+
+    fn several(selections: &[&str]) -> Result<Vec<u8>, String> {
+        let selections: Vec<_> = selections.iter().map(|selection| (*selection).to_owned()).collect();
+        let chosen = select(&gpus(), &selections, None).map_err(|error| error.to_string())?;
+        Ok(chosen.iter().map(|(_, choice)| choice.uuid[0]).collect())
     }
 
     #[test]
@@ -219,9 +295,9 @@ mod tests {
     #[test]
     fn the_default_is_the_first_usable_gpu_that_is_no_software() {
         assert_eq!(chosen(None).unwrap(), 3);
-        assert_eq!(select(gpus()[..2].to_vec(), None, None).unwrap().0.uuid[0], 1);
-        assert!(matches!(select(gpus()[1..2].to_vec(), None, None), Err(NoGpu::Unusable { .. })));
-        assert!(matches!(select(Vec::new(), None, None), Err(NoGpu::None(_))));
+        assert_eq!(select(&gpus()[..2], &[], None).unwrap()[0].0.uuid[0], 1);
+        assert!(matches!(select(&gpus()[1..2], &[], None), Err(NoGpu::Unusable { .. })));
+        assert!(matches!(select(&[], &[], None), Err(NoGpu::None(_))));
     }
 
     #[test]
@@ -239,8 +315,9 @@ mod tests {
     #[test]
     fn the_back_end_is_the_first_that_works_or_the_one_that_is_wanted() {
         let mut both = gpus().remove(2);
-        let used =
-            |gpu: &GpuInfo, wanted| select(vec![gpu.clone()], None, wanted).map(|(_, choice)| choice.memory);
+        let used = |gpu: &GpuInfo, wanted| {
+            select(std::slice::from_ref(gpu), &[], wanted).map(|chosen| chosen[0].1.memory)
+        };
         let (memfd, dma_buf) = (MemoryBackEnd::Memfd, MemoryBackEnd::DmaBuf);
         assert_eq!(used(&both, None).unwrap(), memfd);
         let refused = used(&both, Some(dma_buf)).unwrap_err();
@@ -254,5 +331,58 @@ mod tests {
         both.dma_buf = Err("no dma-buf".into());
         let refused = used(&both, None).unwrap_err();
         assert_eq!(refused.to_string(), "NVIDIA H200 cannot be used: no memfd, and no dma-buf");
+    }
+
+    #[test]
+    fn several_are_chosen_in_the_order_they_are_named_in() {
+        assert_eq!(several(&["h100", "02:00.0"]).unwrap(), [4, 3]);
+        assert_eq!(several(&["llvmpipe", "h200", "h100"]).unwrap(), [1, 3, 4]);
+    }
+
+    #[test]
+    fn a_gpu_is_named_once_and_not_too_many_are() {
+        let twice = several(&["h100", "h200", "0000:03:00.0"]).unwrap_err();
+        assert_eq!(
+            twice,
+            "\"h100\" and \"0000:03:00.0\" are the same GPU, NVIDIA H100: name each GPU of a VM once"
+        );
+        let many = several(&["h100"; GPUS_MAX + 1]).unwrap_err();
+        assert_eq!(many, "9 GPUs for one VM are more than 8: name fewer of them");
+        assert!(several(&["h100", "radeon"]).unwrap_err().starts_with("no GPU matches \"radeon\""));
+        assert_eq!(several(&["h100", "old"]).unwrap_err(), "Old GPU cannot be used: no Vulkan 1.3");
+    }
+
+    #[test]
+    fn mappable_memory_is_made_of_the_same_on_all() {
+        let (files, mut both, mut bufs) = (gpus().remove(3), gpus().remove(2), gpus().remove(0));
+        both.dma_buf = Ok(TRIAL);
+        (bufs.memfd, bufs.dma_buf) = (Err("no memfd".into()), Ok(TRIAL));
+        let used = |gpus: &[&GpuInfo], memory| {
+            let used = choices(gpus, memory).map_err(|error| error.to_string())?;
+            Ok::<_, String>(used.iter().map(|(_, choice)| choice.memory).collect::<Vec<_>>())
+        };
+        assert_eq!(used(&[&files, &both], None).unwrap(), [MemoryBackEnd::Memfd; 2]);
+        assert_eq!(used(&[&both, &bufs], None).unwrap(), [MemoryBackEnd::DmaBuf; 2]);
+        let apart = used(&[&files, &bufs], None).unwrap_err();
+        assert!(
+            apart.contains("NVIDIA H100 with memfd, llvmpipe (LLVM 19) with dma-buf; choose others"),
+            "{apart}"
+        );
+        let demanded = used(&[&files, &bufs], Some(MemoryBackEnd::Memfd)).unwrap_err();
+        assert_eq!(demanded, "llvmpipe (LLVM 19) cannot be used: no memfd");
+    }
+
+    #[test]
+    fn the_sandbox_is_that_of_the_drivers_in_use() {
+        let family_with = |nvidia: &str, selections: &[&str]| {
+            let mut gpus = gpus();
+            gpus[2].driver = nvidia.into();
+            gpus[3].driver = nvidia.into();
+            let selections: Vec<_> = selections.iter().map(|selection| (*selection).to_owned()).collect();
+            family(&select(&gpus, &selections, None).unwrap())
+        };
+        assert_eq!(family_with("NVIDIA 580", &["h100", "h200"]), DriverFamily::Nvidia);
+        assert_eq!(family_with("radv", &["h100"]), DriverFamily::Mesa);
+        assert_eq!(family_with("NVIDIA 580", &["h100", "llvmpipe"]), DriverFamily::Any);
     }
 }

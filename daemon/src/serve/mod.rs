@@ -20,7 +20,7 @@ mod strikes;
 mod workers;
 
 pub use broker::Broker;
-pub use gpu::{List, NoGpu, family, probe, select};
+pub use gpu::{Chosen, List, NoGpu, family, probe, select};
 pub use run::{Options, serve, take_signals};
 pub use socket::{Listen, SocketError};
 pub use state::cache_key;

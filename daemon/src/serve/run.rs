@@ -39,8 +39,8 @@ pub struct Options {
     pub num_scanouts: u32,
     /// End with the first frontend instead of waiting for the next.
     pub exit_on_disconnect: bool,
-    /// The GPU of all workers.
-    pub gpu: GpuChoice,
+    /// The GPUs of all workers, at least one; what their mappable memory is made of is the same.
+    pub gpus: Vec<GpuChoice>,
     /// The Venus capability set.
     pub capset: Vec<u8>,
     /// Signals that were taken already ([`take_signals`]).
@@ -59,8 +59,8 @@ pub struct Options {
     pub cache_key: CacheKey,
     /// Who schedules the GPU, if somebody does.
     pub broker: Option<Broker>,
-    /// The GPU's name.
-    pub gpu_name: String,
+    /// The names of the GPUs.
+    pub gpu_names: Vec<String>,
 }
 
 const TOKEN_KICK: u64 = 0;
@@ -114,12 +114,14 @@ impl Server {
         watch(&epoll, &*launcher, TOKEN_LAUNCHER)?;
         if let Some(broker) = &options.broker {
             watch(&epoll, broker, TOKEN_BROKER)?;
-            broker.tell(&ToBroker::Ready { gpu: options.gpu.uuid, name: options.gpu_name }, None);
+            let gpus = options.gpus.iter().map(|gpu| gpu.uuid).zip(options.gpu_names).collect();
+            broker.tell(&ToBroker::Ready { gpus }, None);
         }
+        let memory = options.gpus.first().map(|gpu| gpu.memory).ok_or(io::ErrorKind::InvalidInput)?;
         let workers = Workers::new(
             launcher,
             options.family,
-            options.gpu,
+            options.gpus,
             options.context_limits.within(&limits),
             options.cache_key,
             limits,
@@ -148,7 +150,7 @@ impl Server {
             world: World {
                 session: None,
                 workers,
-                blobs: Blobs::new(options.gpu.memory),
+                blobs: Blobs::new(memory),
                 rings: Rings::new(options.context_limits.rings),
                 hangs: Hangs::new(options.hangs, Instant::now()),
                 strikes: Strikes::new(options.hangs),

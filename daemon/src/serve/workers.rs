@@ -33,7 +33,7 @@ pub const CHANNEL_TOKEN: u64 = 1 << 32;
 pub struct Workers {
     launcher: Arc<Launcher>,
     family: DriverFamily,
-    gpu: GpuChoice,
+    gpus: Vec<GpuChoice>,
     limits: ContextLimits,
     cache_key: CacheKey,
     device_limits: DeviceLimits,
@@ -103,7 +103,7 @@ impl Workers {
     pub fn new(
         launcher: Arc<Launcher>,
         family: DriverFamily,
-        gpu: GpuChoice,
+        gpus: Vec<GpuChoice>,
         limits: ContextLimits,
         cache_key: CacheKey,
         device_limits: DeviceLimits,
@@ -112,7 +112,7 @@ impl Workers {
         Self {
             launcher,
             family,
-            gpu,
+            gpus,
             limits,
             cache_key,
             device_limits,
@@ -153,13 +153,19 @@ impl Workers {
         self.contexts.insert(serial, ctx_id);
         self.running.insert(ctx_id, worker);
         log::debug!(ctx_id = ctx_id.0; "worker started");
-        let Self { gpu, limits, cache_key, .. } = *self;
-        let setup = WorkerSetup { ctx_id, debug_name, gpu, limits, cache_key, scheduled: gate.is_some() };
+        let Self { limits, cache_key, .. } = *self;
+        let gpus = self.gpus.clone();
+        let setup = WorkerSetup { ctx_id, debug_name, gpus, limits, cache_key, scheduled: gate.is_some() };
         self.send(ctx_id, ToWorker::Setup(setup), Some(page)).map_err(io::Error::other)?;
         for (message, file) in gate.into_iter().flatten() {
             self.send(ctx_id, message, Some(file.as_fd())).map_err(io::Error::other)?;
         }
         Ok(())
+    }
+
+    /// The GPUs that workers use.
+    pub fn gpus(&self) -> &[GpuChoice] {
+        &self.gpus
     }
 
     /// Whether the context has a worker that was not told to end.

@@ -65,7 +65,7 @@ impl<'a> Call<'a> {
 
     /// Locks the object table for reading, to lower parameters. Never held across a driver call.
     pub fn lowering(&self) -> Lowering<'a> {
-        let (objects, memory) = (self.renderer.objects.read(), self.renderer.gpu.memory);
+        let (objects, memory) = (self.renderer.objects.read(), self.renderer.memory());
         Lowering { objects, arena: self.arena, memory, owner: self.owner.get(), uses: None }
     }
 

@@ -264,6 +264,10 @@ fn open(
     c: &venus::CreateDevice<'_>,
 ) -> Result<Device, Fault> {
     let Some(info) = c.p_create_info else { return Err(Fault::lost("vkCreateDevice without a description")) };
+    if !is_group_of_its_own(info, c.physical_device) {
+        log::debug!("device refused: each physical device is a group of its own");
+        return Err(vk::Result::ERROR_INITIALIZATION_FAILED.into());
+    }
     let mut queues = distinct_queues(&physical.families, info)?;
     let created = queues.iter().map(CreatedQueues::from).collect();
     let protection = physical.gpu.protection;
@@ -311,7 +315,7 @@ fn open(
     if result < 0 {
         return Err(Fault::Failed(result));
     }
-    let (raw, gate) = (vk::Device::from_raw(raw), call.renderer.gate.clone());
+    let (raw, gate) = (vk::Device::from_raw(raw), call.renderer.gates.get(physical.index).cloned());
     // SAFETY: the driver just made this device of `physical`.
     Ok(unsafe { Device::new(physical.clone(), raw, created, shaders, spare, gate) })
 }
@@ -320,6 +324,18 @@ impl From<&venus::DeviceQueueCreateInfo<'_>> for CreatedQueues {
     fn from(queues: &venus::DeviceQueueCreateInfo<'_>) -> Self {
         Self { flags: queues.flags.0, family: queues.queue_family_index, count: queues.queue_count }
     }
+}
+
+/// Whether the group that a device is to be made of, if one is named, is the physical device and nothing else: drivers take for granted
+/// that the members are one group of theirs (VUID-VkDeviceGroupDeviceCreateInfo-pPhysicalDevices-00376).
+fn is_group_of_its_own(info: &venus::DeviceCreateInfo<'_>, physical: venus::PhysicalDevice) -> bool {
+    info.p_next.iter().all(|next| match next {
+        venus::ChainStruct::DeviceGroupDeviceCreateInfo(group) => {
+            let members = group.p_physical_devices.unwrap_or(&[]);
+            members.is_empty() || members == [physical]
+        }
+        _ => true,
+    })
 }
 
 /// The queues a device creation asks for, refused if they are not offered.

@@ -1,4 +1,4 @@
-//! The gate that scheduled submissions of a context pass: how many may, and what the scheduler is told.
+//! The gate that scheduled submissions of a context to a GPU pass: how many may, and what the scheduler is told.
 //!
 //! While the context has a lease and not much in the driver, a submission passes at once, on the thread that decoded it. Otherwise it
 //! waits in the line of its queue ([`super::line`]), decoding goes on, and the gate's thread dispatches it when it is granted. Only
@@ -32,10 +32,10 @@ const UNREADY_LOOK: Duration = Duration::from_micros(500);
 /// Called when the context cannot go on.
 pub type Failed = Box<dyn Fn(&ContextLost) + Send + Sync>;
 
-/// The gate of one context.
+/// The gate of one context before one GPU.
 pub struct Gate {
     page: GateSide,
-    doorbell: Doorbell,
+    doorbell: Arc<Doorbell>,
     queues: Mutex<Vec<Weak<Queue>>>,
     counts: Mutex<Counts>,
     /// Held while what is ready is counted and while one of them passes, or it would be told twice: the scheduler would grant what nobody
@@ -65,7 +65,7 @@ struct Counts {
 
 impl Gate {
     /// A gate that the scheduler looks after, by `page` and `doorbell`.
-    pub fn new(page: GateSide, doorbell: Doorbell) -> Arc<Self> {
+    pub fn new(page: GateSide, doorbell: Arc<Doorbell>) -> Arc<Self> {
         let counts = Counts { counters: Counters::default(), estimate: FIRST_ESTIMATE, untold: None };
         Arc::new(Self {
             page,

@@ -1,4 +1,4 @@
-//! `VkInstance`, and which physical devices a guest sees: the one chosen at start-up.
+//! `VkInstance`, and which physical devices a guest sees: those chosen at start-up, in that order.
 
 use super::call::Call;
 use super::error::{ContextLost, Fault};
@@ -23,8 +23,8 @@ pub struct Instance {
     pub ash: ash::Instance,
     /// Instance functions for the guest's calls.
     pub table: InstanceTable,
-    /// The id the physical device is bound to, 0 before it is enumerated.
-    bound: Mutex<u64>,
+    /// The ids that the physical devices are bound to, as far as they were enumerated.
+    bound: Mutex<Vec<venus::PhysicalDevice>>,
     /// Keeps the loader's library mapped.
     entry: ash::Entry,
 }
@@ -51,7 +51,7 @@ impl Instance {
                 .find_map(|name| unsafe { entry.get_instance_proc_addr(ash.handle(), name.as_ptr()) })
                 .map_or(std::ptr::null(), |function| function as *const c_void)
         });
-        Ok(Self { ash, table, bound: Mutex::new(0), entry })
+        Ok(Self { ash, table, bound: Mutex::default(), entry })
     }
 
     /// The handle as a number.
@@ -149,36 +149,40 @@ pub fn destroy_instance<'a>(
     Ok(venus::DestroyInstanceReply {})
 }
 
-/// `vkEnumeratePhysicalDevices`: one.
+/// `vkEnumeratePhysicalDevices`.
 pub fn enumerate_physical_devices<'a>(
     call: &Call<'a>,
     c: &venus::EnumeratePhysicalDevices<'a>,
 ) -> Result<venus::EnumeratePhysicalDevicesReply<'a>, Fault> {
     let instance = call.instance(c.instance)?;
-    let ids = c.p_physical_devices.map(|ids| &ids[..ids.len().min(1)]);
-    if let Some([id]) = ids {
-        bind_physical_device(call, &instance, *id)?;
+    let all = call.renderer.gpus.len();
+    let ids = c.p_physical_devices.map(|ids| &ids[..ids.len().min(all)]);
+    for (index, id) in ids.unwrap_or(&[]).iter().enumerate() {
+        bind_physical_device(call, &instance, index, *id)?;
     }
-    let too_small = c.p_physical_devices.is_some_and(<[_]>::is_empty);
-    let (result, count) =
-        if too_small { (venus::VkResult::INCOMPLETE, 0) } else { (venus::VkResult::SUCCESS, 1) };
+    let count = ids.map_or(all, <[_]>::len);
+    let result = if count < all { venus::VkResult::INCOMPLETE } else { venus::VkResult::SUCCESS };
     Ok(venus::EnumeratePhysicalDevicesReply {
         result,
-        p_physical_device_count: Some(call.arena.value(count)?),
+        p_physical_device_count: Some(call.arena.value(count as u32)?),
         p_physical_devices: ids,
     })
 }
 
+/// Lets a guest name the GPU at `index` so. It may ask again, and then for more of them.
 fn bind_physical_device(
     call: &Call<'_>,
     instance: &Arc<Instance>,
+    index: usize,
     id: venus::PhysicalDevice,
 ) -> Result<(), Fault> {
     let mut bound = instance.bound.lock();
-    if *bound == id.id() && id.id() != 0 {
-        return Ok(());
+    match bound.get(index) {
+        Some(known) if *known == id && id.id() != 0 => return Ok(()),
+        Some(_) => return Err(Fault::lost("a physical device gets another name")),
+        None => {}
     }
-    let physical = PhysicalDevice::find(instance, &call.renderer.gpu, &call.renderer.limits)?;
+    let physical = PhysicalDevice::find(instance, index, &call.renderer.gpus[index], &call.renderer.limits)?;
     let object = Object {
         kind: venus::PhysicalDevice::KIND,
         raw: physical.raw(),
@@ -188,30 +192,172 @@ fn bind_physical_device(
         created_by: call.bytes.into(),
     };
     call.renderer.objects.insert(id.id(), object).map_err(ContextLost::from)?;
-    *bound = id.id();
+    bound.push(id);
     Ok(())
 }
 
-/// `vkEnumeratePhysicalDeviceGroups`: one group with the one device.
+/// `vkEnumeratePhysicalDeviceGroups`: each device is a group of its own.
 pub fn enumerate_physical_device_groups<'a>(
     call: &Call<'a>,
     c: &venus::EnumeratePhysicalDeviceGroups<'a>,
 ) -> Result<venus::EnumeratePhysicalDeviceGroupsReply<'a>, Fault> {
     let instance = call.instance(c.instance)?;
+    let all = call.renderer.gpus.len();
+    let bound = instance.bound.lock();
     let groups = match c.p_physical_device_group_properties {
-        None | Some([]) => None,
-        Some([first, ..]) => {
-            let mut group = *first;
-            group.physical_device_count = 1;
-            group.physical_devices = [venus::PhysicalDevice(0); 32];
-            group.physical_devices[0] = venus::PhysicalDevice(*instance.bound.lock());
-            group.subset_allocation = 0;
-            Some(&call.arena.slice_copy(&[group])?[..])
+        None => None,
+        Some(groups) => {
+            let groups = groups.iter().take(all).enumerate().map(|(index, group)| {
+                let mut group = *group;
+                group.physical_device_count = 1;
+                group.physical_devices = [venus::PhysicalDevice(0); 32];
+                group.physical_devices[0] = bound.get(index).copied().unwrap_or(venus::PhysicalDevice(0));
+                group.subset_allocation = 0;
+                group
+            });
+            Some(&call.arena.slice_copy(&groups.collect::<Vec<_>>())?[..])
         }
     };
+    let count = groups.map_or(all, <[_]>::len);
+    let result = if count < all { venus::VkResult::INCOMPLETE } else { venus::VkResult::SUCCESS };
     Ok(venus::EnumeratePhysicalDeviceGroupsReply {
-        result: venus::VkResult::SUCCESS,
-        p_physical_device_group_count: Some(call.arena.value(1)?),
+        result,
+        p_physical_device_group_count: Some(call.arena.value(count as u32)?),
         p_physical_device_group_properties: groups,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::{Doorbell, GateSide, grant_page};
+    use crate::vulkan::fuzzing::{self, NoResources};
+    use crate::vulkan::{Cancel, Gate, Renderer};
+    use protocol::cursor::{Arena, Writer};
+    use venus::{Command, CreateDevice, CreateInstance, EnumeratePhysicalDevices, PhysicalDevice as Id};
+
+    /// A context on both GPUs of the null driver.
+    struct World {
+        renderer: Renderer,
+        _exclusive: fuzzing::Exclusive,
+    }
+
+    const INSTANCE: venus::Instance = venus::Instance(1);
+    const IDS: [Id; 3] = [Id(2), Id(3), Id(4)];
+
+    impl World {
+        fn new() -> Self {
+            // With this seed the first creations succeed.
+            let exclusive = fuzzing::begin(0x9e37_79b9_7f4a_7c15);
+            let renderer = fuzzing::renderer(Arc::new(NoResources));
+            let world = Self { renderer, _exclusive: exclusive };
+            let create = CreateInstance { p_create_info: None, p_instance: Some(&INSTANCE) };
+            world.execute(&Command::CreateInstance(create)).unwrap();
+            world
+        }
+
+        /// The words of the reply behind the command's number.
+        fn execute(&self, command: &Command<'_>) -> Result<Vec<u32>, ContextLost> {
+            let (arena, cancel, mut reply) = (Arena::new(1 << 16), Cancel::default(), vec![0; 4096]);
+            let mut writer = Writer::window(&mut reply);
+            self.renderer.execute(command, &[], &arena, &cancel, Some(&mut writer))?;
+            let words =
+                reply.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+            Ok(words.skip(1).collect())
+        }
+
+        /// Result and count of `vkEnumeratePhysicalDevices` with room for these.
+        fn enumerate(&self, ids: Option<&[Id]>) -> Result<(i32, u32), ContextLost> {
+            let reply = self.execute(&Command::EnumeratePhysicalDevices(EnumeratePhysicalDevices {
+                instance: INSTANCE,
+                p_physical_device_count: Some(&ids.map_or(0, |ids| ids.len() as u32)),
+                p_physical_devices: ids,
+            }))?;
+            // Behind the result: that there is a count.
+            Ok((reply[0] as i32, reply[3]))
+        }
+
+        fn uuid(&self, id: Id) -> [u8; 16] {
+            match &self.renderer.objects.read().get(id).unwrap().state {
+                State::PhysicalDevice(physical) => physical.gpu.uuid,
+                _ => panic!("it is another object"),
+            }
+        }
+
+        /// Result of `vkCreateDevice` of a physical device, with this group if it is not empty.
+        fn create_device(&self, physical_device: Id, group: &[Id], device: venus::Device) -> i32 {
+            let group = venus::DeviceGroupDeviceCreateInfo {
+                physical_device_count: group.len() as u32,
+                p_physical_devices: Some(group),
+                ..Default::default()
+            };
+            let chain = [venus::ChainStruct::DeviceGroupDeviceCreateInfo(&group)];
+            let queue = venus::DeviceQueueCreateInfo {
+                queue_count: 1,
+                p_queue_priorities: Some(&[1.0]),
+                ..Default::default()
+            };
+            let info = venus::DeviceCreateInfo {
+                p_next: &chain,
+                queue_create_info_count: 1,
+                p_queue_create_infos: Some(std::slice::from_ref(&queue)),
+                ..Default::default()
+            };
+            let (p_create_info, p_device) = (Some(&info), Some(&device));
+            let create = CreateDevice { physical_device, p_create_info, p_device };
+            self.execute(&Command::CreateDevice(create)).unwrap()[0] as i32
+        }
+    }
+
+    const SUCCESS: i32 = venus::VkResult::SUCCESS.0;
+    const INCOMPLETE: i32 = venus::VkResult::INCOMPLETE.0;
+
+    #[test]
+    fn gpus_are_bound_in_the_order_of_the_choice_as_far_as_they_are_asked_for() {
+        let world = World::new();
+        assert_eq!(world.enumerate(None).unwrap(), (SUCCESS, 2));
+        assert_eq!(world.enumerate(Some(&[])).unwrap(), (INCOMPLETE, 0));
+        assert_eq!(world.enumerate(Some(&IDS[..1])).unwrap(), (INCOMPLETE, 1));
+        assert!(world.renderer.objects.read().get(IDS[1]).is_err(), "it was not asked for");
+        assert_eq!(world.enumerate(Some(&IDS)).unwrap(), (SUCCESS, 2));
+        assert_eq!(world.enumerate(Some(&IDS[..2])).unwrap(), (SUCCESS, 2), "the same again");
+        assert!(world.renderer.objects.read().get(IDS[2]).is_err(), "there are two");
+        let chosen: Vec<_> = world.renderer.gpus.iter().map(|gpu| gpu.uuid).collect();
+        assert_eq!([world.uuid(IDS[0]), world.uuid(IDS[1])], chosen[..]);
+        assert_ne!(chosen[0], chosen[1]);
+    }
+
+    #[test]
+    fn a_gpu_has_one_name_and_a_name_one_gpu() {
+        for wrong in [[IDS[1], IDS[0]], [IDS[0], IDS[0]], [IDS[0], Id(0)], [IDS[0], Id(1)]] {
+            let world = World::new();
+            world.enumerate(Some(&IDS[..1])).unwrap();
+            assert!(world.enumerate(Some(&wrong)).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_of_one_gpu_and_passes_the_gate_of_that() {
+        let mut world = World::new();
+        let doorbell = Arc::new(Doorbell::new().unwrap());
+        let gate = |_| Gate::new(GateSide::open(grant_page().unwrap()).unwrap(), Arc::clone(&doorbell));
+        world.renderer.gates = (0..2).map(gate).collect();
+        world.enumerate(Some(&IDS[..2])).unwrap();
+        let (own, none) = ([IDS[1]], []);
+        for (number, group) in [&[IDS[0], IDS[1]][..], &[IDS[1], IDS[0]], &IDS[..1]].into_iter().enumerate() {
+            let refused = world.create_device(IDS[1], group, venus::Device(10 + number as u64));
+            assert_eq!(refused, venus::VkResult::ERROR_INITIALIZATION_FAILED.0, "{group:?}");
+        }
+        let devices = [(IDS[1], &own[..]), (IDS[0], &none)].into_iter().zip(20..);
+        for ((physical, group), number) in devices {
+            assert_eq!(world.create_device(physical, group, venus::Device(number)), SUCCESS);
+        }
+        let objects = world.renderer.objects.read();
+        let gate = |number| match &objects.get(venus::Device(number)).unwrap().state {
+            State::Device(device) => Arc::clone(device.gate.as_ref().unwrap()),
+            _ => panic!("it is another object"),
+        };
+        assert!(Arc::ptr_eq(&gate(20), &world.renderer.gates[1]));
+        assert!(Arc::ptr_eq(&gate(21), &world.renderer.gates[0]));
+    }
 }

@@ -14,12 +14,14 @@ use protocol::venus::generated::ChainStruct;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The GPU of this context.
+/// One of the GPUs of this context.
 pub struct PhysicalDevice {
     /// Its instance.
     pub instance: Arc<Instance>,
     /// The host's handle.
     pub handle: vk::PhysicalDevice,
+    /// Which of them, from 0.
+    pub index: usize,
     /// How it is used.
     pub gpu: GpuChoice,
     /// Extensions of the host's device and their versions.
@@ -41,20 +43,26 @@ impl std::fmt::Debug for PhysicalDevice {
 }
 
 impl PhysicalDevice {
-    /// Finds the chosen GPU again.
-    pub fn find(instance: &Arc<Instance>, gpu: &GpuChoice, limits: &ContextLimits) -> Result<Self, Fault> {
+    /// Finds a chosen GPU again, which is at `index` for the guest.
+    pub fn find(
+        instance: &Arc<Instance>,
+        index: usize,
+        gpu: &GpuChoice,
+        limits: &ContextLimits,
+    ) -> Result<Self, Fault> {
         // SAFETY: the instance is live.
         let all = unsafe { instance.ash.enumerate_physical_devices() }?;
         let handle = all
             .into_iter()
             .find(|handle| device_uuid(&instance.ash, *handle) == Some(gpu.uuid))
             .ok_or_else(|| Fault::lost("the GPU chosen at start-up is gone"))?;
-        Self::new(instance, handle, gpu, limits)
+        Self::new(instance, handle, index, gpu, limits)
     }
 
     fn new(
         instance: &Arc<Instance>,
         handle: vk::PhysicalDevice,
+        index: usize,
         gpu: &GpuChoice,
         limits: &ContextLimits,
     ) -> Result<Self, Fault> {
@@ -71,6 +79,7 @@ impl PhysicalDevice {
             largest_heap,
             instance: instance.clone(),
             handle,
+            index,
             gpu: *gpu,
             host_extensions: host_extensions(&instance.ash, handle)?,
             families: shape::queue_families(families, gpu.queues),

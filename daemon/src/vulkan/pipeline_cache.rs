@@ -17,13 +17,13 @@ const TAG_BYTES: usize = blake3::OUT_LEN;
 /// What data is bound to: another device or driver version may read it differently.
 type Origin = [u8; 44];
 
-fn origin(call: &Call<'_>, device: &Device) -> Origin {
+fn origin(device: &Device) -> Origin {
     let physical = &device.physical;
     // SAFETY: the handle comes from this live instance.
     let host = unsafe { physical.instance.ash.get_physical_device_properties(physical.handle) };
     let mut origin = [0; 44];
     origin[..16].copy_from_slice(&host.pipeline_cache_uuid);
-    origin[16..32].copy_from_slice(&call.renderer.gpu.uuid);
+    origin[16..32].copy_from_slice(&physical.gpu.uuid);
     let versions = [host.vendor_id, host.device_id, host.driver_version].map(u32::to_le_bytes);
     origin[32..].copy_from_slice(versions.as_flattened());
     origin
@@ -58,7 +58,7 @@ pub fn create_pipeline_cache<'a>(
     let sent = info.p_initial_data.unwrap_or(&[]);
     let data = match sent {
         [] => None,
-        sent => authentic(&call.renderer.cache_key, &origin(call, &device), sent),
+        sent => authentic(&call.renderer.cache_key, &origin(&device), sent),
     };
     if !sent.is_empty() {
         log::debug!(bytes = sent.len(), authentic = data.is_some(); "pipeline cache with initial data");
@@ -108,7 +108,7 @@ pub fn get_pipeline_cache_data<'a>(
         return reply(result, size.saturating_add(TAG_BYTES), c.p_data.map(|_| &[][..]));
     }
     let size = size.min(room - TAG_BYTES);
-    let tag = tag(&call.renderer.cache_key, &origin(call, &device), &data[..size]);
+    let tag = tag(&call.renderer.cache_key, &origin(&device), &data[..size]);
     data[size..size + TAG_BYTES].copy_from_slice(tag.as_bytes());
     reply(result, size + TAG_BYTES, Some(&data[..size + TAG_BYTES]))
 }

@@ -103,7 +103,7 @@ impl Queue {
             device: Arc::downgrade(device),
             waiter: Mutex::new(None),
             submissions: Mutex::new(Submissions::new(Instant::now())),
-            scheduled: renderer.gate.as_ref().map(|gate| Scheduled {
+            scheduled: device.gate.as_ref().map(|gate| Scheduled {
                 gate: Arc::clone(gate),
                 objects: Arc::downgrade(&renderer.objects),
                 line: Mutex::default(),
@@ -113,7 +113,7 @@ impl Queue {
                 itself: itself.clone(),
             }),
         });
-        if let Some(gate) = &renderer.gate {
+        if let Some(gate) = &device.gate {
             gate.add(&queue);
         }
         queue

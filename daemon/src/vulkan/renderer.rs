@@ -14,7 +14,7 @@ use super::pulse::Pulse;
 use super::queue::{Done, Queue};
 use super::retired::Retired;
 use super::submission::Look;
-use crate::config::{CacheKey, ContextLimits, GpuChoice, Queues, ShaderLimits};
+use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, Queues, ShaderLimits};
 use crate::shm::ResultWords;
 use parking_lot::Mutex;
 use protocol::cursor::Arena;
@@ -29,8 +29,8 @@ use std::time::Instant;
 pub struct Renderer {
     /// Where instances come from.
     pub(super) entry: ash::Entry,
-    /// The GPU.
-    pub(super) gpu: GpuChoice,
+    /// The GPUs, at least one.
+    pub(super) gpus: Vec<GpuChoice>,
     /// What pipeline caches are authenticated with.
     pub(super) cache_key: CacheKey,
     /// What a shader module may ask of the driver.
@@ -51,8 +51,8 @@ pub struct Renderer {
     pub(super) resources: Arc<dyn ResourceTable>,
     /// Wakes who watches submissions.
     pub(super) pulse: Pulse,
-    /// What submissions pass, if they are scheduled.
-    pub(super) gate: Option<Arc<Gate>>,
+    /// What submissions to each GPU pass, if they are scheduled.
+    pub(super) gates: Vec<Arc<Gate>>,
     /// A `VkResult` that the guest did not wait for and has not heard of; 0 if there is none.
     unheard: AtomicI32,
     /// A device is lost as the guest sees it.
@@ -70,13 +70,13 @@ impl Renderer {
     ///
     /// No loader, or no usable driver.
     pub fn new(
-        gpu: GpuChoice,
+        gpus: Vec<GpuChoice>,
         limits: ContextLimits,
         cache_key: CacheKey,
         resources: Arc<dyn ResourceTable>,
         allowance: Arc<dyn Allowance>,
     ) -> Result<Self, ContextLost> {
-        Self::on(load_entry().map_err(no_driver)?, gpu, limits, cache_key, resources, allowance)
+        Self::on(load_entry().map_err(no_driver)?, gpus, limits, cache_key, resources, allowance)
     }
 
     /// Serves on the driver behind `entry`.
@@ -86,7 +86,7 @@ impl Renderer {
     /// It makes no instance.
     pub fn on(
         entry: ash::Entry,
-        gpu: GpuChoice,
+        gpus: Vec<GpuChoice>,
         limits: ContextLimits,
         cache_key: CacheKey,
         resources: Arc<dyn ResourceTable>,
@@ -96,7 +96,7 @@ impl Renderer {
         let api_version = instance.loader_version().min(API_VERSION);
         Ok(Self {
             entry,
-            gpu,
+            gpus,
             cache_key,
             shader_limits: limits.shaders,
             api_version,
@@ -107,7 +107,7 @@ impl Renderer {
             resources,
             results: None,
             pulse: Pulse::default(),
-            gate: None,
+            gates: Vec::new(),
             unheard: AtomicI32::new(0),
             lost: AtomicBool::new(false),
             host_fences: AtomicBool::new(false),
@@ -127,10 +127,15 @@ impl Renderer {
         Self { pulse, ..self }
     }
 
-    /// Lets submissions pass `gate`.
+    /// Lets submissions pass the gate of their GPU.
     #[must_use]
-    pub fn gated(self, gate: Option<Arc<Gate>>) -> Self {
-        Self { gate, ..self }
+    pub fn gated(self, gates: Vec<Arc<Gate>>) -> Self {
+        Self { gates, ..self }
+    }
+
+    /// What memory that guests map is made of, on all GPUs.
+    pub(super) fn memory(&self) -> MemoryBackEnd {
+        self.gpus[0].memory
     }
 
     /// Executes one command that is not a transport command. `bytes` is its encoding, `reply` where its reply goes if it wants
@@ -147,7 +152,7 @@ impl Renderer {
         cancel: &'a Cancel,
         reply: Option<&mut Writer<'_>>,
     ) -> Result<(), ContextLost> {
-        if self.gpu.queues == Queues::Compute && generated::is_graphics(command) {
+        if self.gpus[0].queues == Queues::Compute && generated::is_graphics(command) {
             return Err(ContextLost::new("a graphics command without a graphics queue"));
         }
         let heard = reply.is_some();
@@ -252,7 +257,7 @@ impl Renderer {
         let queues: Vec<_> = self.timelines.lock().iter().filter_map(Weak::upgrade).collect();
         let now = Instant::now();
         queues.iter().for_each(|queue| queue.refresh());
-        if let Some(gate) = &self.gate {
+        if let Some(gate) = self.gates.first() {
             gate.tell_processor_time();
         }
         let looks = queues.iter().map(|queue| queue.look(&self.objects, now, restart));

@@ -13,8 +13,8 @@ use std::sync::{Arc, OnceLock};
 pub struct Making<B> {
     /// What it beats.
     pub pulse: Pulse,
-    /// What its submissions pass, if they are scheduled.
-    pub gate: Option<Arc<Gate>>,
+    /// What its submissions to each GPU pass, if they are scheduled.
+    pub gates: Vec<Arc<Gate>>,
     /// Makes it; may take as long as the driver likes.
     pub make: Box<dyn FnOnce() -> Result<B, ContextLost> + Send>,
 }

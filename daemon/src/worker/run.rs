@@ -8,6 +8,7 @@ use super::inbox::{Inbox, Letter};
 use super::resources::{Arriving, Resources};
 use super::stream::{Executor, Place};
 use super::watchdog::{self, Watchdog};
+use crate::config::GPUS_MAX;
 use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
 use crate::shm::{Doorbell, GateSide, StatusPage};
 use crate::vulkan::{ContextLost, Exported, Gate, MemoryFile, Pulse, Renderer, ResourceMemory};
@@ -32,38 +33,42 @@ pub fn run(channel: Channel) -> ExitCode {
         Ok(page) => page,
         Err(error) => return failed(&format!("no status page: {error}")),
     };
-    let gate = match gate(&channel, &setup) {
-        Ok(gate) => gate,
+    if setup.gpus.is_empty() || setup.gpus.len() > GPUS_MAX {
+        return failed("a set-up without a GPU");
+    }
+    let gates = match gates(&channel, &setup) {
+        Ok(gates) => gates,
         Err(reason) => return failed(&format!("no way to ask for grants: {reason}")),
     };
     let channel = Arc::new(channel);
     let resources = Arc::<Resources>::default();
     let allowances = Allowances::new(Arc::clone(&channel));
     let (table, allowance) = (Arc::clone(&resources) as _, Arc::clone(&allowances) as _);
-    let (gpu, limits, cache_key) = (setup.gpu, setup.limits, setup.cache_key);
+    let (gpus, limits, cache_key) = (setup.gpus.clone(), setup.limits, setup.cache_key);
     let (pulse, results) = (Pulse::default(), Arc::clone(page.results()));
-    let (beaten, passed) = (pulse.clone(), gate.clone());
+    let (beaten, passed) = (pulse.clone(), gates.clone());
     let make = move || {
-        let renderer = Renderer::new(gpu, limits, cache_key, table, allowance)?;
+        let renderer = Renderer::new(gpus, limits, cache_key, table, allowance)?;
         Ok(renderer.telling(results).beating(beaten).gated(passed))
     };
     let end = End { begins: start_end_watchdog, kill: watchdog::kill };
-    serve(&setup, page, channel, resources, allowances, Making { pulse, gate, make: Box::new(make) }, end)
+    serve(&setup, page, channel, resources, allowances, Making { pulse, gates, make: Box::new(make) }, end)
 }
 
-/// What submissions wait at, if they are scheduled.
-fn gate(channel: &Channel, setup: &WorkerSetup) -> Result<Option<Arc<Gate>>, String> {
+/// What submissions to each GPU wait at, if they are scheduled.
+fn gates(channel: &Channel, setup: &WorkerSetup) -> Result<Vec<Arc<Gate>>, String> {
     if !setup.scheduled {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let file = |wanted: &ToWorker| match channel.receive::<ToWorker>() {
         Ok((message, Some(file))) if message == *wanted => Ok(file),
         Ok(_) => Err("the wrong message".to_owned()),
         Err(error) => Err(error.to_string()),
     };
-    let page = GateSide::open(file(&ToWorker::Grants)?).map_err(|error| error.to_string())?;
-    let doorbell = Doorbell::of(file(&ToWorker::Doorbell)?);
-    Ok(Some(Gate::new(page, doorbell)))
+    let page = |_| GateSide::open(file(&ToWorker::Grants)?).map_err(|error| error.to_string());
+    let pages = setup.gpus.iter().map(page).collect::<Result<Vec<_>, _>>()?;
+    let doorbell = Arc::new(Doorbell::of(file(&ToWorker::Doorbell)?));
+    Ok(pages.into_iter().map(|page| Gate::new(page, Arc::clone(&doorbell))).collect())
 }
 
 fn failed(reason: &str) -> ExitCode {
@@ -118,7 +123,7 @@ pub(super) fn serve<B: Backend>(
     making: Making<B>,
     end: End,
 ) -> ExitCode {
-    let Making { pulse, gate, make } = making;
+    let Making { pulse, gates, make } = making;
     let context = Arc::new(Context::new(setup, Arc::clone(&channel), resources, Awaited::new(pulse)));
     let closed = Arc::clone(&context);
     let arriving = Arc::clone(&context);
@@ -132,9 +137,11 @@ pub(super) fn serve<B: Backend>(
         Ok(watchdog) => watchdog,
         Err(error) => return failed(&format!("no thread to watch submissions: {error}")),
     };
-    let lost = Arc::clone(&context);
-    if let Some(Err(error)) = gate.as_ref().map(|gate| gate.start(Box::new(move |why| lost.lose(why)))) {
-        return failed(&format!("no thread to dispatch submissions: {error}"));
+    for gate in &gates {
+        let lost = Arc::clone(&context);
+        if let Err(error) = gate.start(Box::new(move |why| lost.lose(why))) {
+            return failed(&format!("no thread to dispatch submissions: {error}"));
+        }
     }
     if let Err(error) = start_making(&context, make) {
         return failed(&format!("no thread for the driver: {error}"));
@@ -151,9 +158,7 @@ pub(super) fn serve<B: Backend>(
         (end.kill)();
     }
     worker.context.join();
-    if let Some(gate) = gate {
-        gate.end();
-    }
+    gates.iter().for_each(|gate| gate.end());
     worker.context.backend.destroy_objects();
     drop(watchdog);
     log::debug!(ctx_id = setup.ctx_id.0; "worker ends");

@@ -112,13 +112,13 @@ impl Peer {
         let setup = WorkerSetup {
             ctx_id: ContextId(1),
             debug_name: "test".into(),
-            gpu: GpuChoice {
+            gpus: vec![GpuChoice {
                 uuid: [0; 16],
                 memory: MemoryBackEnd::Memfd,
                 trial: MemoryTrial { mappable_types: 0, shareable: false },
                 queues: Queues::Compute,
                 protection: Protection::default(),
-            },
+            }],
             limits: ContextLimits { rings: 4, command_bytes: 1 << 20, ..ContextLimits::default() },
             cache_key: CacheKey([0; 32]),
             scheduled: false,
@@ -133,7 +133,7 @@ impl Peer {
             let ours = Arc::new(ours);
             let making = Making {
                 pulse: backend.pulse.clone(),
-                gate: None,
+                gates: Vec::new(),
                 make: Box::new(move || {
                     driver.recv().unwrap_or(Err(ContextLost::new("no driver"))).map(|()| backend)
                 }),

@@ -57,9 +57,16 @@ impl Device {
 
     /// A device in a context of its own, with `features` in the chain of its creation.
     pub fn create_with(gpu: &Arc<Gpu>, name: &str, features: &[ChainStruct<'_>]) -> Result<Self> {
+        Self::create_on(gpu, name, 0, features)
+    }
+
+    /// As [`Self::create_with`], of the physical device that is enumerated at `index`.
+    pub fn create_on(gpu: &Arc<Gpu>, name: &str, index: usize, features: &[ChainStruct<'_>]) -> Result<Self> {
         let context = gpu.create_context(name)?;
         let mut ring = Ring::create(gpu, context, RingOptions::default())?;
-        let (instance, physical) = (venus::Instance(1), venus::PhysicalDevice(2));
+        let instance = venus::Instance(1);
+        let enumerated: Vec<_> = (0..=index as u64).map(|at| venus::PhysicalDevice(2 + 1000 * at)).collect();
+        let physical = enumerated[index];
         let (device, queue, pool) = (venus::Device(3), venus::Queue(4), venus::CommandPool(5));
         let priorities = [1.0];
         let queues = [venus::DeviceQueueCreateInfo {
@@ -81,8 +88,8 @@ impl Device {
             venus::CreateInstance { p_create_info, p_instance: Some(&instance) }.encode(ASYNC, w);
             venus::EnumeratePhysicalDevices {
                 instance,
-                p_physical_device_count: Some(&1),
-                p_physical_devices: Some(&[physical]),
+                p_physical_device_count: Some(&(enumerated.len() as u32)),
+                p_physical_devices: Some(&enumerated),
             }
             .encode(ASYNC, w);
             venus::CreateDevice {

@@ -7,12 +7,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
+use tempfile::TempDir;
 
 use super::relink::set_interpreter;
 use super::root::{PackageRoot, Suite};
+use super::twin;
 
 /// Where the daemon finds Vulkan.
 #[derive(Clone, Debug)]
@@ -25,6 +27,8 @@ pub enum HostVulkan {
     Validated(PackageRoot),
     /// The software driver in processes whose C library never hands out memory that is zero by chance.
     Poisoned(PackageRoot),
+    /// The software driver twice, as two GPUs; the second is in the folder.
+    Twins(PackageRoot, Arc<TempDir>),
 }
 
 /// The layer's name in its manifest.
@@ -48,6 +52,17 @@ impl HostVulkan {
         Ok(Self::Validated(PackageRoot::with(Suite::Testing, &["vulkan-validationlayers"])?))
     }
 
+    /// The software driver twice, as two GPUs with UUIDs of their own; downloads it when it is not in the cache.
+    ///
+    /// # Errors
+    /// The packages cannot be had, or have no UUID that can be changed.
+    pub fn twins() -> Result<Self> {
+        let root = PackageRoot::with(Suite::Testing, super::client::VULKAN_PACKAGES)?;
+        let folder = TempDir::new()?;
+        twin::make(&root, folder.path())?;
+        Ok(Self::Twins(root, Arc::new(folder)))
+    }
+
     /// A command that runs `executable`, built on this machine, with this driver. The executable may start itself
     /// again through `/proc/self/exe` as long as it passes its environment on.
     ///
@@ -56,7 +71,9 @@ impl HostVulkan {
     pub fn command(&self, executable: &Path) -> Result<Command> {
         let root = match self {
             Self::System => return Ok(Command::new(executable)),
-            Self::Lavapipe(root) | Self::Validated(root) | Self::Poisoned(root) => root,
+            Self::Lavapipe(root) | Self::Validated(root) | Self::Poisoned(root) | Self::Twins(root, _) => {
+                root
+            }
         };
         let mut command = Command::new(relinked(executable, root)?);
         command
@@ -66,6 +83,14 @@ impl HostVulkan {
         if let Self::Poisoned(_) = self {
             // glibc fills what it allocates and what is freed with this byte, or its complement.
             command.env("MALLOC_PERTURB_", "90");
+        }
+        if let Self::Twins(root, folder) = self {
+            // Workers see the folders of the library path.
+            let folder = folder.path();
+            let manifests = [root.driver_manifest("lvp")?, folder.join(twin::MANIFEST)];
+            command
+                .env("VK_DRIVER_FILES", std::env::join_paths(manifests)?)
+                .env("LD_LIBRARY_PATH", root.library_path(&[folder.to_owned()]));
         }
         if let Self::Validated(root) = self {
             // The manifest names the library alone; the loader finds it by the library path.

@@ -11,6 +11,7 @@ mod mirror;
 mod python;
 mod relink;
 mod root;
+mod twin;
 
 pub use client::{ClientRoot, Device};
 pub use host_vulkan::HostVulkan;

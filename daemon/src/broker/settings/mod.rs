@@ -181,7 +181,8 @@ pub fn default_control_socket() -> PathBuf {
 struct Draft<'a> {
     name: &'a str,
     share: Share,
-    arguments: BTreeMap<&'a str, OsString>,
+    /// Words of the command line by key.
+    arguments: BTreeMap<&'a str, Vec<OsString>>,
     matches: ArgMatches,
     own_paths: Vec<(&'static str, PathBuf)>,
 }
@@ -192,8 +193,8 @@ impl Draft<'_> {
     }
 
     fn finish(mut self, options: &VmOptions<'_>, level: &str) -> Result<VmSettings, Problem> {
-        self.arguments.entry("log-level").or_insert_with(|| format!("--log-level={level}").into());
-        let arguments: Vec<OsString> = self.arguments.into_values().collect();
+        self.arguments.entry("log-level").or_insert_with(|| vec![format!("--log-level={level}").into()]);
+        let arguments: Vec<OsString> = self.arguments.into_values().flatten().collect();
         let whole = options.parse(&arguments);
         let matches = whole.map_err(|what| Problem { place: format!("[vm.{}] ", self.name), what })?;
         let contexts = matches.try_get_one::<usize>("max_contexts").ok().flatten().copied();
@@ -252,12 +253,10 @@ fn draft<'a>(
     let (own_share, own_arguments) = read_keys(&place, table, options, policy)?;
     arguments.extend(own_arguments);
     share.extend(own_share);
-    let arguments: BTreeMap<_, _> =
-        arguments.into_iter().filter_map(|(key, word)| Some((key, word?))).collect();
     if !arguments.contains_key("socket-path") {
         return Err(Problem::of_key(&place, "socket-path", "is needed"));
     }
-    let words: Vec<OsString> = arguments.values().cloned().collect();
+    let words: Vec<OsString> = arguments.values().flatten().cloned().collect();
     let matches = options.parse(&words).map_err(|what| Problem { place: format!("[{place}] "), what })?;
     let own_path = |key: &'static str| Some((key, PathBuf::from(table.get(key)?.as_str()?)));
     let own_paths = OWN_PATHS.iter().filter_map(|key| own_path(key)).collect();
@@ -283,8 +282,8 @@ fn share_of(keys: &BTreeMap<&str, ShareKey>) -> Share {
     share
 }
 
-/// Those of the share; and the rest as arguments, with nothing for a switch that is off.
-type Keys<'a> = (BTreeMap<&'a str, ShareKey>, BTreeMap<&'a str, Option<OsString>>);
+/// Those of the share; and the rest as words of the command line, none for a switch that is off.
+type Keys<'a> = (BTreeMap<&'a str, ShareKey>, BTreeMap<&'a str, Vec<OsString>>);
 
 /// Keys of a table of VMs: those of the share, and the rest as arguments.
 fn read_keys<'a>(
@@ -300,8 +299,8 @@ fn read_keys<'a>(
             share.insert(key.as_str(), share_key(key, value, policy).map_err(wrong)?);
             continue;
         }
-        match options.argument(key, value) {
-            Ok(argument) => _ = arguments.insert(key.as_str(), argument),
+        match options.words(key, value) {
+            Ok(words) => _ = arguments.insert(key.as_str(), words),
             Err(Some(what)) => return Err(wrong(what)),
             Err(None) => return Err(unknown(place, key, &[SHARE_KEYS, &options.keys()].concat())),
         }
@@ -362,7 +361,7 @@ fn share_memory(file: &Table, key: &'static str, id: &str, vms: &mut [Draft<'_>]
     let own: Vec<_> = vms.iter().map(|vm| (vm.name, vm.value::<u64>(id))).collect();
     let parts = memory::share_out(key, total, &own)?;
     for (vm, bytes) in vms.iter_mut().zip(parts) {
-        vm.arguments.insert(key, format!("--{key}={bytes}").into());
+        vm.arguments.insert(key, vec![format!("--{key}={bytes}").into()]);
     }
     Ok(())
 }

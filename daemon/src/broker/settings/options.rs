@@ -1,6 +1,7 @@
 //! The options of one VM as keys of a file: which there are, and whether a value is one, is asked of the command line's parser, so that
 //! both always know the same.
 
+use crate::config::GPUS_MAX;
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -48,19 +49,19 @@ impl<'a> VmOptions<'a> {
         named.filter(|(name, _)| !NOT_OF_A_VM.contains(name))
     }
 
-    /// What is to stand on the command line for this key and value; nothing if nothing is.
+    /// What is to stand on the command line for this key and value; nothing for a switch that is off.
     ///
     /// # Errors
     ///
     /// `None` if there is no such key, else what is allowed.
-    pub(super) fn argument(&self, key: &str, value: &Value) -> Result<Option<OsString>, Option<String>> {
+    pub(super) fn words(&self, key: &str, value: &Value) -> Result<Vec<OsString>, Option<String>> {
         let (_, argument) = self.arguments().find(|(name, _)| *name == key).ok_or(None)?;
-        let Some(text) = text(argument, value)? else { return Ok(None) };
         let flag = matches!(argument.get_action(), ArgAction::SetTrue);
-        let word = if flag { format!("--{key}") } else { format!("--{key}={text}") };
-        let word = OsString::from(word);
-        self.parse(std::slice::from_ref(&word)).map_err(Some)?;
-        Ok(Some(word))
+        let word = |text: String| if flag { format!("--{key}") } else { format!("--{key}={text}") };
+        let words = texts(argument, value).map_err(Some)?.into_iter().map(|text| word(text).into());
+        let words: Vec<OsString> = words.collect();
+        self.parse(&words).map_err(Some)?;
+        Ok(words)
     }
 
     /// What all arguments of a VM say together.
@@ -94,9 +95,29 @@ fn kind(argument: &Arg) -> Kind {
     }
 }
 
-/// The value as it stands on a command line; nothing for a switch that is off.
-fn text(argument: &Arg, value: &Value) -> Result<Option<String>, Option<String>> {
-    let wrong = |allowed: &str| Err(Some(format!("{} is not {allowed}", shown(value))));
+/// The value as it stands on a command line, several times for a list; nothing for a switch that is off.
+fn texts(argument: &Arg, value: &Value) -> Result<Vec<String>, String> {
+    let one = |value: &Value| text(argument, value).map(|text| text.into_iter().collect());
+    let Value::Array(list) = value else { return one(value) };
+    match argument.get_action() {
+        // The only such option is that of GPUs.
+        ArgAction::Append if list.is_empty() => Err("an empty list: name one, or leave the key out".into()),
+        ArgAction::Append if list.len() > GPUS_MAX => Err(format!("{} are more than {GPUS_MAX}", list.len())),
+        ArgAction::Append => {
+            if let Some((_, twice)) =
+                list.iter().enumerate().find(|(index, one)| list[..*index].contains(one))
+            {
+                return Err(format!("{} is there twice", shown(twice)));
+            }
+            list.iter().filter_map(|one| text(argument, one).transpose()).collect()
+        }
+        _ => one(value),
+    }
+}
+
+/// One value as it stands on a command line; nothing for a switch that is off.
+fn text(argument: &Arg, value: &Value) -> Result<Option<String>, String> {
+    let wrong = |allowed: &str| Err(format!("{} is not {allowed}", shown(value)));
     match (kind(argument), value) {
         (Kind::Switch, Value::Boolean(on)) => Ok(on.then(String::new)),
         (Kind::Switch, _) => wrong("true or false"),
@@ -106,6 +127,9 @@ fn text(argument: &Arg, value: &Value) -> Result<Option<String>, Option<String>>
         (Kind::WithUnit | Kind::Text, Value::String(text)) => Ok(Some(text.clone())),
         (Kind::Number, _) => wrong("a whole number, 0 or more"),
         (Kind::WithUnit, _) => wrong("a whole number, or a string with a number and a unit"),
+        (Kind::Text, _) if matches!(argument.get_action(), ArgAction::Append) => {
+            wrong("a string or a list of strings")
+        }
         (Kind::Text, _) => wrong("a string"),
     }
 }

@@ -13,7 +13,7 @@ fn command() -> Command {
         Arg::new("socket_path").long("socket-path").value_parser(value_parser!(PathBuf)),
         Arg::new("state_dir").long("state-dir").value_parser(value_parser!(PathBuf)),
         Arg::new("fd").long("fd").conflicts_with("socket_path"),
-        Arg::new("gpu").long("gpu"),
+        Arg::new("gpu").long("gpu").action(ArgAction::Append),
         Arg::new("quiet").long("quiet").action(ArgAction::SetTrue),
         Arg::new("mode").long("mode").value_parser(["fast", "safe"]),
         Arg::new("scanouts").long("scanouts").value_parser(value_parser!(u32).range(0..=1)),
@@ -122,7 +122,14 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
         ("+class = \"fast\"", "[vm.a] class: \"fast\" is none of \"normal\", \"latency\", \"background\""),
         ("+ceiling = \"0%\"", "[vm.a] ceiling: \"0%\" is not a percentage from \"1%\" to \"100%\""),
         ("+ceiling = 25", "[vm.a] ceiling: 25 is not a percentage from \"1%\" to \"100%\""),
-        ("+gpu = 3", "[vm.a] gpu: 3 is not a string"),
+        ("+gpu = 3", "[vm.a] gpu: 3 is not a string or a list of strings"),
+        ("+gpu = [\"x\", 3]", "[vm.a] gpu: 3 is not a string or a list of strings"),
+        ("+gpu = [[\"x\"]]", "[vm.a] gpu: a list is not a string or a list of strings"),
+        ("+gpu = []", "[vm.a] gpu: an empty list: name one, or leave the key out"),
+        ("+gpu = [\"x\", \"y\", \"x\"]", "[vm.a] gpu: \"x\" is there twice"),
+        ("+gpu = [\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\"]", "[vm.a] gpu: 9 are more than 8"),
+        ("[defaults]\ngpu = []", "[defaults] gpu: an empty list"),
+        ("+mode = [\"fast\"]", "[vm.a] mode: a list is not a string"),
         ("+quiet = \"yes\"", "[vm.a] quiet: \"yes\" is not true or false"),
         ("+scanouts = \"1\"", "[vm.a] scanouts: \"1\" is not a whole number, 0 or more"),
         ("+scanouts = -1", "[vm.a] scanouts: -1 is not a whole number, 0 or more"),
@@ -150,6 +157,16 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
         let said = parse(&text).expect_err(&text).to_string();
         assert!(said.starts_with(error) && !said.contains('\n'), "{text}\n{said}");
     }
+}
+
+#[test]
+fn gpus_are_one_or_a_list_and_a_vm_s_own_replace_those_of_all() {
+    let text = "[defaults]\ngpu = [\"x\", \"y\"]\n[vm.a]\nsocket-path = \"a\"\n[vm.b]\nsocket-path = \"b\"\ngpu = \"z\"";
+    let settings = parse(text).unwrap();
+    let gpus = |vm: usize| -> Vec<&str> {
+        words(&settings.vms[vm]).into_iter().filter_map(|word| word.strip_prefix("--gpu=")).collect()
+    };
+    assert_eq!((gpus(0), gpus(1)), (vec!["x", "y"], vec!["z"]));
 }
 
 #[test]

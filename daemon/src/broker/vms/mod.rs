@@ -5,10 +5,12 @@ mod tests;
 
 use super::gpu::Gpu;
 use super::process::{Process, cpu_time};
+use super::rates::Rate;
 use super::run::{Broker, Source, clock, watch};
 use super::share::effective;
-use super::vm::Asked;
-use crate::ipc::{FromBroker, HeldMemory, ToBroker};
+use super::vm::{Asked, OnGpu, Vm, VmContext};
+use crate::config::GPUS_MAX;
+use crate::ipc::{FromBroker, ToBroker};
 use crate::sched::{ContextKey, Nanos};
 use crate::shm::SchedulerSide;
 use protocol::ids::ContextId;
@@ -82,8 +84,8 @@ impl Broker {
         } else {
             log::error!(vm = vm.name(), life:?; "the device process has ended ({status}), and the VM's GPU with it");
         }
-        for (_, key) in std::mem::take(&mut self.vms[index].contexts) {
-            self.context_ended(index, key, now);
+        for (_, context) in std::mem::take(&mut self.vms[index].contexts) {
+            self.context_ended(index, &context, now);
         }
         self.start_later(index, life);
     }
@@ -160,91 +162,128 @@ impl Broker {
         now: Nanos,
     ) -> Result<(), String> {
         match message {
-            ToBroker::Ready { gpu, name } => self.ready(index, gpu, &name, now),
+            ToBroker::Ready { gpus } => self.ready(index, &gpus, now),
             ToBroker::Frontend { connected } => {
                 if let Some(process) = &mut self.vms[index].process {
                     process.connected = connected;
                 }
                 Ok(())
             }
-            ToBroker::ContextBegins { ctx_id, debug_name } => {
+            ToBroker::ContextBegins { ctx_id, gpu, debug_name } => {
                 let file = file.ok_or("a context begins without its page")?;
-                self.context_begins(index, ctx_id, &debug_name, &file, now)
+                self.context_begins(index, (ctx_id, gpu), &debug_name, &file, now)
             }
             ToBroker::ContextEnds { ctx_id, lost, hung } => {
                 self.context_ends(index, ctx_id, lost.as_deref(), hung, now)
             }
             ToBroker::Memory { contexts, vm } => {
-                self.memory(index, &contexts, vm, now);
+                self.vms[index].hold(&contexts, vm, now);
                 Ok(())
             }
         }
     }
 
     /// It has read no guest byte yet, so this can be believed.
-    fn ready(&mut self, index: usize, uuid: [u8; 16], name: &str, now: Nanos) -> Result<(), String> {
+    fn ready(&mut self, index: usize, gpus: &[([u8; 16], String)], now: Nanos) -> Result<(), String> {
         let Some(process) = &mut self.vms[index].process else { return Ok(()) };
         if std::mem::replace(&mut process.ready, true) {
             return Err("it is ready twice".into());
         }
-        let known = self.gpus.iter().position(|gpu| gpu.uuid == uuid);
-        let gpu = known.unwrap_or_else(|| {
-            self.gpus.push(Gpu::new(uuid, printable(name), self.settings.anticipation));
-            self.gpus.len() - 1
-        });
-        if let Some(before) = self.vms[index].gpu.replace(gpu).filter(|before| *before != gpu) {
-            // Drivers may name their GPUs anew when they are updated.
-            log::warn!(vm = self.vms[index].name(); "the VM is on another GPU than before");
-            self.gpus[before].remove_tenant(self.vms[index].tenant);
+        if !(1..=GPUS_MAX).contains(&gpus.len()) {
+            return Err(format!("it has {} GPUs", gpus.len()));
         }
-        log::info!(vm = self.vms[index].name(), gpu = self.gpus[gpu].name.as_str(); "the VM's device is ready");
+        let uuids = || gpus.iter().map(|(uuid, _)| uuid);
+        if uuids().enumerate().any(|(at, uuid)| uuids().take(at).any(|other| other == uuid)) {
+            return Err("it has a GPU twice".into());
+        }
+        let places: Vec<usize> = gpus.iter().map(|(uuid, name)| self.gpu(uuid, name)).collect();
+        self.move_to(index, &places);
+        let names: Vec<_> = places.iter().map(|gpu| self.gpus[*gpu].name.as_str()).collect();
+        log::info!(vm = self.vms[index].name(), gpu = names.join(", ").as_str(); "the VM's device is ready");
         self.set_shares(now);
         Ok(())
     }
 
+    /// The GPU with this UUID, by its index.
+    fn gpu(&mut self, uuid: &[u8; 16], name: &str) -> usize {
+        let known = self.gpus.iter().position(|gpu| gpu.uuid == *uuid);
+        known.unwrap_or_else(|| {
+            self.gpus.push(Gpu::new(*uuid, printable(name), self.settings.anticipation));
+            self.gpus.len() - 1
+        })
+    }
+
+    /// The VM, which has no context, is on these GPUs from now on.
+    fn move_to(&mut self, index: usize, places: &[usize]) {
+        let vm = &mut self.vms[index];
+        let mut before = std::mem::take(&mut vm.gpus);
+        for gpu in places {
+            let known = before.iter().position(|on| on.gpu == *gpu).map(|known| before.swap_remove(known));
+            vm.gpus.push(known.unwrap_or(OnGpu { gpu: *gpu, rate: Rate::default() }));
+        }
+        if !before.is_empty() {
+            // Drivers may name their GPUs anew when they are updated.
+            log::warn!(vm = vm.settings.name.as_str(); "the VM is on another GPU than before");
+        }
+        for on in before {
+            self.gpus[on.gpu].remove_tenant(vm.tenant);
+        }
+    }
+
     /// Tells the schedulers what each VM is to get.
     pub(super) fn set_shares(&mut self, now: Nanos) {
-        for index in 0..self.vms.len() {
-            let Some(gpu) = self.vms[index].gpu else { continue };
-            let weights = self.weights_on(gpu);
-            let vm = &self.vms[index];
-            let share = effective(vm.share, self.settings.policy, weights);
-            self.gpus[gpu].set_tenant(vm.tenant, share, now);
+        for vm in &self.vms {
+            for on in &vm.gpus {
+                let share = effective(vm.share, self.settings.policy, self.weights_on(on.gpu));
+                self.gpus[on.gpu].set_tenant(vm.tenant, share, now);
+            }
         }
     }
 
     /// Weights of those that are on this GPU or may turn out to be.
     pub(super) fn weights_on(&self, gpu: usize) -> u64 {
-        let here = self.vms.iter().filter(|vm| vm.gpu.is_none_or(|other| other == gpu));
-        here.map(|vm| u64::from(vm.share.weight)).sum()
+        let may_be = |vm: &&Vm| vm.gpus.is_empty() || vm.gpus.iter().any(|on| on.gpu == gpu);
+        self.vms.iter().filter(may_be).map(|vm| u64::from(vm.share.weight)).sum()
     }
 
+    /// A context begins on one of the VM's GPUs. It is said for each in order.
     fn context_begins(
         &mut self,
         index: usize,
-        ctx_id: ContextId,
+        (ctx_id, gpu): (ContextId, u8),
         name: &str,
         file: &OwnedFd,
         now: Nanos,
     ) -> Result<(), String> {
         let vm = &mut self.vms[index];
-        let Some(gpu) = vm.gpu.filter(|_| vm.process.as_ref().is_some_and(|process| process.ready)) else {
+        if !vm.process.as_ref().is_some_and(|process| process.ready) {
             return Err("a context begins before the device is ready".into());
-        };
-        if vm.contexts.contains_key(&ctx_id) {
-            return Err(format!("context {} begins twice", ctx_id.0));
         }
-        if vm.contexts.len() >= vm.settings.contexts {
-            vm.past.kills.refused += 1;
-            self.tell(index, FromBroker::Kill { ctx_id });
-            return Ok(());
+        let position = usize::from(gpu);
+        let Some(place) = vm.gpus.get(position).map(|on| on.gpu) else {
+            return Err(format!("context {} begins on GPU {gpu} of {}", ctx_id.0, vm.gpus.len()));
+        };
+        match vm.contexts.get(&ctx_id) {
+            Some(context) if context.keys.len() > position => {
+                return Err(format!("context {} begins twice", ctx_id.0));
+            }
+            Some(context) if context.keys.len() < position => {
+                return Err(format!("context {} skips a GPU", ctx_id.0));
+            }
+            // One that was refused.
+            None if position > 0 => return Ok(()),
+            None if vm.contexts.len() >= vm.settings.contexts => {
+                vm.past.kills.refused += 1;
+                self.tell(index, FromBroker::Kill { ctx_id });
+                return Ok(());
+            }
+            Some(_) | None => {}
         }
         let page = SchedulerSide::open(file).map_err(|error| format!("the page of a context: {error}"))?;
         self.last_key += 1;
         let key = ContextKey(self.last_key);
-        vm.contexts.insert(ctx_id, key);
-        let identity = (vm.tenant, ctx_id, printable(name));
-        self.gpus[gpu].begin(key, identity, page, now);
+        vm.contexts.entry(ctx_id).or_insert_with(|| VmContext::named(printable(name))).keys.push(key);
+        self.gpus[place].begin(key, (vm.tenant, ctx_id), page, now);
         Ok(())
     }
 
@@ -256,12 +295,11 @@ impl Broker {
         hung: bool,
         now: Nanos,
     ) -> Result<(), String> {
-        let vm = &mut self.vms[index];
         // One that was refused is not known.
-        let Some(key) = vm.contexts.remove(&ctx_id) else { return Ok(()) };
-        let killed = self.context_ended(index, key, now);
+        let Some(context) = self.vms[index].contexts.remove(&ctx_id) else { return Ok(()) };
+        self.context_ended(index, &context, now);
         let kills = &mut self.vms[index].past.kills;
-        match (killed, hung, lost) {
+        match (context.killed, hung, lost) {
             (true, ..) => kills.operator += 1,
             (false, true, _) => kills.hung += 1,
             (false, false, Some(_)) => kills.lost += 1,
@@ -270,27 +308,15 @@ impl Broker {
         Ok(())
     }
 
-    /// Settles what a context has used. Whether an operator wanted its end.
-    fn context_ended(&mut self, index: usize, key: ContextKey, now: Nanos) -> bool {
+    /// Settles what a context has used on its GPUs.
+    fn context_ended(&mut self, index: usize, context: &VmContext, now: Nanos) {
         let vm = &mut self.vms[index];
-        let Some(gpu) = vm.gpu.and_then(|gpu| self.gpus.get_mut(gpu)) else { return false };
-        let context = gpu.end(key, now, self.log.as_mut());
-        if let Some(log) = &mut self.log {
-            log.forget(key);
-        }
-        context.is_some_and(|context| {
-            vm.past.workers_cpu += context.cpu;
-            context.killed
-        })
-    }
-
-    fn memory(&mut self, index: usize, contexts: &[(ContextId, HeldMemory)], held: HeldMemory, now: Nanos) {
-        let vm = &mut self.vms[index];
-        vm.memory = Asked { held, asked: None, answered: Some(now) };
-        let Some(gpu) = vm.gpu.and_then(|gpu| self.gpus.get_mut(gpu)) else { return };
-        for (ctx_id, held) in contexts {
-            if let Some(context) = vm.contexts.get(ctx_id).and_then(|key| gpu.context(*key)) {
-                context.memory = *held;
+        for (gpu, key) in context.places(&vm.gpus) {
+            if let Some(ended) = self.gpus[gpu].end(key, now, self.log.as_mut()) {
+                vm.past.workers_cpu += ended.cpu;
+            }
+            if let Some(log) = &mut self.log {
+                log.forget(key);
             }
         }
     }

@@ -1,12 +1,13 @@
 //! Device processes that are played: what they may say, and that one which says more ends alone.
 
 use super::*;
+use crate::broker::control::Request;
 use crate::broker::settings::{Settings, VmSettings};
-use crate::broker::share::Policy;
-use crate::ipc::Channel;
-use crate::sched::Share;
-use crate::shm::{Counters, GateSide, grant_page};
-use std::os::fd::AsFd;
+use crate::broker::share::{Change, Policy};
+use crate::ipc::{Channel, HeldMemory};
+use crate::sched::{Class, Share};
+use crate::shm::{Counters, GateSide, Work, grant_page};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 /// Two VMs whose device processes are played.
@@ -17,6 +18,7 @@ struct World {
 }
 
 const GPU: [u8; 16] = [7; 16];
+const OTHER: [u8; 16] = [8; 16];
 
 fn world() -> World {
     let folder = tempfile::tempdir().unwrap();
@@ -54,11 +56,32 @@ impl World {
     }
 
     fn begin(&mut self, vm: usize, ctx_id: u32) -> GateSide {
+        self.begin_on(vm, ctx_id, 0)
+    }
+
+    fn begin_on(&mut self, vm: usize, ctx_id: u32, gpu: u8) -> GateSide {
         let page = grant_page().unwrap();
-        let begins = ToBroker::ContextBegins { ctx_id: ContextId(ctx_id), debug_name: "demo".into() };
-        self.peers[vm].send(&begins, Some(page.as_fd())).unwrap();
-        self.broker.channel(vm, EventFlags::IN, clock());
+        self.begin_with(vm, ctx_id, gpu, page.as_fd());
         GateSide::open(&page).unwrap()
+    }
+
+    fn begin_with(&mut self, vm: usize, ctx_id: u32, gpu: u8, page: BorrowedFd<'_>) {
+        self.peers[vm].send(&begins(ctx_id, gpu), Some(page)).unwrap();
+        self.broker.channel(vm, EventFlags::IN, clock());
+    }
+
+    /// A worker of the VM rings.
+    fn ring(&mut self, vm: usize) {
+        let data = epoll::EventData::new_u64(Source::Doorbell.token(vm));
+        self.broker.turn(&[epoll::Event { flags: EventFlags::IN, data }]);
+    }
+
+    /// Nothing that the first VM did has harmed the second: its context is granted what is ready.
+    #[track_caller]
+    fn check_second(&mut self, gate: &GateSide) {
+        gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
+        self.ring(1);
+        assert_eq!((gate.granted(), self.is_dying(1)), (1, false));
     }
 
     fn is_dying(&self, vm: usize) -> bool {
@@ -82,7 +105,15 @@ impl Drop for World {
 }
 
 fn ready() -> ToBroker {
-    ToBroker::Ready { gpu: GPU, name: "GPU".into() }
+    ready_on(&[GPU])
+}
+
+fn ready_on(gpus: &[[u8; 16]]) -> ToBroker {
+    ToBroker::Ready { gpus: gpus.iter().map(|uuid| (*uuid, "GPU".into())).collect() }
+}
+
+fn begins(ctx_id: u32, gpu: u8) -> ToBroker {
+    ToBroker::ContextBegins { ctx_id: ContextId(ctx_id), gpu, debug_name: "demo".into() }
 }
 
 #[test]
@@ -91,19 +122,14 @@ fn what_is_ready_is_granted_at_the_doorbell() {
     world.say(0, &ready());
     let gate = world.begin(0, 3);
     gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
-    let event = rustix::event::epoll::Event {
-        flags: EventFlags::IN,
-        data: epoll::EventData::new_u64(Source::Doorbell.token(0)),
-    };
     let before = Instant::now();
-    world.broker.turn(&[event]);
+    world.ring(0);
     println!("granted after {:?}", before.elapsed());
     assert_eq!(gate.granted(), 1);
 }
 
 #[test]
 fn a_device_process_that_says_what_it_must_not_ends_alone() {
-    let begins = ToBroker::ContextBegins { ctx_id: ContextId(1), debug_name: "demo".into() };
     let early = |world: &mut World| drop(world.begin(0, 1));
     let twice = |world: &mut World| {
         world.say(0, &ready());
@@ -112,19 +138,42 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
     let ready_twice = |world: &mut World| (0..2).for_each(|_| world.say(0, &ready()));
     let no_page = |world: &mut World| {
         world.say(0, &ready());
-        world.say(0, &begins);
+        world.say(0, &begins(1, 0));
     };
     let wrong_page = |world: &mut World| {
         world.say(0, &ready());
-        world.peers[0].send(&begins, Some(tempfile::tempfile().unwrap().as_fd())).unwrap();
-        world.broker.channel(0, EventFlags::IN, clock());
+        world.begin_with(0, 1, 0, tempfile::tempfile().unwrap().as_fd());
+    };
+    let no_gpu = |world: &mut World| world.say(0, &ready_on(&[]));
+    let many_gpus =
+        |world: &mut World| world.say(0, &ready_on(&[0, 1, 2, 3, 4, 5, 6, 7, 8].map(|id| [id; 16])));
+    let gpu_twice = |world: &mut World| world.say(0, &ready_on(&[GPU, OTHER, GPU]));
+    let on_two = |world: &mut World, gpus: &[u8]| {
+        world.say(0, &ready_on(&[GPU, OTHER]));
+        gpus.iter().for_each(|gpu| drop(world.begin_on(0, 1, *gpu)));
+    };
+    let no_such_gpu = |world: &mut World| on_two(world, &[0, 1, 2]);
+    let no_such_gpu_first = |world: &mut World| on_two(world, &[255]);
+    let twice_on_the_second = |world: &mut World| on_two(world, &[0, 1, 1]);
+    let twice_on_the_first = |world: &mut World| on_two(world, &[0, 0]);
+    let skips = |world: &mut World| {
+        world.say(0, &ready_on(&[GPU, OTHER, [9; 16]]));
+        [0, 2].into_iter().for_each(|gpu| drop(world.begin_on(0, 1, gpu)));
     };
     let garbage = |world: &mut World| {
         rustix::net::send(&world.peers[0], &[0xff; 64], rustix::net::SendFlags::empty()).unwrap();
         world.broker.channel(0, EventFlags::IN, clock());
     };
     type Misbehave<'a> = &'a dyn Fn(&mut World);
-    let cases: [(&str, Misbehave<'_>); 6] = [
+    let cases: [(&str, Misbehave<'_>); 14] = [
+        ("no GPU", &no_gpu),
+        ("too many GPUs", &many_gpus),
+        ("a GPU twice", &gpu_twice),
+        ("a context on a GPU that the VM does not have", &no_such_gpu),
+        ("a context that begins with such a GPU", &no_such_gpu_first),
+        ("a context twice on its second GPU", &twice_on_the_second),
+        ("a context twice on its first GPU", &twice_on_the_first),
+        ("a context that skips a GPU", &skips),
         ("a context before it is ready", &early),
         ("a context twice", &twice),
         ("ready twice", &ready_twice),
@@ -135,10 +184,11 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
     for (what, misbehave) in cases {
         let mut world = world();
         world.say(1, &ready());
-        let _gate = world.begin(1, 1);
+        let gate = world.begin(1, 1);
         misbehave(&mut world);
         assert!(world.is_dying(0), "{what}");
-        assert!(!world.is_dying(1) && world.broker.vms[1].contexts.len() == 1, "{what}");
+        assert!(world.broker.vms[1].contexts.len() == 1, "{what}");
+        world.check_second(&gate);
     }
 }
 
@@ -170,7 +220,7 @@ fn one_that_ends_leaves_no_context_and_is_started_again() {
     world.broker.vms[0].process.as_mut().unwrap().kill();
     world.broker.child_ended(0, clock());
     let vm = &world.broker.vms[0];
-    assert!(vm.process.is_none() && vm.contexts.is_empty() && vm.gpu.is_some());
+    assert!(vm.process.is_none() && vm.contexts.is_empty() && !vm.gpus.is_empty());
     assert!(vm.start_at.is_some_and(|at| at > clock()) && vm.past.restarts == 1);
 }
 
@@ -179,12 +229,160 @@ fn fixed_parts_are_of_all_that_may_be_on_the_gpu() {
     let mut world = world();
     world.say(0, &ready());
     assert_eq!(world.broker.weights_on(0), 200, "where the other will be is not known");
-    world.say(1, &ToBroker::Ready { gpu: [8; 16], name: "other".into() });
+    world.say(1, &ready_on(&[OTHER]));
     assert_eq!((world.broker.weights_on(0), world.broker.weights_on(1)), (100, 100));
+    let mut world = super::tests::world();
+    world.say(0, &ready_on(&[GPU, OTHER]));
+    world.say(1, &ready_on(&[OTHER]));
+    assert_eq!((world.broker.weights_on(0), world.broker.weights_on(1)), (100, 200));
 }
 
 #[test]
 fn names_are_short_and_cannot_move_the_cursor() {
     assert_eq!(printable("llama\u{1b}[2J\n"), "llama?[2J?");
     assert_eq!(printable(&"ä".repeat(100)).len(), NAME_BYTES);
+}
+
+const READY: Counters = Counters { ready: 1, dispatched: 0, completed: 0 };
+const DONE: Counters = Counters { ready: 0, dispatched: 1, completed: 1 };
+
+fn ends(ctx_id: u32) -> ToBroker {
+    ToBroker::ContextEnds { ctx_id: ContextId(ctx_id), lost: Some("gone".into()), hung: false }
+}
+
+#[test]
+fn a_vm_is_a_tenant_on_each_of_its_gpus_and_what_it_uses_is_the_sum() {
+    let mut world = world();
+    world.say(0, &ready_on(&[OTHER, GPU]));
+    world.say(1, &ready());
+    let gates = [world.begin_on(0, 3, 0), world.begin_on(0, 3, 1)];
+    gates[1].tell(READY);
+    world.ring(0);
+    assert_eq!((gates[0].granted(), gates[1].granted()), (0, 1), "each GPU has a scheduler of its own");
+    gates[0].tell(READY);
+    world.ring(0);
+    assert_eq!((gates[0].granted(), gates[1].granted()), (1, 1));
+    for (gate, busy) in gates.iter().zip([2_000_000, 3_000_000]) {
+        let end = clock();
+        assert!(gate.tell_work(&Work { begin: end - busy, end, busy, count: 1, copy: false }));
+        gate.tell(DONE);
+    }
+    gates[0].tell_cpu(Duration::from_millis(5));
+    world.ring(0);
+    world.say(0, &ToBroker::Memory { contexts: vec![(ContextId(3), held(9))], vm: held(9) });
+    let status = world.broker.status(clock());
+    let (vm, uuids) = (&status.vms[0], [OTHER, GPU].map(|uuid| format!("{:02x}", uuid[0]).repeat(16)));
+    assert_eq!(vm.gpus.iter().map(|on| &on.uuid).collect::<Vec<_>>(), uuids.iter().collect::<Vec<_>>());
+    assert_eq!(vm.gpus.iter().map(|on| on.submissions).collect::<Vec<_>>(), [1, 1]);
+    assert!((vm.used.gpu_seconds - vm.gpus.iter().map(|on| on.gpu_seconds).sum::<f64>()).abs() < 1e-9);
+    assert!(vm.gpus.iter().all(|on| on.gpu_seconds > 0.0), "{vm:?}");
+    // Alone on the one, with the other VM on the other: no more than its part of the weights there.
+    assert_eq!(vm.gpus.iter().map(|on| on.ceiling).collect::<Vec<_>>(), [Some(1.0), Some(0.5)]);
+    assert_eq!(vm.ceiling, Some(0.5));
+    let context = &vm.contexts[0];
+    assert_eq!((vm.contexts.len(), context.used.submissions, context.used.device_memory), (1, 2, 9));
+    assert_eq!((context.used.cpu_seconds, vm.used.cpu_seconds), (0.005, 0.005));
+    world.say(0, &ends(3));
+    let status = world.broker.status(clock());
+    assert_eq!((status.vms[0].contexts.len(), status.vms[0].used.submissions), (0, 2));
+    assert_eq!((status.vms[0].kills.lost, status.vms[0].used.cpu_seconds), (1, 0.005));
+    assert!(world.broker.gpus.iter_mut().all(|gpu| gpu.context(ContextKey(1)).is_none()));
+    assert!(world.broker.gpus.iter_mut().all(|gpu| gpu.context(ContextKey(2)).is_none()));
+}
+
+fn held(bytes: u64) -> HeldMemory {
+    HeldMemory { device: bytes, host: 0 }
+}
+
+#[test]
+fn a_share_is_set_on_all_gpus_and_a_context_is_killed_once() {
+    let mut world = world();
+    world.say(0, &ready_on(&[GPU, OTHER]));
+    let _gates = [world.begin_on(0, 3, 0), world.begin_on(0, 3, 1)];
+    let change = Change { class: Some("background".into()), ..Change::default() };
+    world.broker.obey(Request::Set { vm: "a".into(), change }, clock()).unwrap();
+    let tenant = world.broker.vms[0].tenant;
+    assert!(world.broker.gpus.iter().all(|gpu| gpu.share(tenant).unwrap().class == Class::Background));
+    world.broker.obey(Request::Kill { vm: "a".into(), context: 3 }, clock()).unwrap();
+    assert_eq!(world.heard(0), [FromBroker::Kill { ctx_id: ContextId(3) }]);
+    world.say(0, &ends(3));
+    let kills = world.broker.vms[0].past.kills;
+    assert_eq!((kills.operator, kills.sum()), (1, 1));
+}
+
+#[test]
+fn a_context_that_is_refused_begins_on_no_gpu_and_is_refused_once() {
+    let mut world = world();
+    world.say(0, &ready_on(&[GPU, OTHER]));
+    for ctx_id in 1..=3 {
+        drop((world.begin_on(0, ctx_id, 0), world.begin_on(0, ctx_id, 1)));
+    }
+    assert_eq!(world.heard(0), [FromBroker::Kill { ctx_id: ContextId(3) }]);
+    assert!(!world.is_dying(0));
+    assert_eq!((world.broker.vms[0].contexts.len(), world.broker.vms[0].past.kills.refused), (2, 1));
+}
+
+#[test]
+fn a_context_that_begins_on_some_gpus_only_or_ends_before_is_its_vms_loss() {
+    let mut world = world();
+    world.say(0, &ready_on(&[GPU, OTHER]));
+    world.say(1, &ready_on(&[OTHER]));
+    let second = world.begin(1, 1);
+    let first = world.begin_on(0, 1, 0);
+    first.tell(READY);
+    world.ring(0);
+    assert_eq!(first.granted(), 1, "it is served where it has begun");
+    world.say(0, &ends(1));
+    let late = world.begin_on(0, 1, 1);
+    late.tell(READY);
+    world.ring(0);
+    assert_eq!((late.granted(), world.broker.vms[0].contexts.len()), (0, 0), "it has ended");
+    // Its number can be taken anew.
+    let again = [world.begin_on(0, 1, 0), world.begin_on(0, 1, 1)];
+    again[1].tell(READY);
+    world.ring(0);
+    assert_eq!((again[1].granted(), world.is_dying(0)), (1, false));
+    world.check_second(&second);
+}
+
+#[test]
+fn a_page_that_is_given_twice_harms_nobody_else() {
+    let mut world = world();
+    world.say(0, &ready_on(&[GPU, OTHER]));
+    world.say(1, &ready_on(&[OTHER]));
+    let second = world.begin(1, 1);
+    let page = grant_page().unwrap();
+    for (ctx_id, gpu) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+        world.begin_with(0, ctx_id, gpu, page.as_fd());
+    }
+    let gate = GateSide::open(&page).unwrap();
+    for round in 1..100u32 {
+        gate.tell(Counters { ready: round % 3, dispatched: round, completed: round - 1 });
+        let end = clock();
+        gate.tell_work(&Work { begin: end - 1000, end, busy: 1000, count: 1, copy: false });
+        world.ring(0);
+    }
+    world.say(0, &ends(1));
+    world.say(0, &ends(2));
+    world.check_second(&second);
+    let used: f64 = world.broker.status(clock()).vms[0].gpus.iter().map(|on| on.gpu_seconds).sum();
+    assert!(used < 1.0, "{used}");
+}
+
+#[test]
+fn a_vm_whose_gpus_are_others_than_before_is_a_tenant_there_only() {
+    let mut world = world();
+    world.say(0, &ready_on(&[GPU, OTHER]));
+    let _gates = [world.begin_on(0, 1, 0), world.begin_on(0, 1, 1)];
+    world.broker.vms[0].process.as_mut().unwrap().kill();
+    world.broker.child_ended(0, clock());
+    let (process, peer) = Process::played().unwrap();
+    world.broker.watch_process(0, &process).unwrap();
+    world.broker.vms[0].process = Some(process);
+    world.peers[0] = peer;
+    world.say(0, &ready_on(&[[9; 16], OTHER]));
+    let tenant = world.broker.vms[0].tenant;
+    let is_on: Vec<_> = world.broker.gpus.iter().map(|gpu| gpu.share(tenant).is_some()).collect();
+    assert_eq!(is_on, [false, true, true]);
+    assert_eq!(world.broker.vms[0].gpus.iter().map(|on| on.gpu).collect::<Vec<_>>(), [2, 1]);
 }

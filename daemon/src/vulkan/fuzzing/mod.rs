@@ -70,21 +70,22 @@ pub fn begin(seed: u64) -> Exclusive {
     exclusive
 }
 
-/// A GPU of the null driver.
-pub fn gpu() -> GpuChoice {
-    GpuChoice {
-        uuid: null_driver::UUID,
+/// The GPUs of the null driver, not in its own order.
+pub fn gpus() -> Vec<GpuChoice> {
+    let gpu = |uuid| GpuChoice {
+        uuid,
         memory: MemoryBackEnd::Memfd,
         trial: MemoryTrial { mappable_types: 2, shareable: true },
         queues: Queues::All,
         // Memory of the null driver is none: there is nothing to clear.
         protection: Protection { zero_memory: false, ..Protection::default() },
-    }
+    };
+    null_driver::UUIDS.into_iter().rev().map(gpu).collect()
 }
 
 /// A renderer on the null driver, which was taken with [`begin`].
 pub fn renderer(resources: Arc<dyn ResourceTable>) -> Renderer {
-    Renderer::on(null_driver::entry(), gpu(), LIMITS, CACHE_KEY, resources, Arc::new(Allowed))
+    Renderer::on(null_driver::entry(), gpus(), LIMITS, CACHE_KEY, resources, Arc::new(Allowed))
         .expect("the driver makes an instance")
 }
 
@@ -120,7 +121,7 @@ struct World {
 impl World {
     fn new(queues: Queues) -> Self {
         let mut renderer = renderer(Arc::new(NoResources));
-        renderer.gpu.queues = queues;
+        renderer.gpus.iter_mut().for_each(|gpu| gpu.queues = queues);
         let cancel = Cancel::default();
         // Waits answer at once.
         cancel.cancel();
@@ -175,7 +176,7 @@ impl World {
 }
 
 /// No other context shares anything.
-struct NoResources;
+pub struct NoResources;
 
 impl ResourceTable for NoResources {
     fn device_memory(&self, _: u32, _: &Cancel) -> Option<Arc<ResourceMemory>> {

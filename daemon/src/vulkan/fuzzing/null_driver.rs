@@ -21,8 +21,8 @@ pub fn entry() -> ash::Entry {
     unsafe { ash::Entry::from_static_fn(functions) }
 }
 
-/// Bytes of `VkPhysicalDeviceIDProperties::deviceUUID`.
-pub const UUID: [u8; 16] = [7; 16];
+/// `VkPhysicalDeviceIDProperties::deviceUUID` of its GPUs, in the order in which it lists them.
+pub const UUIDS: [[u8; 16]; 2] = [[8; 16], [7; 16]];
 
 unsafe extern "system" fn get_instance_proc_addr(_: vk::Instance, name: *const c_char) -> Option<Function> {
     // SAFETY: callers pass a string.
@@ -434,9 +434,9 @@ unsafe fn enumerate<T: Copy>(all: &[T], count: *mut u32, out: *mut T) -> i32 {
 
 unsafe extern "system" fn enumerate_physical_devices(instance: u64, count: *mut u32, out: *mut u64) -> i32 {
     state::assert_live(instance, Some(Kind::Instance as u8));
-    let device = state::child(instance, Kind::PhysicalDevice as u8, 0);
+    let devices = [0, 1].map(|index| state::child(instance, Kind::PhysicalDevice as u8, index));
     // SAFETY: the parameters of every enumeration.
-    unsafe { enumerate(&[device], count, out) }
+    unsafe { enumerate(&devices, count, out) }
 }
 
 unsafe extern "system" fn extensions(
@@ -474,13 +474,14 @@ unsafe extern "system" fn properties2(physical: u64, out: *mut vk::PhysicalDevic
         properties(physical, &raw mut (*out).properties);
         (*out).p_next
     };
+    let uuid = UUIDS[state::index(physical) as usize];
     while !next.is_null() {
         // SAFETY: a chain is made of structs that begin with their type and the next one.
         let base = unsafe { next.cast::<vk::BaseOutStructure<'static>>().read() };
         match base.s_type {
             vk::StructureType::PHYSICAL_DEVICE_ID_PROPERTIES => {
                 // SAFETY: the type says what it is.
-                unsafe { (*next.cast::<vk::PhysicalDeviceIDProperties<'static>>()).device_uuid = UUID };
+                unsafe { (*next.cast::<vk::PhysicalDeviceIDProperties<'static>>()).device_uuid = uuid };
             }
             vk::StructureType::PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT => {
                 let host = next.cast::<vk::PhysicalDeviceExternalMemoryHostPropertiesEXT<'static>>();

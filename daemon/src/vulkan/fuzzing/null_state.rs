@@ -113,6 +113,13 @@ pub fn child(parent: u64, kind: u8, index: u64) -> u64 {
     })
 }
 
+/// Which of its parent's children something is that is only asked for.
+pub fn index(handle: u64) -> u64 {
+    let state = STATE.lock();
+    let found = state.found.iter().find(|(_, found)| **found == handle);
+    found.map(|((_, _, index), _)| *index).expect("it was asked for before")
+}
+
 /// Panics unless the handle lives and is of the kind, if one is given. A null handle is the guest's own loss.
 #[track_caller]
 pub fn assert_live(handle: u64, kind: Option<u8>) {

@@ -36,7 +36,7 @@ pub fn fuzz_messages(bytes: &[u8]) -> usize {
         let allowances = Allowances::new(Arc::clone(&ours));
         let end = End { begins: || (), kill: || () };
         let making =
-            Making { pulse: backend.pulse().clone(), gate: None, make: Box::new(move || Ok(backend)) };
+            Making { pulse: backend.pulse().clone(), gates: Vec::new(), make: Box::new(move || Ok(backend)) };
         serve(&setup(), page, ours, resources, allowances, making, end);
     });
     let (mut sent, mut fences) = (0, Fences::default());

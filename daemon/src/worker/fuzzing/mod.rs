@@ -32,7 +32,7 @@ fn setup() -> WorkerSetup {
     WorkerSetup {
         ctx_id: ContextId(1),
         debug_name: "fuzz".into(),
-        gpu: null::gpu(),
+        gpus: null::gpus(),
         limits: ContextLimits { rings: 3, ..null::LIMITS },
         cache_key: null::CACHE_KEY,
         scheduled: false,

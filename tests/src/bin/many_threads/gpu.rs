@@ -54,8 +54,8 @@ pub struct Lane {
 }
 
 impl Gpu {
-    /// Makes an instance and `count` devices of its first physical device.
-    pub fn open_many(count: u32) -> Result<Vec<Arc<Self>>> {
+    /// Makes an instance and `count` devices: of its first physical device, or of all in turn.
+    pub fn open_many(count: u32, all: bool) -> Result<Vec<Arc<Self>>> {
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_2);
         let info = vk::InstanceCreateInfo::default().application_info(&application);
         // SAFETY: the library is a Vulkan loader; the info lives until the call returns.
@@ -65,14 +65,17 @@ impl Gpu {
             (entry, functions)
         };
         let instance = Arc::new(Instance { functions, _entry: entry });
-        (0..count).map(|_| Self::open(&instance).map(Arc::new)).collect()
+        (0..count as usize)
+            .map(|number| Self::open(&instance, if all { number } else { 0 }).map(Arc::new))
+            .collect()
     }
 
-    fn open(instance: &Arc<Instance>) -> Result<Self> {
+    fn open(instance: &Arc<Instance>, number: usize) -> Result<Self> {
         let functions = &instance.functions;
         // SAFETY: the instance is live, and the physical device is one of its.
         let (physical, families, memory) = unsafe {
-            let physical = *functions.enumerate_physical_devices()?.first().context("no device")?;
+            let physical = functions.enumerate_physical_devices()?;
+            let physical = *physical.iter().cycle().nth(number).context("no device")?;
             let families = functions.get_physical_device_queue_family_properties(physical);
             (physical, families, functions.get_physical_device_memory_properties(physical))
         };

@@ -25,6 +25,9 @@ struct Arguments {
     /// Devices of each instance
     #[arg(long, default_value_t = 2)]
     devices: u32,
+    /// Take the physical devices of an instance in turn, and not the first only
+    #[arg(long)]
+    all_gpus: bool,
     /// Lanes of each device: a compiling and a submitting thread
     #[arg(long, default_value_t = 3)]
     lanes: u32,
@@ -53,7 +56,7 @@ fn main() -> Result<()> {
     ensure!(arguments.words.is_multiple_of(shader::GROUP), "--words is a multiple of {}", shader::GROUP);
     let mut gpus = Vec::new();
     for _ in 0..arguments.instances {
-        gpus.extend(Gpu::open_many(arguments.devices)?);
+        gpus.extend(Gpu::open_many(arguments.devices, arguments.all_gpus)?);
     }
     let queues: usize = gpus.iter().map(|gpu| gpu.queues()).sum();
     let count = gpus.len() * arguments.lanes as usize;
