@@ -11,7 +11,7 @@ use crate::packages::HostVulkan;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -237,6 +237,11 @@ pub fn command() -> Result<Command> {
     let mut command = bare_command()?;
     command.args(gpu_selection().iter().flat_map(|gpu| ["--gpu", gpu.as_str()]));
     Ok(command)
+}
+
+/// As [`bare_command`], with an executable that was built before.
+pub fn command_of(executable: &Path) -> Result<Command> {
+    vulkan()?.command(executable)
 }
 
 fn vulkan() -> Result<HostVulkan> {

@@ -55,7 +55,7 @@ fn main() -> Result<()> {
     }
     let place = match (arguments.daemon, arguments.venus) {
         (Some(daemon), Some(venus)) => Place::Machine { daemon, tenant, venus },
-        _ => Place::Packages(tenant),
+        _ => Place::Packages { tenant, daemon: None },
     };
     let sharing = match arguments.sharing.as_str() {
         "native" => Sharing::Native,

@@ -9,8 +9,13 @@ use std::process::Command;
 /// Where the programs and drivers are.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// The daemon on the software driver, tenants on Mesa of the package cache. The path is that of the tenants' program.
-    Packages(PathBuf),
+    /// The daemon on the software driver, tenants on Mesa of the package cache.
+    Packages {
+        /// The tenants' program.
+        tenant: PathBuf,
+        /// The daemon's executable, if not that of the profile of this program.
+        daemon: Option<PathBuf>,
+    },
     /// A machine prepared by hand, such as a GPU host.
     Machine {
         /// The daemon's executable; it gets this process's environment.
@@ -29,7 +34,8 @@ impl Place {
     /// It does not build, or the packages cannot be had.
     pub fn daemon(&self) -> Result<Command> {
         match self {
-            Self::Packages(_) => daemon::command(),
+            Self::Packages { daemon: Some(daemon), .. } => daemon::command_of(daemon),
+            Self::Packages { daemon: None, .. } => daemon::command(),
             Self::Machine { daemon, .. } => Ok(Command::new(daemon)),
         }
     }
@@ -40,7 +46,9 @@ impl Place {
     /// The packages cannot be had.
     pub fn tenant(&self, socket: &Path) -> Result<Command> {
         match self {
-            Self::Packages(tenant) => ClientRoot::open(Suite::Testing)?.own(tenant, Device::Venus(socket)),
+            Self::Packages { tenant, .. } => {
+                ClientRoot::open(Suite::Testing)?.own(tenant, Device::Venus(socket))
+            }
             Self::Machine { tenant, venus, .. } => {
                 let mut command = Command::new(tenant);
                 command.env("VK_DRIVER_FILES", venus).env("VN_DEBUG", "vtest");
@@ -54,7 +62,7 @@ impl Place {
     #[must_use]
     pub fn native(&self) -> Option<Command> {
         match self {
-            Self::Packages(_) => None,
+            Self::Packages { .. } => None,
             Self::Machine { tenant, .. } => Some(Command::new(tenant)),
         }
     }
