@@ -6,8 +6,8 @@ mod cli;
 use anyhow::{Context, bail};
 use cli::{Child, Cli, LogLevel, Role, Serve};
 use daemon::broker::{self, ClientError, Settings, Watch};
-use daemon::config::{GpuChoice, HangLimits, Protection};
-use daemon::ipc::{Channel, DriverFamily, ProbeReport};
+use daemon::config::{GpuChoice, GpuInfo, HangLimits, Protection};
+use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
 use daemon::sandbox::{self, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited};
 use daemon::serve::{self, Chosen, List, Listen};
 use log::LevelFilter;
@@ -116,7 +116,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         launcher,
         family: serve::family(&gpus),
         broker,
-        gpu_names: gpus.into_iter().map(|(gpu, _)| gpu.name).collect(),
+        shared_gpus: gpus.into_iter().map(|(gpu, _)| shared(gpu)).collect(),
         limits,
         context_limits,
         hangs: HangLimits {
@@ -153,6 +153,10 @@ fn become_broker(file: &Path, check_only: bool, level: LogLevel) -> anyhow::Resu
 
 fn operate(result: Result<(), ClientError>) -> anyhow::Result<ExitCode> {
     Ok(result.map(|()| ExitCode::SUCCESS)?)
+}
+
+fn shared(gpu: GpuInfo) -> SharedGpu {
+    SharedGpu { uuid: gpu.uuid, name: gpu.name, software: gpu.software }
 }
 
 /// Says loudly what a guest does not meet, or refuses to start without it.

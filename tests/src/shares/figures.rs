@@ -19,6 +19,8 @@ pub struct Outcome {
     pub kernels: u64,
     /// Microseconds from one completion to the next, on average.
     pub per_kernel: f64,
+    /// Seconds of processor time that its program used.
+    pub processor: f64,
     /// For how long it ran.
     pub seconds: f64,
     /// Microseconds from submission to completion: median, 99th percentile, longest.
@@ -46,6 +48,7 @@ impl Outcome {
             per_hundredth: per_hundredth.iter().filter_map(Value::as_u64).map(|count| count as u32).collect(),
             kernels: said["kernels"].as_u64().context("kernels")?,
             per_kernel: said["per_kernel_us"].as_f64().context("per_kernel_us")?,
+            processor: said["processor_seconds"].as_f64().context("processor_seconds")?,
             seconds: said["seconds"].as_f64().context("seconds")?,
             latency: [latency("p50")?, latency("p99")?, latency("max")?],
         })
@@ -54,8 +57,17 @@ impl Outcome {
     /// Of one that never gets anything done.
     pub(super) fn nothing(tenant: Tenant, time: Duration) -> Self {
         let (kernels, per_hundredth, latency) = (0, vec![0; time.as_millis() as usize / 10], [0.0; 3]);
-        let per_kernel = 0.0;
-        Self { tenant, alone: 0.0, per_kernel, per_hundredth, kernels, seconds: time.as_secs_f64(), latency }
+        let (per_kernel, processor) = (0.0, 0.0);
+        Self {
+            tenant,
+            alone: 0.0,
+            per_kernel,
+            processor,
+            per_hundredth,
+            kernels,
+            seconds: time.as_secs_f64(),
+            latency,
+        }
     }
 
     /// Part of the GPU it had over all the time.

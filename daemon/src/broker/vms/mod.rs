@@ -10,7 +10,7 @@ use super::run::{Broker, Source, clock, watch};
 use super::share::effective;
 use super::vm::{Asked, OnGpu, Vm, VmContext};
 use crate::config::GPUS_MAX;
-use crate::ipc::{FromBroker, ToBroker};
+use crate::ipc::{FromBroker, SharedGpu, ToBroker};
 use crate::sched::{ContextKey, Nanos};
 use crate::shm::SchedulerSide;
 use protocol::ids::ContextId;
@@ -184,7 +184,7 @@ impl Broker {
     }
 
     /// It has read no guest byte yet, so this can be believed.
-    fn ready(&mut self, index: usize, gpus: &[([u8; 16], String)], now: Nanos) -> Result<(), String> {
+    fn ready(&mut self, index: usize, gpus: &[SharedGpu], now: Nanos) -> Result<(), String> {
         let Some(process) = &mut self.vms[index].process else { return Ok(()) };
         if std::mem::replace(&mut process.ready, true) {
             return Err("it is ready twice".into());
@@ -192,11 +192,11 @@ impl Broker {
         if !(1..=GPUS_MAX).contains(&gpus.len()) {
             return Err(format!("it has {} GPUs", gpus.len()));
         }
-        let uuids = || gpus.iter().map(|(uuid, _)| uuid);
+        let uuids = || gpus.iter().map(|gpu| gpu.uuid);
         if uuids().enumerate().any(|(at, uuid)| uuids().take(at).any(|other| other == uuid)) {
             return Err("it has a GPU twice".into());
         }
-        let places: Vec<usize> = gpus.iter().map(|(uuid, name)| self.gpu(uuid, name)).collect();
+        let places: Vec<usize> = gpus.iter().map(|gpu| self.gpu(gpu)).collect();
         self.move_to(index, &places);
         let names: Vec<_> = places.iter().map(|gpu| self.gpus[*gpu].name.as_str()).collect();
         log::info!(vm = self.vms[index].name(), gpu = names.join(", ").as_str(); "the VM's device is ready");
@@ -204,11 +204,11 @@ impl Broker {
         Ok(())
     }
 
-    /// The GPU with this UUID, by its index.
-    fn gpu(&mut self, uuid: &[u8; 16], name: &str) -> usize {
+    /// This GPU, by its index.
+    fn gpu(&mut self, SharedGpu { uuid, name, software }: &SharedGpu) -> usize {
         let known = self.gpus.iter().position(|gpu| gpu.uuid == *uuid);
         known.unwrap_or_else(|| {
-            self.gpus.push(Gpu::new(*uuid, printable(name), self.settings.anticipation));
+            self.gpus.push(Gpu::new(*uuid, printable(name), *software, self.settings.anticipation));
             self.gpus.len() - 1
         })
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::broker::control::Request;
 use crate::broker::settings::{Settings, VmSettings};
 use crate::broker::share::{Change, Policy};
-use crate::ipc::{Channel, HeldMemory};
+use crate::ipc::{Channel, HeldMemory, SharedGpu};
 use crate::sched::{Class, Share};
 use crate::shm::{Counters, GateSide, Work, grant_page};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -109,7 +109,12 @@ fn ready() -> ToBroker {
 }
 
 fn ready_on(gpus: &[[u8; 16]]) -> ToBroker {
-    ToBroker::Ready { gpus: gpus.iter().map(|uuid| (*uuid, "GPU".into())).collect() }
+    ToBroker::Ready {
+        gpus: gpus
+            .iter()
+            .map(|uuid| SharedGpu { uuid: *uuid, name: "GPU".into(), software: false })
+            .collect(),
+    }
 }
 
 fn begins(ctx_id: u32, gpu: u8) -> ToBroker {

@@ -11,6 +11,7 @@ mod gpu;
 use anyhow::{Context, Result};
 use clap::Parser;
 use gpu::Lane;
+use rustix::time::{ClockId, clock_gettime};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -91,6 +92,12 @@ struct Done {
     first: Option<Duration>,
     last: Duration,
     seconds: f64,
+    /// Processor time of this process when it began.
+    processor: Duration,
+}
+
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
 
 impl Done {
@@ -102,6 +109,7 @@ impl Done {
             first: None,
             last: Duration::ZERO,
             seconds: time.as_secs_f64(),
+            processor: processor_time(),
         }
     }
 
@@ -123,9 +131,10 @@ impl Done {
         };
         let kernels: u64 = self.buckets.iter().map(|&count| u64::from(count)).sum();
         let between = self.last.saturating_sub(self.first.unwrap_or_default()).as_secs_f64() * 1e6;
+        let processor = (processor_time() - self.processor).as_secs_f64();
         let per_kernel = between / kernels.saturating_sub(1).max(1) as f64;
         format!(
-            r#"{{"kernels":{kernels},"per_kernel_us":{per_kernel},"seconds":{},"per_hundredth":{:?},"latency_us":{{"p50":{},"p99":{},"max":{}}}}}"#,
+            r#"{{"kernels":{kernels},"per_kernel_us":{per_kernel},"processor_seconds":{processor},"seconds":{},"per_hundredth":{:?},"latency_us":{{"p50":{},"p99":{},"max":{}}}}}"#,
             self.seconds,
             self.buckets,
             at(0.5),
