@@ -71,6 +71,8 @@ struct Page {
     written: Word,
     /// Milliseconds of processor time that the worker has used.
     cpu: Word,
+    /// Milliseconds, plus one, for which the longest of its submissions has run; 0 if none runs.
+    running: Word,
 }
 
 impl Page {
@@ -80,9 +82,9 @@ impl Page {
         // What the scheduler writes and what the worker writes are on lines of their own.
         let (granted, lease, wake, read) = (word(0)?, word(4)?, word(128)?, word(8)?);
         let (ready, dispatched, completed) = (word(64)?, word(68)?, word(72)?);
-        let (written, cpu) = (word(76)?, word(80)?);
+        let (written, cpu, running) = (word(76)?, word(80)?, word(84)?);
         let mapping = Arc::clone(&mapping);
-        Ok(Self { mapping, granted, lease, wake, read, ready, dispatched, completed, written, cpu })
+        Ok(Self { mapping, granted, lease, wake, read, ready, dispatched, completed, written, cpu, running })
     }
 
     fn poke(&self) {
@@ -139,6 +141,12 @@ impl GateSide {
         self.0.cpu.store(u32::try_from(used.as_millis()).unwrap_or(u32::MAX), Relaxed);
     }
 
+    /// Tells for how long the longest submission has run, if the GPU has begun one.
+    pub fn tell_running(&self, running: Option<Duration>) {
+        let milliseconds = running.map_or(0, |time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX));
+        self.0.running.store(milliseconds.saturating_add(running.is_some().into()), Relaxed);
+    }
+
     /// To be taken before a look at everything, and passed to [`Self::sleep`] after it.
     pub fn pokes(&self) -> u32 {
         self.0.wake.load(SeqCst)
@@ -179,6 +187,12 @@ impl SchedulerSide {
     /// Processor time that the worker claims to have used.
     pub fn cpu(&self) -> Duration {
         Duration::from_millis(self.page.cpu.load(Relaxed).into())
+    }
+
+    /// For how long the worker claims that its longest submission has run.
+    pub fn running(&self) -> Option<Duration> {
+        let milliseconds = self.page.running.load(Relaxed).checked_sub(1)?;
+        Some(Duration::from_millis(milliseconds.into()))
     }
 
     /// Takes what the worker claims to have had done since the last time; a bounded number.

@@ -25,7 +25,7 @@ const LEASED_MIN: u32 = 2;
 /// What a submission is taken to last before one has, in nanoseconds.
 const FIRST_ESTIMATE: u64 = 200_000;
 /// Work of a leased context is told at this age, in nanoseconds.
-const TELL_AFTER: u64 = 10_000_000;
+const TELL_AFTER: u64 = 1_000_000;
 /// Time between two looks at a submission that is not ready, since semaphores do not tell when they are signalled.
 const UNREADY_LOOK: Duration = Duration::from_micros(500);
 
@@ -190,6 +190,11 @@ impl Gate {
             // Its thread has to look: again and again, or whether there is room in the driver.
             self.page.poke();
         }
+    }
+
+    /// Tells for how long the longest submission has run.
+    pub fn tell_running(&self, running: Option<Duration>) {
+        self.page.tell_running(running);
     }
 
     /// Tells how much this process has computed.

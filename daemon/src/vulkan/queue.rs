@@ -268,7 +268,8 @@ impl Queue {
         if restart {
             submissions.restart();
         }
-        submissions.look(&Host { device: &device, objects }, now)
+        let begun = submissions.front().is_none_or(|first| self.has_begun(&device, first));
+        submissions.look(&Host { device: &device, objects }, now, begun)
     }
 
     /// Forgets its submissions; the queue is idle and its device is about to be destroyed.

@@ -260,8 +260,12 @@ impl Renderer {
         if let Some(gate) = self.gates.first() {
             gate.tell_processor_time();
         }
-        let looks = queues.iter().map(|queue| queue.look(&self.objects, now, restart));
-        looks.fold(Look::default(), Look::and)
+        let looks: Vec<_> = queues.iter().map(|queue| queue.look(&self.objects, now, restart)).collect();
+        for gate in &self.gates {
+            let own = queues.iter().zip(&looks).filter(|(queue, _)| queue.passes_through(gate));
+            gate.tell_running(own.filter_map(|(_, look)| look.running).max());
+        }
+        looks.into_iter().fold(Look::default(), Look::and)
     }
 
     /// Binds a queue to its timeline.

@@ -314,6 +314,18 @@ impl Queue {
         slot
     }
 
+    /// Whether the device has begun a submission, as far as stamps tell: others may be in its way.
+    pub(super) fn has_begun(&self, device: &Device, submission: &Submission) -> bool {
+        let stamps = self.scheduled.as_ref().and_then(|scheduled| scheduled.stamps.get()?.as_ref());
+        let stamp = submission.dispatched().and_then(|dispatched| dispatched.stamp);
+        stamps.zip(stamp).is_none_or(|(stamps, index)| stamps.has_begun(&device.ash, index))
+    }
+
+    /// Whether its submissions pass this gate.
+    pub(super) fn passes_through(&self, gate: &Arc<Gate>) -> bool {
+        self.scheduled.as_ref().is_some_and(|scheduled| Arc::ptr_eq(&scheduled.gate, gate))
+    }
+
     /// Tells what a submission cost that is over, if it ever reached the driver.
     pub(super) fn account(&self, device: &Device, submission: &Submission) {
         let (Some(scheduled), Some(dispatched)) = (&self.scheduled, submission.dispatched()) else { return };

@@ -114,6 +114,14 @@ impl Stamps {
         read.ok().map(|()| self.clock.lock().place(ticks, now))
     }
 
+    /// Whether the device has begun what a pair in use is around.
+    pub fn has_begun(&self, device: &ash::Device, index: u32) -> bool {
+        let mut ticks = [0u64];
+        let flags = vk::QueryResultFlags::TYPE_64;
+        // SAFETY: device and pool are live, and the pair is in the pool.
+        unsafe { device.get_query_pool_results(self.queries, 2 * index, &mut ticks, flags) }.is_ok()
+    }
+
     /// A stamped submission was found to last so long.
     pub fn sample(&self, length: u64) {
         let mut samples = self.samples.lock();

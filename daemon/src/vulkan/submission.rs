@@ -258,11 +258,17 @@ impl Submissions {
         Some(Arc::clone(watched))
     }
 
-    /// Looks how long the first has run. To be called after [`Self::collect`] for all queues, as they wait for each other.
-    pub fn look(&mut self, driver: &impl Driver, now: Instant) -> Look {
+    /// The first.
+    pub fn front(&self) -> Option<&Submission> {
+        self.pending.front().map(AsRef::as_ref)
+    }
+
+    /// Looks how long the first has run, which the device has `begun` as far as anybody knows. To be called after [`Self::collect`] for all
+    /// queues, as they wait for each other.
+    pub fn look(&mut self, driver: &impl Driver, now: Instant, begun: bool) -> Look {
         let Some(first) = self.pending.front() else { return Look::default() };
         let since = now.saturating_duration_since(std::mem::replace(&mut self.counted, now));
-        if first.held.load(Ordering::Acquire) || !first.can_run(driver) {
+        if !begun || first.held.load(Ordering::Acquire) || !first.can_run(driver) {
             return Look { pending: true, running: None };
         }
         self.ran += since.min(GAP_MAX);
