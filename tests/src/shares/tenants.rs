@@ -342,6 +342,8 @@ impl Program {
         let mut arguments =
             vec![("--steps", steps), ("--words", size.words), ("--in-flight", tenant.in_flight)];
         arguments.extend([("--period", tenant.period), ("--think", tenant.think)]);
+        // So many behind each other that a fast GPU takes hours, too.
+        arguments.push(("--dispatches", if tenant.endless { 10_000 } else { 1 }));
         for (name, value) in arguments {
             command.arg(name).arg(value.to_string());
         }
