@@ -189,13 +189,22 @@ impl Gpu {
         }
     }
 
+    /// Reads the pages of all that have work: nobody rings for a dispatch, which tells that a grant was used.
+    pub(super) fn look_at_busy(&mut self, now: Nanos, mut log: Option<&mut GrantLog>) {
+        let busy = self.contexts.iter().filter(|(key, context)| self.has_work(**key, context));
+        for key in busy.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.look(key, now, log.as_deref_mut());
+        }
+    }
+
     /// Whether something happens that has to be looked at now and then.
     pub(super) fn is_busy(&self) -> bool {
-        let busy = |(key, context): (&ContextKey, &Context)| {
-            let usage = self.scheduler.usage(*key);
-            context.leased || usage.is_some_and(|usage| usage.in_driver > 0 || usage.ready > 0)
-        };
-        self.unsampled || self.contexts.iter().any(busy)
+        self.unsampled || self.contexts.iter().any(|(key, context)| self.has_work(*key, context))
+    }
+
+    fn has_work(&self, key: ContextKey, context: &Context) -> bool {
+        let usage = self.scheduler.usage(key);
+        context.leased || usage.is_some_and(|usage| usage.in_driver > 0 || usage.ready > 0)
     }
 
     /// Takes samples for the shares of the last second. To be called before pages are read.
@@ -209,8 +218,8 @@ impl Gpu {
 
     /// The context whose submission runs longer than `limit` while others wait, unless that was said in the last second. It is the one whose
     /// worker says that it runs longest, since who was granted first need not be the one that the GPU is busy with. Workers that say nothing
-    /// are judged by how long ago they were granted what is in the driver, a second later. The scheduler counts half of the time in which others
-    /// overtook a context.
+    /// are judged by how long ago they were granted what is in the driver, a second later, and the one whose submissions were the longest so
+    /// far has to go. The scheduler counts half of the time in which others overtook a context.
     pub(super) fn hung(
         &mut self,
         now: Nanos,
@@ -224,11 +233,16 @@ impl Gpu {
             said.map(|said| said.min(in_driver(entry)))
         };
         let says = running().filter_map(|entry| Some((claimed(&entry)?, entry.1))).max();
-        let silent = running().min().map(|entry| (in_driver(&entry).saturating_sub(SILENT), entry.1));
+        let silent = running().map(|entry| (in_driver(&entry).saturating_sub(SILENT), entry.1));
+        let usual = |key: &ContextKey| {
+            let usage = self.usage(*key);
+            usage.gpu.checked_div(usage.submissions).unwrap_or(Nanos::MAX)
+        };
         let over = |(ran, key): &(Duration, ContextKey)| {
             self.contexts.get(key).is_some_and(|context| *ran > limit(context.tenant))
         };
-        let (_, longest) = says.filter(over).or(silent.filter(over))?;
+        let silent = silent.filter(over).max_by_key(|(ran, key)| (usual(key), *ran));
+        let (_, longest) = says.filter(over).or(silent)?;
         let held_up = |entry: (Nanos, ContextKey)| entry.1 != longest && in_driver(&entry) >= HELD_UP;
         let others_wait =
             running().any(held_up) || self.contexts.iter().any(|(key, other)| self.is_kept_out(*key, other));
@@ -359,6 +373,19 @@ mod tests {
         // whole time then.
         assert_eq!(said, [(11, 3), (12, 3), (13, 3), (24, 9)][..said.len()], "{said:?}");
         assert!(said.len() >= 3, "{said:?}");
+    }
+
+    #[test]
+    fn a_dispatch_for_which_nobody_rings_is_seen() {
+        let (mut gpu, gate) = gpu();
+        gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
+        gpu.look(KEY, MS, None);
+        gpu.decide(MS);
+        gate.tell(Counters { ready: 0, dispatched: 1, completed: 0 });
+        assert_eq!(gpu.usage(KEY).in_driver, 0);
+        gpu.look_at_busy(50 * MS, None);
+        assert_eq!((gpu.usage(KEY).in_driver, gpu.usage(KEY).ready), (1, 0));
+        assert!(gpu.usage(KEY).running_since.is_some());
     }
 
     #[test]

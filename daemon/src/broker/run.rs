@@ -242,7 +242,7 @@ impl Broker {
     /// Every now and then while something happens.
     fn tick(&mut self, now: Nanos) {
         for gpu in &mut self.gpus {
-            gpu.look_at_leased(now, self.log.as_mut());
+            gpu.look_at_busy(now, self.log.as_mut());
         }
         self.decide(now);
         self.report_hung(now);
