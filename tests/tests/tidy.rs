@@ -19,6 +19,7 @@ const UNSAFE: &[(&str, usize)] = &[
     ("tests/src/bin/many_blobs.rs", 14),
     ("tests/src/bin/many_threads/gpu.rs", 17),
     ("tests/src/bin/residue/gpu.rs", 10),
+    ("tests/src/bin/tenant/gpu.rs", 11),
     ("tests/src/bin/share_memory/gpu.rs", 14),
 ];
 
