@@ -57,8 +57,11 @@ impl Stamps {
     /// The driver is out of memory.
     pub fn new(device: &Device, family: u32) -> Result<Option<Self>, vk::Result> {
         let physical = &device.physical;
-        let bits = physical.families.get(family as usize).map_or(0, |family| family.timestamp_valid_bits);
-        if bits == 0 {
+        let Some(properties) = physical.families.get(family as usize) else { return Ok(None) };
+        let bits = properties.timestamp_valid_bits;
+        // A queue that only copies cannot reset queries.
+        let resets = vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS;
+        if bits == 0 || !properties.queue_flags.intersects(resets) {
             return Ok(None);
         }
         // SAFETY: the handle comes from this live instance.
