@@ -202,7 +202,7 @@ fn packets() -> Vec<Vec<u8>> {
     let to_worker = [
         ToWorker::Setup(setup),
         ToWorker::AttachResource { resource_id, size, kind: ResourceKind::SharedMemory },
-        ToWorker::AttachResource { resource_id, size, kind: ResourceKind::DeviceMemory { mappable: true } },
+        ToWorker::AttachResource { resource_id, size, kind: ResourceKind::DeviceMemory { mappable: true, memory: None } },
         ToWorker::AttachResource { resource_id, size, kind: ResourceKind::Expected },
         ToWorker::DetachResource { resource_id },
         ToWorker::Submit { size: 3, inline: vec![1, 2, 3], fence: Some(fence) },
@@ -211,7 +211,7 @@ fn packets() -> Vec<Vec<u8>> {
     let reason = || "words".to_owned();
     let to_device = [
         ToDevice::Ready,
-        ToDevice::BlobExported { resource_id, map_info: MapInfo::WriteCombined },
+        ToDevice::BlobExported { resource_id, map_info: MapInfo::WriteCombined, memory: None },
         ToDevice::BlobRefused { resource_id, reason: reason() },
         ToDevice::FenceSignalled(fence),
         ToDevice::Lost { reason: reason() },

@@ -96,11 +96,15 @@ fn start_making<B: Backend>(
     let context = Arc::clone(context);
     let making = std::thread::Builder::new().name("driver".into()).spawn(move || {
         let made = make();
-        match &made {
-            Ok(_) => context.answer(&ToDevice::Ready, None),
-            Err(lost) => context.lose(lost),
+        let lost = made.as_ref().err().cloned();
+        if let Some(lost) = &lost {
+            context.lose(lost);
         }
         context.backend.arrived(made);
+        if lost.is_none() {
+            // Not before: who hears it may end the context at once, and then waits for what has arrived only.
+            context.answer(&ToDevice::Ready, None);
+        }
     });
     making.map(drop)
 }
