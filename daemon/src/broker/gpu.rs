@@ -151,13 +151,13 @@ impl Gpu {
     }
 
     /// Decides who may use the GPU next, if anything has changed or it is time to, and tells the workers.
-    pub(super) fn decide(&mut self, now: Nanos) {
+    pub(super) fn decide(&mut self, now: Nanos, log: Option<&mut GrantLog>) {
         if !self.changed && self.scheduler.next_look().is_none_or(|at| at > now) {
             return;
         }
-        self.changed = false;
         // Whose lease ends now has been charged for all it had.
-        self.look_at_leased(now, None);
+        self.look_at_all(now, log, |_, _, context| context.leased);
+        self.changed = false;
         for order in self.scheduler.decide(now) {
             let (key, lease) = match order {
                 Order::Grant { context, total } => {
@@ -181,18 +181,19 @@ impl Gpu {
         self.scheduler.next_look()
     }
 
-    /// Reads the pages of those that do not ring, because they need not ask.
-    pub(super) fn look_at_leased(&mut self, now: Nanos, mut log: Option<&mut GrantLog>) {
-        let leased = self.contexts.iter().filter(|(_, context)| context.leased).map(|(key, _)| *key);
-        for key in leased.collect::<Vec<_>>() {
-            self.look(key, now, log.as_deref_mut());
-        }
+    /// Reads the pages of all that have work: nobody rings for a dispatch, which tells that a grant was used, or with a lease.
+    pub(super) fn look_at_busy(&mut self, now: Nanos, log: Option<&mut GrantLog>) {
+        self.look_at_all(now, log, Self::has_work);
     }
 
-    /// Reads the pages of all that have work: nobody rings for a dispatch, which tells that a grant was used.
-    pub(super) fn look_at_busy(&mut self, now: Nanos, mut log: Option<&mut GrantLog>) {
-        let busy = self.contexts.iter().filter(|(key, context)| self.has_work(**key, context));
-        for key in busy.map(|(key, _)| *key).collect::<Vec<_>>() {
+    fn look_at_all(
+        &mut self,
+        now: Nanos,
+        mut log: Option<&mut GrantLog>,
+        which: impl Fn(&Self, ContextKey, &Context) -> bool,
+    ) {
+        let keys = self.contexts.iter().filter(|(key, context)| which(self, **key, context));
+        for key in keys.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.look(key, now, log.as_deref_mut());
         }
     }
@@ -318,7 +319,7 @@ mod tests {
         let (mut gpu, gate) = gpu();
         gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
         gpu.look(KEY, MS, None);
-        gpu.decide(MS);
+        gpu.decide(MS, None);
         assert_eq!(gate.granted(), 1);
         gate.tell(Counters { ready: 0, dispatched: 1, completed: 0 });
         gpu.look(KEY, 2 * MS, None);
@@ -333,7 +334,7 @@ mod tests {
         gate.tell(Counters { ready: 0, dispatched: 1, completed: 1 });
         gate.tell_cpu(Duration::from_millis(5));
         gpu.look(KEY, 5 * MS, None);
-        gpu.decide(5 * MS);
+        gpu.decide(5 * MS, None);
         let usage = gpu.usage(KEY);
         assert_eq!((usage.submissions, usage.in_driver, usage.gpu), (1, 0, 3 * MS));
         let ended = gpu.end(KEY, 6 * MS, None).unwrap();
@@ -361,7 +362,7 @@ mod tests {
                 }
                 gpu.look(key, now, None);
             }
-            gpu.decide(now);
+            gpu.decide(now, None);
             if let Some((_, ctx_id)) = gpu.hung(now, limit) {
                 said.push((tenth / 10, ctx_id.0));
                 if tenth / 10 > 12 && ctx_id.0 == 3 {
@@ -380,7 +381,7 @@ mod tests {
         let (mut gpu, gate) = gpu();
         gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
         gpu.look(KEY, MS, None);
-        gpu.decide(MS);
+        gpu.decide(MS, None);
         gate.tell(Counters { ready: 0, dispatched: 1, completed: 0 });
         assert_eq!(gpu.usage(KEY).in_driver, 0);
         gpu.look_at_busy(50 * MS, None);
@@ -391,7 +392,7 @@ mod tests {
     #[test]
     fn a_page_that_says_nothing_new_changes_nothing() {
         let (mut gpu, _gate) = gpu();
-        gpu.decide(0);
+        gpu.decide(0, None);
         gpu.look(KEY, MS, None);
         assert!(!gpu.changed && !gpu.is_busy());
     }

@@ -129,7 +129,7 @@ impl Broker {
     pub(super) fn status(&mut self, now: Nanos) -> Status {
         // What those who do not ring have told since.
         for gpu in &mut self.gpus {
-            gpu.look_at_leased(now, self.log.as_mut());
+            gpu.look_at_busy(now, self.log.as_mut());
         }
         let vms: Vec<VmStatus> = (0..self.vms.len()).map(|index| self.vm_status(index, now)).collect();
         let gpu_status = |gpu: &super::gpu::Gpu| {

@@ -7,11 +7,11 @@ use super::operator::Waiting;
 use super::settings::Settings;
 use super::vm::Vm;
 use crate::sched::{Nanos, TenantId};
+use crate::shm::page_clock;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
-    timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{self, Read};
@@ -94,13 +94,6 @@ const END_PATIENCE: Nanos = 8_000_000_000;
 /// The timer is not set for less, so that a deadline which is over cannot keep the loop busy.
 const SOONEST: Nanos = 10_000;
 
-/// The clock of everything here: the system's monotonic one, which pages use too.
-pub(super) fn clock() -> Nanos {
-    let now = clock_gettime(ClockId::Monotonic);
-    let (seconds, rest) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
-    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
-}
-
 /// Has events of a descriptor reported.
 pub(super) fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
     Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(token), flags)?)
@@ -108,7 +101,7 @@ pub(super) fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64, flags: epoll::Ev
 
 impl Broker {
     pub(super) fn new(settings: Settings) -> io::Result<Self> {
-        let now = clock();
+        let now = page_clock();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
@@ -148,7 +141,7 @@ impl Broker {
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
         let mut events = [none; 64];
-        self.run_due(clock());
+        self.run_due(page_clock());
         while !self.is_over() {
             self.arm_timer()?;
             let count = match epoll::wait(&self.epoll, events.as_mut_slice(), None) {
@@ -170,7 +163,7 @@ impl Broker {
 
     /// One round: workers first.
     pub(super) fn turn(&mut self, events: &[epoll::Event]) {
-        let now = clock();
+        let now = page_clock();
         if now.saturating_sub(self.last_sample) >= SAMPLE {
             self.sample(now);
         }
@@ -217,7 +210,7 @@ impl Broker {
 
     fn decide(&mut self, now: Nanos) {
         for gpu in &mut self.gpus {
-            gpu.decide(now);
+            gpu.decide(now, self.log.as_mut());
         }
     }
 
@@ -303,7 +296,7 @@ impl Broker {
         }
         self.armed = at;
         // Zero means never.
-        let at = at.map_or(0, |at| at.max(clock() + SOONEST));
+        let at = at.map_or(0, |at| at.max(page_clock() + SOONEST));
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value = Timespec {
             tv_sec: i64::try_from(at / 1_000_000_000).unwrap_or(i64::MAX),

@@ -8,6 +8,7 @@
 //! likes: the scheduler takes whatever it reads for a claim.
 
 use super::{MapError, Mapping, OutOfBounds, Word, create};
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -46,6 +47,14 @@ pub struct Work {
     pub count: u32,
     /// On a queue that only copies.
     pub copy: bool,
+}
+
+/// The clock of pages: the system's monotonic one, in nanoseconds.
+#[must_use]
+pub fn page_clock() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let (seconds, rest) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
 }
 
 /// Makes the page of one worker, to be given to it and to the scheduler.

@@ -17,7 +17,7 @@ mod status;
 
 pub use doorbell::Doorbell;
 pub use fixed::{FixedFile, inspect};
-pub use grants::{Counters, GateSide, SchedulerSide, Work, grant_page};
+pub use grants::{Counters, GateSide, SchedulerSide, Work, grant_page, page_clock};
 #[cfg(test)]
 pub(crate) use mapping::tests;
 pub use mapping::{MapError, Mapping, OutOfBounds, Word};

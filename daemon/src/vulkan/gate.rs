@@ -9,7 +9,7 @@
 use super::error::ContextLost;
 use super::line::Step;
 use super::queue::Queue;
-use crate::shm::{Counters, Doorbell, GateSide, Work};
+use crate::shm::{Counters, Doorbell, GateSide, Work, page_clock};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -176,9 +176,9 @@ impl Gate {
 
     /// Charges what the GPU does for the context beside its submissions, such as clearing its memory.
     pub fn charge<T>(&self, work: impl FnOnce() -> T) -> T {
-        let begin = now();
+        let begin = page_clock();
         let done = work();
-        let end = now();
+        let end = page_clock();
         self.completed(&Work { begin, end, busy: end.saturating_sub(begin), count: 0, copy: false });
         done
     }
@@ -288,10 +288,4 @@ impl Counts {
             log::trace!("{work:?} told");
         }
     }
-}
-
-/// The monotonic clock, in nanoseconds.
-pub fn now() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }

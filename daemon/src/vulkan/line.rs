@@ -32,8 +32,6 @@ pub struct Held {
     pub parts: VecDeque<(Group, Arc<Submission>)>,
     /// The guest's fence behind the last.
     pub fence: Option<Arc<Fence>>,
-    /// The scheduler has to allow it.
-    pub scheduled: bool,
     /// Calls the driver.
     pub submit: HeldSubmit,
 }
@@ -96,8 +94,8 @@ impl Line {
             Turn::Held(held) => Some(held),
             Turn::Fence(_) => None,
         });
-        let wanting = held.filter(|held| held.scheduled);
-        for (_, submission) in wanting.flat_map(|held| held.parts.iter()) {
+        let parts = held.flat_map(|held| &held.parts);
+        for (_, submission) in parts.filter(|(group, _)| !group.is_free) {
             if standing.ready == COUNTED {
                 break;
             }
@@ -119,7 +117,7 @@ impl Line {
 impl Held {
     /// It needs no grant.
     fn is_free(&self) -> bool {
-        !self.scheduled || self.parts.is_empty()
+        self.parts.front().is_none_or(|(group, _)| group.is_free)
     }
 
     fn is_ready(&self, driver: &impl Driver) -> bool {

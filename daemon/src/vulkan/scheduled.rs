@@ -4,14 +4,14 @@ use super::batches::Group;
 use super::call::Call;
 use super::device::Device;
 use super::error::{ContextLost, Fault};
-use super::gate::{Gate, now};
+use super::gate::Gate;
 use super::line::{Held, Standing, Step, Turn};
 use super::pending::Fence;
 use super::queue::{HeldSubmit, Host, Prepared, Queue, device_gone};
 use super::stamps::{Slot, Stampable, Stamped, Stamps};
 use super::submission::{Dispatched, Number, Submission};
 use super::watch::Watcher;
-use crate::shm::Work;
+use crate::shm::{Work, page_clock};
 use ash::vk::{self, Handle as _};
 use protocol::cursor::{Arena, Limits, Reader};
 use protocol::venus::generated as venus;
@@ -96,13 +96,13 @@ impl Queue {
     fn passes(&self, call: &Call<'_>, device: &Device, groups: &[Group]) -> bool {
         let Some(scheduled) = &self.scheduled else { return true };
         let host = Host { device, objects: &call.renderer.objects };
-        let ready = groups.iter().all(|group| group.is_ready(&host));
-        if ready && scheduled.gate.pass(groups.len() as u32) {
-            return true;
-        }
-        // What has completed meanwhile may have made room.
-        self.refresh();
-        ready && scheduled.gate.pass(groups.len() as u32)
+        let pass = || scheduled.gate.pass(groups.len() as u32);
+        groups.iter().all(|group| group.is_ready(&host))
+            && (pass() || {
+                // What has completed meanwhile may have made room.
+                self.refresh();
+                pass()
+            })
     }
 
     /// Decodes the command once more, into memory of its own, and puts it into the line.
@@ -121,13 +121,13 @@ impl Queue {
             prepare(&own, self, device, &decode::<C>(&bytes, &arena)?)?
         };
         let kept = Kept { _arena: arena, _bytes: bytes, batches };
-        let comes = Comes { groups, fence: named.fence.clone(), scheduled: true };
         let submit = Box::new(move |raw, range: &Range<usize>, fence, slot| {
             let kept = &kept;
             // SAFETY: `batches` has those of all groups, and its memory is kept.
             unsafe { stamped(kept.batches, range, slot, |batches| function(raw, batches, fence)) }
         });
-        self.stand_in_line(call, device, comes, |number| named.mark(call, number), submit)?;
+        let mark = |number| named.mark(call, number);
+        self.stand_in_line(call, device, groups, named.fence.clone(), mark, submit)?;
         Ok(0)
     }
 
@@ -147,8 +147,7 @@ impl Queue {
         if at_once {
             return self.submit(call.renderer, &groups, None, |_| Ok(()), &mut submit);
         }
-        let comes = Comes { groups, fence: None, scheduled: false };
-        self.stand_in_line(call, &device, comes, |_| Ok(()), submit)?;
+        self.stand_in_line(call, &device, groups, None, |_| Ok(()), submit)?;
         Ok(0)
     }
 
@@ -156,7 +155,8 @@ impl Queue {
         &self,
         call: &Call<'_>,
         device: &Arc<Device>,
-        Comes { groups, fence, scheduled: counts }: Comes,
+        groups: Vec<Group>,
+        fence: Option<Arc<Fence>>,
         mark: impl FnOnce(Number) -> Result<(), Fault>,
         submit: HeldSubmit,
     ) -> Result<(), Fault> {
@@ -168,7 +168,7 @@ impl Queue {
         }
         begun.iter().for_each(|submission| submission.hold());
         let parts = groups.into_iter().zip(begun).collect();
-        line.push(Turn::Held(Box::new(Held { parts, fence, scheduled: counts, submit })));
+        line.push(Turn::Held(Box::new(Held { parts, fence, submit })));
         drop(line);
         scheduled.gate.arrived();
         Ok(())
@@ -242,7 +242,7 @@ impl Queue {
     /// So many submissions passed the gate that the driver does not get.
     pub(super) fn unpass(&self, count: usize) {
         if let Some(scheduled) = &self.scheduled {
-            let (now, count) = (now(), count as u32);
+            let (now, count) = (page_clock(), count as u32);
             scheduled.gate.completed(&Work { begin: now, end: now, busy: 0, count, copy: false });
         }
     }
@@ -307,7 +307,7 @@ impl Queue {
             let made = Stamps::new(device, self.family);
             made.inspect_err(|error| log::debug!("no time stamps: {error}")).ok().flatten()
         });
-        let at = now();
+        let at = page_clock();
         let slot = stamps.as_ref().and_then(|stamps| stamps.take(!scheduled.gate.is_open(), at));
         let (stamp, counts) = (slot.map(|slot| slot.index), !group.is_free);
         submission.set_dispatched(Dispatched { at, stamp, counts });
@@ -329,7 +329,7 @@ impl Queue {
     /// Tells what a submission cost that is over, if it ever reached the driver.
     pub(super) fn account(&self, device: &Device, submission: &Submission) {
         let (Some(scheduled), Some(dispatched)) = (&self.scheduled, submission.dispatched()) else { return };
-        let now = now();
+        let now = page_clock();
         let stamps = scheduled.stamps.get().and_then(Option::as_ref);
         let stamped = stamps.zip(dispatched.stamp);
         let stamped = stamped.map(|(stamps, index)| stamps.give_back(&device.ash, index, now));
@@ -360,13 +360,6 @@ impl Queue {
             stamps.destroy(&device.ash);
         }
     }
-}
-
-/// A call that comes to a line.
-struct Comes {
-    groups: Vec<Group>,
-    fence: Option<Arc<Fence>>,
-    scheduled: bool,
 }
 
 fn decode<'b, C: Submitting>(bytes: &'b [u8], arena: &'b Arena) -> Result<C::On<'b>, Fault> {

@@ -6,13 +6,13 @@ mod tests;
 use super::gpu::Gpu;
 use super::process::{Process, cpu_time};
 use super::rates::Rate;
-use super::run::{Broker, Source, clock, watch};
+use super::run::{Broker, Source, watch};
 use super::share::effective;
 use super::vm::{Asked, OnGpu, Vm, VmContext};
 use crate::config::GPUS_MAX;
 use crate::ipc::{FromBroker, SharedGpu, ToBroker};
 use crate::sched::{ContextKey, Nanos};
-use crate::shm::SchedulerSide;
+use crate::shm::{SchedulerSide, page_clock};
 use protocol::ids::ContextId;
 use rustix::event::epoll::{self, EventFlags};
 use std::io;
@@ -64,7 +64,7 @@ impl Broker {
         let vm = &mut self.vms[index];
         let pause = vm.backoff.pause_after(life);
         vm.past.restarts += 1;
-        vm.start_at = Some(clock().saturating_add(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)));
+        vm.start_at = Some(page_clock().saturating_add(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)));
         log::info!(vm = vm.name(), pause:?; "the device process is started again after a pause");
     }
 

@@ -6,7 +6,7 @@ use crate::broker::settings::{Settings, VmSettings};
 use crate::broker::share::{Change, Policy};
 use crate::ipc::{Channel, HeldMemory, SharedGpu};
 use crate::sched::{Class, Share};
-use crate::shm::{Counters, GateSide, Work, grant_page};
+use crate::shm::{Counters, GateSide, Work, grant_page, page_clock};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
@@ -52,7 +52,7 @@ fn world() -> World {
 impl World {
     fn say(&mut self, vm: usize, message: &ToBroker) {
         self.peers[vm].send(message, None).unwrap();
-        self.broker.channel(vm, EventFlags::IN, clock());
+        self.broker.channel(vm, EventFlags::IN, page_clock());
     }
 
     fn begin(&mut self, vm: usize, ctx_id: u32) -> GateSide {
@@ -67,7 +67,7 @@ impl World {
 
     fn begin_with(&mut self, vm: usize, ctx_id: u32, gpu: u8, page: BorrowedFd<'_>) {
         self.peers[vm].send(&begins(ctx_id, gpu), Some(page)).unwrap();
-        self.broker.channel(vm, EventFlags::IN, clock());
+        self.broker.channel(vm, EventFlags::IN, page_clock());
     }
 
     /// A worker of the VM rings.
@@ -167,7 +167,7 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
     };
     let garbage = |world: &mut World| {
         rustix::net::send(&world.peers[0], &[0xff; 64], rustix::net::SendFlags::empty()).unwrap();
-        world.broker.channel(0, EventFlags::IN, clock());
+        world.broker.channel(0, EventFlags::IN, page_clock());
     };
     type Misbehave<'a> = &'a dyn Fn(&mut World);
     let cases: [(&str, Misbehave<'_>); 14] = [
@@ -223,10 +223,10 @@ fn one_that_ends_leaves_no_context_and_is_started_again() {
     world.say(0, &ready());
     let _gate = world.begin(0, 1);
     world.broker.vms[0].process.as_mut().unwrap().kill();
-    world.broker.child_ended(0, clock());
+    world.broker.child_ended(0, page_clock());
     let vm = &world.broker.vms[0];
     assert!(vm.process.is_none() && vm.contexts.is_empty() && !vm.gpus.is_empty());
-    assert!(vm.start_at.is_some_and(|at| at > clock()) && vm.past.restarts == 1);
+    assert!(vm.start_at.is_some_and(|at| at > page_clock()) && vm.past.restarts == 1);
 }
 
 #[test]
@@ -268,14 +268,14 @@ fn a_vm_is_a_tenant_on_each_of_its_gpus_and_what_it_uses_is_the_sum() {
     world.ring(0);
     assert_eq!((gates[0].granted(), gates[1].granted()), (1, 1));
     for (gate, busy) in gates.iter().zip([2_000_000, 3_000_000]) {
-        let end = clock();
+        let end = page_clock();
         assert!(gate.tell_work(&Work { begin: end - busy, end, busy, count: 1, copy: false }));
         gate.tell(DONE);
     }
     gates[0].tell_cpu(Duration::from_millis(5));
     world.ring(0);
     world.say(0, &ToBroker::Memory { contexts: vec![(ContextId(3), held(9))], vm: held(9) });
-    let status = world.broker.status(clock());
+    let status = world.broker.status(page_clock());
     let (vm, uuids) = (&status.vms[0], [OTHER, GPU].map(|uuid| format!("{:02x}", uuid[0]).repeat(16)));
     assert_eq!(vm.gpus.iter().map(|on| &on.uuid).collect::<Vec<_>>(), uuids.iter().collect::<Vec<_>>());
     assert_eq!(vm.gpus.iter().map(|on| on.submissions).collect::<Vec<_>>(), [1, 1]);
@@ -288,7 +288,7 @@ fn a_vm_is_a_tenant_on_each_of_its_gpus_and_what_it_uses_is_the_sum() {
     assert_eq!((vm.contexts.len(), context.used.submissions, context.used.device_memory), (1, 2, 9));
     assert_eq!((context.used.cpu_seconds, vm.used.cpu_seconds), (0.005, 0.005));
     world.say(0, &ends(3));
-    let status = world.broker.status(clock());
+    let status = world.broker.status(page_clock());
     assert_eq!((status.vms[0].contexts.len(), status.vms[0].used.submissions), (0, 2));
     assert_eq!((status.vms[0].kills.lost, status.vms[0].used.cpu_seconds), (1, 0.005));
     assert!(world.broker.gpus.iter_mut().all(|gpu| gpu.context(ContextKey(1)).is_none()));
@@ -305,10 +305,10 @@ fn a_share_is_set_on_all_gpus_and_a_context_is_killed_once() {
     world.say(0, &ready_on(&[GPU, OTHER]));
     let _gates = [world.begin_on(0, 3, 0), world.begin_on(0, 3, 1)];
     let change = Change { class: Some("background".into()), ..Change::default() };
-    world.broker.obey(Request::Set { vm: "a".into(), change }, clock()).unwrap();
+    world.broker.obey(Request::Set { vm: "a".into(), change }, page_clock()).unwrap();
     let tenant = world.broker.vms[0].tenant;
     assert!(world.broker.gpus.iter().all(|gpu| gpu.share(tenant).unwrap().class == Class::Background));
-    world.broker.obey(Request::Kill { vm: "a".into(), context: 3 }, clock()).unwrap();
+    world.broker.obey(Request::Kill { vm: "a".into(), context: 3 }, page_clock()).unwrap();
     assert_eq!(world.heard(0), [FromBroker::Kill { ctx_id: ContextId(3) }]);
     world.say(0, &ends(3));
     let kills = world.broker.vms[0].past.kills;
@@ -363,14 +363,14 @@ fn a_page_that_is_given_twice_harms_nobody_else() {
     let gate = GateSide::open(&page).unwrap();
     for round in 1..100u32 {
         gate.tell(Counters { ready: round % 3, dispatched: round, completed: round - 1 });
-        let end = clock();
+        let end = page_clock();
         gate.tell_work(&Work { begin: end - 1000, end, busy: 1000, count: 1, copy: false });
         world.ring(0);
     }
     world.say(0, &ends(1));
     world.say(0, &ends(2));
     world.check_second(&second);
-    let used: f64 = world.broker.status(clock()).vms[0].gpus.iter().map(|on| on.gpu_seconds).sum();
+    let used: f64 = world.broker.status(page_clock()).vms[0].gpus.iter().map(|on| on.gpu_seconds).sum();
     assert!(used < 1.0, "{used}");
 }
 
@@ -380,7 +380,7 @@ fn a_vm_whose_gpus_are_others_than_before_is_a_tenant_there_only() {
     world.say(0, &ready_on(&[GPU, OTHER]));
     let _gates = [world.begin_on(0, 1, 0), world.begin_on(0, 1, 1)];
     world.broker.vms[0].process.as_mut().unwrap().kill();
-    world.broker.child_ended(0, clock());
+    world.broker.child_ended(0, page_clock());
     let (process, peer) = Process::played().unwrap();
     world.broker.watch_process(0, &process).unwrap();
     world.broker.vms[0].process = Some(process);
