@@ -57,7 +57,8 @@ pub struct Spare {
     pub index: u32,
 }
 
-/// Adds a queue to those of a device creation, if there is a family with one left.
+/// Adds a queue to those of a device creation, if there is a family with one left: rather one that can only copy. Drivers pay for queues
+/// that compute with more of what all contexts share (NVIDIA's with twice as many of the GPU's channels), and copies run beside kernels.
 pub fn spare(
     families: &[vk::QueueFamilyProperties],
     queues: &mut Vec<venus::DeviceQueueCreateInfo<'_>>,
@@ -65,8 +66,13 @@ pub fn spare(
     let taken = |family: u32, queues: &[venus::DeviceQueueCreateInfo<'_>]| -> u32 {
         queues.iter().filter(|q| q.queue_family_index == family).map(|q| q.queue_count).sum()
     };
+    let computes = |family: &u32| {
+        let flags = families[*family as usize].queue_flags;
+        flags.intersects(vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS)
+    };
     let family = (0..families.len() as u32)
-        .find(|family| taken(*family, queues) < families[*family as usize].queue_count)?;
+        .filter(|family| taken(*family, queues) < families[*family as usize].queue_count)
+        .min_by_key(computes)?;
     // Flagged queues are numbered apart from those without flags.
     let plain = |q: &&mut venus::DeviceQueueCreateInfo<'_>| q.queue_family_index == family && q.flags.0 == 0;
     let index = queues.iter_mut().find(plain).map_or(0, |q| q.queue_count);
@@ -239,9 +245,15 @@ mod tests {
 
     #[test]
     fn a_queue_of_our_own_is_one_that_the_guest_did_not_ask_for() {
-        let families =
-            [1, 16, 2].map(|queue_count| vk::QueueFamilyProperties { queue_count, ..Default::default() });
-        let ask = |wanted: &[(u32, u32)]| {
+        let compute = vk::QueueFlags::COMPUTE | vk::QueueFlags::TRANSFER;
+        let family = |(queue_count, queue_flags)| vk::QueueFamilyProperties {
+            queue_count,
+            queue_flags,
+            ..Default::default()
+        };
+        let families = [(1, compute), (16, compute), (2, compute)].map(family);
+        let with_copies = [(1, compute), (2, vk::QueueFlags::TRANSFER)].map(family);
+        let ask_of = |families: &[vk::QueueFamilyProperties], wanted: &[(u32, u32)]| {
             let mut queues: Vec<_> = wanted
                 .iter()
                 .map(|&(queue_family_index, queue_count)| venus::DeviceQueueCreateInfo {
@@ -250,12 +262,15 @@ mod tests {
                     ..Default::default()
                 })
                 .collect();
-            spare(&families, &mut queues).map(|(spare, position)| (spare.family, spare.index, position))
+            spare(families, &mut queues).map(|(spare, position)| (spare.family, spare.index, position))
         };
+        let ask = |wanted: &[(u32, u32)]| ask_of(&families, wanted);
         assert_eq!(ask(&[(1, 3)]), Some((0, 0, 1)));
         assert_eq!(ask(&[(0, 1)]), Some((1, 0, 1)));
         assert_eq!(ask(&[(0, 1), (1, 3)]), Some((1, 3, 1)));
         assert_eq!(ask(&[(0, 1), (1, 16)]), Some((2, 0, 2)));
         assert_eq!(ask(&[(0, 1), (1, 16), (2, 2)]), None);
+        assert_eq!(ask_of(&with_copies, &[]), Some((1, 0, 0)), "one that only copies is preferred");
+        assert_eq!(ask_of(&with_copies, &[(1, 2)]), Some((0, 0, 1)));
     }
 }

@@ -68,6 +68,9 @@ fn main() -> Result<()> {
     let time = Duration::from_secs(arguments.seconds);
     if let Some([loaded, idle]) = arguments.density.as_deref() {
         let found = density(&place, &mut kernels, *loaded, *idle, time)?;
+        for (vm, (share, min_max)) in found.by_vm().into_iter().enumerate() {
+            println!("VM {vm}: share {share:.3}, min/max of its contexts {min_max:.3}");
+        }
         let Density { figures, idle, worker: (memory, threads, descriptors), idle_processor } = found;
         let (utilisation, min_max) = (figures.utilisation(), figures.min_max());
         println!("{loaded} contexts loaded: utilisation {utilisation:.3}, min/max {min_max:.3}");

@@ -29,6 +29,21 @@ pub struct Density {
     pub idle_processor: f64,
 }
 
+impl Density {
+    /// What each VM had of the GPU, and the smallest part of one of its contexts in relation to the largest.
+    #[must_use]
+    pub fn by_vm(&self) -> Vec<(f64, f64)> {
+        let all = self.figures.utilisation();
+        let of_vm = |vm: usize| {
+            let parts = self.figures.outcomes.iter().skip(vm).step_by(VMS).map(super::figures::Outcome::part);
+            let parts: Vec<f64> = parts.collect();
+            let least = parts.iter().copied().fold(f64::MAX, f64::min);
+            (parts.iter().sum::<f64>() / all, least / parts.iter().copied().fold(0.0, f64::max))
+        };
+        (0..VMS).map(of_vm).collect()
+    }
+}
+
 /// Starts `idle` contexts, looks at them, and then runs `loaded` others beside them for some time.
 ///
 /// # Errors

@@ -370,9 +370,17 @@ impl Program {
 
     /// Microseconds that a kernel takes alone.
     pub(super) fn alone(&mut self, tenant: &Tenant) -> Result<f64> {
-        self.go(ALONE, " alone")?;
-        let outcome = Outcome::read(&self.expect_line()?, *tenant, 0.0)?;
-        ensure!(outcome.kernels > 1, "not two kernels in {ALONE:?}");
+        let mut time = ALONE;
+        let outcome = loop {
+            self.go(time, " alone")?;
+            let outcome = Outcome::read(&self.expect_line()?, *tenant, 0.0)?;
+            if outcome.kernels > 1 {
+                break outcome;
+            }
+            // A processor that others use as well makes a slow GPU.
+            time *= 2;
+            ensure!(time < PATIENCE / 4, "not two kernels in {:?}", time / 2);
+        };
         Ok(outcome.per_kernel)
     }
 }
