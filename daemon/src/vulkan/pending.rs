@@ -21,9 +21,17 @@ pub struct Fence {
     /// The host's handle.
     pub raw: vk::Fence,
     last: Mutex<Number>,
-    /// What signals it waits at the gate, so the driver must not be asked to wait for it.
-    held: Mutex<bool>,
+    held: Mutex<Held>,
     released: Condvar,
+}
+
+/// Why the driver must not be asked for something.
+#[derive(Debug, Default)]
+struct Held {
+    /// What signals it waits at the gate: it is not to be waited for.
+    at_gate: bool,
+    /// Threads of ours that wait for it: it is not to be reset or destroyed.
+    watchers: u32,
 }
 
 impl Fence {
@@ -42,29 +50,53 @@ impl Fence {
     }
 
     /// What signals it begins or ends to wait at the gate.
-    pub fn hold(&self, held: bool) {
-        *self.held.lock() = held;
+    pub fn hold(&self, at_gate: bool) {
+        self.held.lock().at_gate = at_gate;
         self.released.notify_all();
     }
 
     /// Whether it waits there.
     pub fn is_held(&self) -> bool {
-        *self.held.lock()
+        self.held.lock().at_gate
     }
 
     /// Waits for some time until it does not.
     pub fn wait_released(&self, limit: Duration) {
         let mut held = self.held.lock();
-        if *held {
+        if held.at_gate {
             self.released.wait_for(&mut held, limit);
         }
+    }
+
+    /// A thread of ours is about to wait for it: it marks the end of a pending submission.
+    pub fn watch(&self) {
+        self.held.lock().watchers += 1;
+    }
+
+    /// That thread has seen it signalled.
+    pub fn watched(&self) {
+        self.held.lock().watchers -= 1;
+        self.released.notify_all();
+    }
+
+    /// Whether a thread of ours waits for it.
+    pub fn is_watched(&self) -> bool {
+        self.held.lock().watchers > 0
     }
 
     /// Calls `reset`, unless a pending submission is going to signal the fence.
     pub fn reset(&self, device: &Device, cancel: &Cancel, reset: impl FnOnce() -> i32) -> Result<i32, Fault> {
         let last = self.last.lock();
         match device.wait_for(*last, cancel) {
-            true => Ok(reset()),
+            true => {
+                // It is signalled, so whoever waits for it is about to see that.
+                let mut held = self.held.lock();
+                while held.watchers > 0 {
+                    self.released.wait(&mut held);
+                }
+                drop(held);
+                Ok(reset())
+            }
             false => Err(Fault::invalid("a fence of a pending submission is reset")),
         }
     }

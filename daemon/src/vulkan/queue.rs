@@ -125,7 +125,7 @@ impl Queue {
         &self,
         renderer: &Renderer,
         groups: &[Group],
-        fence: Option<&Fence>,
+        fence: Option<&Arc<Fence>>,
         mark: impl FnOnce(Number) -> Result<(), Fault>,
         submit: &mut Submit<'_>,
     ) -> Result<i32, Fault> {
@@ -157,13 +157,16 @@ impl Queue {
         renderer: &Renderer,
         device: &Arc<Device>,
         groups: &[Group],
-        fence: Option<&Fence>,
+        fence: Option<&Arc<Fence>>,
         mark: impl FnOnce(Number) -> Result<(), Fault>,
     ) -> Result<Vec<Arc<Submission>>, Fault> {
         let number = device.numbers.fetch_add(1, Ordering::SeqCst) + 1;
         let state = fence.map(|fence| fence.lock_unused(device)).transpose()?;
         // All of them before the first runs, so that nothing is taken for complete in between.
-        let begun = groups.iter().map(|group| self.begin(renderer, device, number, group));
+        let begun = groups.iter().enumerate().map(|(at, group)| {
+            let fence = fence.filter(|_| at + 1 == groups.len());
+            self.begin(renderer, device, number, group, fence)
+        });
         let begun = begun.collect::<Result<Vec<_>, _>>()?;
         if let Err(fault) = mark(number) {
             self.withdraw(device, &begun);
@@ -188,7 +191,7 @@ impl Queue {
         let slot = self.note_dispatch(device, group, submission);
         let marker = submission.marker;
         let mut result = submit(handle, &group.batches, if fence == 0 { marker } else { fence }, slot);
-        if result >= 0 && fence != 0 {
+        if result >= 0 && fence != 0 && fence != marker {
             // The guest's fence took the only place.
             // SAFETY: queue and marker are live, the queue is locked.
             let marked = unsafe { device.ash.queue_submit(handle, &[], vk::Fence::from_raw(marker)) };
@@ -218,10 +221,11 @@ impl Queue {
         }
     }
 
-    /// Frees the markers of submissions that are not pending any more, unless somebody watches them.
+    /// Frees our markers of submissions that are not pending any more, unless somebody watches them.
     fn settle(&self, device: &Device, submissions: Vec<Arc<Submission>>) {
         submissions.iter().for_each(|submission| self.account(device, submission));
-        let free = submissions.iter().filter(|submission| !submission.is_watched());
+        let free =
+            submissions.iter().filter(|submission| !submission.is_watched() && submission.lent.is_none());
         device.markers.give(&device.ash, free.map(|submission| submission.marker).collect());
     }
 
@@ -239,6 +243,7 @@ impl Queue {
         device: &Arc<Device>,
         number: Number,
         group: &Group,
+        fence: Option<&Arc<Fence>>,
     ) -> Result<Arc<Submission>, Fault> {
         let mut submissions = self.submissions.lock();
         self.collect(device, &mut submissions);
@@ -246,7 +251,13 @@ impl Queue {
         if submissions.len() >= limit {
             return Err(Fault::lost(format!("limit reached: submissions ({limit})")));
         }
-        let submission = Submission::new(number, device.markers.take(&device.ash)?, group.waits());
+        // The guest's fence is as good a marker as ours, and the driver takes only one.
+        let lent = fence.filter(|fence| device.is_unsignalled(fence.raw)).cloned();
+        let marker = match &lent {
+            Some(fence) => fence.raw.as_raw(),
+            None => device.markers.take(&device.ash)?,
+        };
+        let submission = Submission::new(number, marker, lent, group.waits());
         group.signal(submission.progress());
         submissions.begin(Arc::clone(&submission), Instant::now());
         drop(submissions);
@@ -411,6 +422,14 @@ impl Driver for Host<'_> {
         // SAFETY: device and semaphore are live, and it is a timeline semaphore; the value has room.
         let result = unsafe { function(self.device.raw(), raw, &raw mut reached) };
         result < 0 || reached >= value
+    }
+}
+
+impl Device {
+    /// Whether a fence of this device can mark what is submitted with it: one that is signalled, against valid usage, says nothing.
+    fn is_unsignalled(&self, fence: vk::Fence) -> bool {
+        // SAFETY: device and fence are live, and the caller keeps others from submitting it.
+        matches!(unsafe { self.ash.get_fence_status(fence) }, Ok(false))
     }
 }
 

@@ -5,7 +5,7 @@
 //! later, and an epoch ends when nobody is left in the one before. With one ring there is nobody else, and nothing waits.
 
 use super::error::ContextLost;
-use super::objects::Object;
+use super::objects::{Object, State};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -111,8 +111,11 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Whether no pending submission uses it.
+/// Whether no pending submission uses it, and no thread of ours.
 fn is_idle(object: &Object) -> bool {
+    if matches!(&object.state, State::Fence(fence) if fence.is_watched()) {
+        return false;
+    }
     object.device.as_ref().is_none_or(|device| device.completed(object.usage.last()))
 }
 

@@ -81,7 +81,7 @@ impl Queue {
         if may_pass {
             let (groups, batches, named) = prepare(call, self, &device, command)?;
             if self.passes(call, &device, &groups) {
-                let (fence, mark) = (named.fence.as_deref(), |number| named.mark(call, number));
+                let (fence, mark) = (named.fence.as_ref(), |number| named.mark(call, number));
                 let mut submit = |raw, range: &Range<usize>, fence, slot| {
                     // SAFETY: `batches` has those of all groups.
                     unsafe { stamped(batches, range, slot, |batches| function(raw, batches, fence)) }
@@ -162,7 +162,7 @@ impl Queue {
     ) -> Result<(), Fault> {
         let Some(scheduled) = &self.scheduled else { return Err(device_gone()) };
         let mut line = scheduled.line.lock();
-        let begun = self.begin_all(call.renderer, device, &groups, fence.as_deref(), mark)?;
+        let begun = self.begin_all(call.renderer, device, &groups, fence.as_ref(), mark)?;
         if let Some(fence) = &fence {
             fence.hold(true);
         }

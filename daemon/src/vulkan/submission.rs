@@ -8,6 +8,7 @@
 //!
 //! Knows no driver: what a fence or semaphore says is asked through [`Driver`].
 
+use super::pending::Fence;
 use parking_lot::Mutex;
 use protocol::venus::generated::Semaphore;
 use std::collections::VecDeque;
@@ -27,8 +28,10 @@ pub type Number = u64;
 pub struct Submission {
     /// In the order of the device; submissions of one call share it.
     number: Number,
-    /// Signalled with its last batch: a fence of ours.
+    /// Signalled with its last batch: a fence of ours, or the guest's.
     pub marker: u64,
+    /// The guest's fence, if that is the marker: it is not reset or destroyed before the submission is known to be complete.
+    pub lent: Option<Arc<Fence>>,
     /// What it waits for before it runs.
     waits: Vec<Wait>,
     progress: Progress,
@@ -141,9 +144,9 @@ impl Look {
 
 impl Submission {
     /// One that is about to be submitted.
-    pub fn new(number: Number, marker: u64, waits: Vec<Wait>) -> Arc<Self> {
+    pub fn new(number: Number, marker: u64, lent: Option<Arc<Fence>>, waits: Vec<Wait>) -> Arc<Self> {
         let (progress, held, watched, dispatched) = Default::default();
-        Arc::new(Self { number, marker, waits, progress, held, watched, dispatched })
+        Arc::new(Self { number, marker, lent, waits, progress, held, watched, dispatched })
     }
 
     /// The driver has taken it, and will signal its marker.
@@ -173,7 +176,7 @@ impl Submission {
         self.dispatched.get().copied()
     }
 
-    /// Its marker is freed by who waits for it.
+    /// Somebody waits for its marker, and frees it if it is ours.
     pub fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Acquire)
     }
@@ -255,6 +258,9 @@ impl Submissions {
         let last = taken.checked_sub(1)?;
         let watched = self.pending.get(if half { last / 2 } else { last })?;
         watched.watched.store(true, Ordering::Release);
+        if let Some(fence) = &watched.lent {
+            fence.watch();
+        }
         Some(Arc::clone(watched))
     }
 

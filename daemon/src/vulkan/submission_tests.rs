@@ -23,7 +23,7 @@ const STEP: Duration = Duration::from_millis(50);
 
 /// Submits to a driver that takes it.
 fn submit(queue: &mut Submissions, marker: u64, waits: Vec<Wait>, now: Instant) {
-    let submission = Submission::new(0, marker, waits);
+    let submission = Submission::new(0, marker, None, waits);
     queue.begin(Arc::clone(&submission), now);
     submission.taken();
 }
@@ -105,7 +105,7 @@ fn waiting_for_a_value_is_not_running_and_time_counts_once_it_is_reached() {
 fn what_waits_for_another_queue_leaves_the_blame_there() {
     let (mut now, mut driver) = (Instant::now(), Fake::default());
     let (mut first, mut second) = (Submissions::new(now), Submissions::new(now));
-    let blocker = Submission::new(0, 1, vec![timeline(1)]);
+    let blocker = Submission::new(0, 1, None, vec![timeline(1)]);
     first.begin(Arc::clone(&blocker), now);
     blocker.taken();
     submit(&mut second, 2, vec![Wait::Signalled(blocker.progress().clone())], now);
@@ -124,7 +124,7 @@ fn what_waits_for_another_queue_leaves_the_blame_there() {
 fn a_signal_that_the_driver_refused_blocks_nobody() {
     let (mut now, driver) = (Instant::now(), Fake::default());
     let (mut first, mut second) = (Submissions::new(now), Submissions::new(now));
-    let refused = Submission::new(0, 1, vec![]);
+    let refused = Submission::new(0, 1, None, vec![]);
     first.begin(Arc::clone(&refused), now);
     submit(&mut second, 2, vec![Wait::Signalled(refused.progress().clone())], now);
     first.withdraw(&refused);
@@ -146,7 +146,7 @@ fn time_in_which_nobody_looked_does_not_count() {
 fn a_marker_is_not_asked_for_while_the_driver_submits_it_and_that_time_counts() {
     let (mut now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
-    let submission = Submission::new(0, 1, vec![]);
+    let submission = Submission::new(0, 1, None, vec![]);
     queue.begin(Arc::clone(&submission), now);
     driver.signalled.insert(1);
     assert_eq!(watch(&mut [&mut queue], &driver, &mut now, SECOND), ran(SECOND));

@@ -26,7 +26,7 @@ impl Watcher {
         Self { watched, thread }
     }
 
-    /// Waits for another, whose marker is freed then.
+    /// Waits for another, whose marker is freed or given back then.
     pub fn watch(&self, submission: Arc<Submission>) {
         // The thread ends after this value.
         let _ = self.watched.send(submission);
@@ -52,6 +52,9 @@ fn watch(device: &Device, queue: &Weak<Queue>, arriving: &Receiver<Arc<Submissio
         if let Some(queue) = queue.upgrade() {
             queue.watched(device);
         }
-        device.markers.give(&device.ash, vec![submission.marker]);
+        match &submission.lent {
+            Some(fence) => fence.watched(),
+            None => device.markers.give(&device.ash, vec![submission.marker]),
+        }
     }
 }
