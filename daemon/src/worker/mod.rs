@@ -16,6 +16,7 @@ mod fences;
 pub mod fuzzing;
 mod inbox;
 mod monitor;
+mod pace;
 mod reply;
 mod resources;
 mod ring;

@@ -1,6 +1,7 @@
 //! The thread that tells drivers we are alive, however long a ring's thread is busy inside the host's driver.
 //!
-//! Shares nothing with the execution of a ring but its status word: its lock is taken only here and when a ring comes or goes.
+//! Wakes rings as well that have slept through a notification. Shares no lock with the execution of a ring: its own is taken only here and
+//! when a ring comes or goes.
 
 use super::ring::Ring;
 use parking_lot::{Condvar, Mutex};
@@ -37,6 +38,7 @@ impl Monitor {
             state.running = true;
         }
         ring.set_alive();
+        ring.is_looked_after();
         state.rings.push((ring, (period / 3).clamp(PERIOD_MIN, PERIOD_MAX)));
         self.shared.changed.notify_one();
         Ok(())
@@ -59,7 +61,10 @@ impl Shared {
     fn run(&self) {
         let mut state = self.state.lock();
         while !state.ended {
-            state.rings.iter().for_each(|(ring, _)| ring.set_alive());
+            for (ring, _) in &state.rings {
+                ring.set_alive();
+                ring.look_after();
+            }
             match state.rings.iter().map(|(_, period)| *period).min() {
                 Some(period) => _ = self.changed.wait_for(&mut state, period),
                 None => self.changed.wait(&mut state),

@@ -4,6 +4,7 @@
 //! VK_MESA_venus_protocol's ring contract: tail and bytes belong to the driver, head to us, status to both by atomic
 //! read-modify-write only.
 
+use super::pace::Pace;
 use super::spin;
 use crate::shm::{Mapping, OutOfBounds, Word};
 use crate::vulkan::{Cancel, ContextLost};
@@ -11,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use protocol::venus::generated::RingStatusFlagsMESA;
 use protocol::venus::ring::{self, RingLayout};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// What the thread of a ring shares with the virtqueue's executor and the monitor.
@@ -27,6 +28,8 @@ pub struct Ring {
     consumed: AtomicU32,
     /// How many threads sleep until `consumed` moves.
     head_waiters: AtomicU32,
+    /// Somebody else looks from time to time whether it has slept through something.
+    is_looked_after: AtomicBool,
     cancel: Cancel,
     gate: Mutex<Gate>,
     /// Wakes the ring's thread: a notification, a virtqueue seqno, or the end.
@@ -61,11 +64,12 @@ impl Ring {
             head: mapping.word(layout.head as u64)?,
             tail: mapping.word(layout.tail as u64)?,
             status: mapping.word(layout.status as u64)?,
-            idle_timeout: idle_timeout.min(IDLE_TIMEOUT_MAX),
+            idle_timeout,
             layout,
             mapping,
             consumed: AtomicU32::new(0),
             head_waiters: AtomicU32::new(0),
+            is_looked_after: AtomicBool::new(false),
             cancel: Cancel::default(),
             gate: Mutex::default(),
             wake: Condvar::new(),
@@ -99,6 +103,19 @@ impl Ring {
     /// Tells the driver that this process is alive.
     pub fn set_alive(&self) {
         self.status.set_bits(RingStatusFlagsMESA::ALIVE.0, Ordering::SeqCst);
+    }
+
+    /// From now on [`Self::look_after`] is called every second or so.
+    pub fn is_looked_after(&self) {
+        self.is_looked_after.store(true, Ordering::Release);
+    }
+
+    /// Wakes the ring if it is idle although its tail has moved; waits for nobody.
+    pub fn look_after(&self) {
+        let is_idle = self.status.load(Ordering::SeqCst) & RingStatusFlagsMESA::IDLE.0 != 0;
+        if is_idle && self.tail.load(Ordering::SeqCst) != self.consumed.load(Ordering::SeqCst) {
+            self.wake.notify_one();
+        }
     }
 
     /// `vkNotifyRingMESA`: the tail moved while the ring was idle. Latched, so it is never lost.
@@ -173,7 +190,8 @@ impl Ring {
     {
         let mut private = vec![0; self.layout.buffer.len()];
         let mut head = 0u32;
-        while let Some(tail) = self.wait_for_tail(head) {
+        let mut pace = Pace::new(self.idle_timeout);
+        while let Some(tail) = self.wait_for_tail(head, &mut pace) {
             let mut rest = self.copy_out(head, tail, &mut private)?;
             while !rest.is_empty() && !self.cancel.is_cancelled() {
                 let length = execute(rest)?;
@@ -212,17 +230,21 @@ impl Ring {
     }
 
     /// The next tail other than `head`; nothing if the ring ended. Spins, then sleeps in growing steps, then goes idle.
-    fn wait_for_tail(&self, head: u32) -> Option<u32> {
+    fn wait_for_tail(&self, head: u32, pace: &mut Pace) -> Option<u32> {
         let has_work = || self.tail.load(Ordering::Acquire) != head || self.cancel.is_cancelled();
-        if !spin::until(has_work) {
-            let mut start = Instant::now();
+        if !pace.spin(has_work) {
+            let begin = Instant::now();
+            let mut awake = begin;
             while !has_work() {
-                let waited = start.elapsed();
-                if waited >= self.idle_timeout {
-                    self.idle(head);
-                    start = Instant::now();
-                } else {
-                    self.doze((waited / 2).clamp(STEP_MIN, STEP_MAX));
+                let waited = awake.elapsed();
+                if waited < pace.awake() {
+                    self.doze(pace.step(waited));
+                    continue;
+                }
+                self.idle(head);
+                awake = Instant::now();
+                if has_work() {
+                    pace.was_notified(begin.elapsed());
                 }
             }
         }
@@ -244,11 +266,14 @@ impl Ring {
     fn idle(&self, head: u32) {
         self.gate.lock().notified = false;
         self.status.set_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
-        let mut slices = IDLE_SLICES.iter().chain(std::iter::repeat(&IDLE_SLICES[IDLE_SLICES.len() - 1]));
+        let mut slices = IDLE_SLICES.iter();
         let mut gate = self.gate.lock();
         while self.tail.load(Ordering::SeqCst) == head && !gate.notified && !self.cancel.is_cancelled() {
-            let slice = slices.next().expect("the last slice repeats");
-            self.wake.wait_for(&mut gate, *slice);
+            match slices.next() {
+                Some(slice) => _ = self.wake.wait_for(&mut gate, *slice),
+                None if self.is_looked_after.load(Ordering::Acquire) => self.wake.wait(&mut gate),
+                None => _ = self.wake.wait_for(&mut gate, IDLE_LAST),
+            }
         }
         gate.notified = false;
         drop(gate);
@@ -256,17 +281,12 @@ impl Ring {
     }
 }
 
-/// Longest time a ring stays awake without work, whatever the driver asks for.
-const IDLE_TIMEOUT_MAX: Duration = Duration::from_millis(100);
-
-/// Shortest and longest sleep between two looks at the tail while awake.
-const STEP_MIN: Duration = Duration::from_micros(10);
-const STEP_MAX: Duration = Duration::from_micros(200);
-
-/// How often an idle ring looks at its tail without being notified. Drivers before Mesa 26.0 store the tail without a full
+/// When an idle ring looks at its tail without being notified. Drivers before Mesa 26.0 store the tail without a full
 /// barrier before they look for IDLE, so just after IDLE was announced a notification can fail to come.
 const IDLE_SLICES: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
+/// From then on, if nobody else looks after it.
+const IDLE_LAST: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 #[path = "ring_tests.rs"]

@@ -197,6 +197,31 @@ fn a_driver_that_fails_to_notify_is_noticed_all_the_same() {
 }
 
 #[test]
+fn an_idle_ring_that_is_looked_after_does_not_wake_by_itself() {
+    let ring = ring(Duration::ZERO);
+    ring.is_looked_after();
+    let ((), end) = play(
+        &ring,
+        |bytes| Ok(length(bytes)),
+        |driver| {
+            driver.wait_idle_bit();
+            std::thread::sleep(IDLE_SLICES.iter().sum::<Duration>() * 2);
+            driver.tail = 4;
+            ring.tail.store(4, SeqCst);
+            std::thread::sleep(Duration::from_millis(200));
+            assert_eq!(driver.head(), 0, "nobody woke it");
+            let start = Instant::now();
+            while driver.head() != driver.tail {
+                assert!(start.elapsed() < LONG, "it sleeps on");
+                ring.look_after();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        },
+    );
+    assert_eq!(end, Ok(()));
+}
+
+#[test]
 fn an_idle_ring_uses_next_to_no_processor_time() {
     let ring = ring(Duration::from_millis(1));
     std::thread::scope(|scope| {

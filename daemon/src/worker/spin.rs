@@ -4,32 +4,78 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spun {
+    /// It happened.
+    Seen,
+    /// It did not, in the time that was given.
+    NotYet,
+    /// Others needed the processor.
+    Crowded,
+}
+
 /// Watches `done` for a moment and answers whether it became true.
-///
-/// Sleeping and being woken costs more than this moment, but a core that is needed elsewhere costs more still: at most a quarter
-/// of the cores spins at once, one where there are two or three, and none where there is only one.
 pub fn until(done: impl Fn() -> bool) -> bool {
+    within(MOMENT, done) == Spun::Seen
+}
+
+/// Watches `done` for no longer than `limit`.
+///
+/// Sleeping and being woken costs more than a moment, but a core that is needed elsewhere costs more still: at most a quarter
+/// of the cores spins at once, one where there are two or three, and none where there is only one; and who finds that another was
+/// waiting for the core stops.
+pub fn within(limit: Duration, done: impl Fn() -> bool) -> Spun {
     if done() {
-        return true;
+        return Spun::Seen;
     }
-    if SPINNING.fetch_add(1, Relaxed) >= *SPINNERS_MAX {
-        SPINNING.fetch_sub(1, Relaxed);
-        return false;
-    }
+    let Some(_spinner) = Spinner::new() else { return Spun::Crowded };
     let start = Instant::now();
-    let mut seen = false;
-    while !seen && start.elapsed() < MOMENT {
+    let mut offered = start;
+    loop {
         for _ in 0..32 {
             std::hint::spin_loop();
         }
-        seen = done();
+        if done() {
+            return Spun::Seen;
+        }
+        let now = Instant::now();
+        if now.duration_since(start) >= limit {
+            return Spun::NotYet;
+        }
+        if now.duration_since(offered) >= OFFER_EVERY {
+            std::thread::yield_now();
+            offered = Instant::now();
+            if offered.duration_since(now) >= TAKEN {
+                return if done() { Spun::Seen } else { Spun::Crowded };
+            }
+        }
     }
-    SPINNING.fetch_sub(1, Relaxed);
-    seen
 }
 
 /// How long a wait may spin: about the cost of being put to sleep and woken on a busy machine.
 const MOMENT: Duration = Duration::from_micros(40);
+/// How often the processor is offered to others.
+const OFFER_EVERY: Duration = Duration::from_micros(20);
+/// Who gets it back only after this time has seen another use it.
+const TAKEN: Duration = Duration::from_micros(10);
+
+/// One of those that may spin.
+struct Spinner;
+
+impl Spinner {
+    fn new() -> Option<Self> {
+        // Made before it is known whether there is room, so that it is uncounted in any case.
+        let spinner = Self;
+        (SPINNING.fetch_add(1, Relaxed) < *SPINNERS_MAX).then_some(spinner)
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        SPINNING.fetch_sub(1, Relaxed);
+    }
+}
 
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
 

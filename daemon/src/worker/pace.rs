@@ -1,0 +1,114 @@
+//! How a ring's thread waits for its driver: for how long it spins, how often it looks while it dozes, and after what time it is idle,
+//! so that the driver has to notify it. Learns from when work came; knows no ring.
+//!
+//! A notification is a way through the guest's kernel, the VMM and the device process. A program that submits some hundred times a second
+//! shall need none of them, and one that has nothing to submit shall cost nothing.
+
+use super::spin::{self, Spun};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// What was learned of one driver.
+#[derive(Debug)]
+pub struct Pace {
+    /// The driver wants to be able to go without notifications for so long.
+    asked: Duration,
+    spin: Duration,
+    awake: Duration,
+}
+
+impl Pace {
+    /// Of a driver that asked for this idle time-out.
+    pub fn new(asked: Duration) -> Self {
+        let asked = asked.min(ASKED_MAX);
+        Self { asked, spin: SPIN_MIN, awake: asked }
+    }
+
+    /// Watches `done` for a moment, which is longer the more often that was worth it.
+    pub fn spin(&mut self, done: impl Fn() -> bool) -> bool {
+        let spun = spin::within(self.spin, done);
+        self.spin = match spun {
+            Spun::Seen => (self.spin * 2).min(*SPIN_MAX),
+            Spun::NotYet => (self.spin / 2).max(SPIN_MIN),
+            Spun::Crowded => SPIN_MIN,
+        };
+        spun == Spun::Seen
+    }
+
+    /// How long to doze before the next look, if `waited` has passed.
+    pub fn step(&self, waited: Duration) -> Duration {
+        (waited / 4).clamp(STEP_MIN, STEP_MAX)
+    }
+
+    /// After what time without work to be idle.
+    pub fn awake(&self) -> Duration {
+        self.awake
+    }
+
+    /// Work came after `waited`, and a notification with it.
+    pub fn was_notified(&mut self, waited: Duration) {
+        self.awake = match waited <= AWAKE_MAX {
+            true => AWAKE_MAX,
+            false => self.awake / 2,
+        }
+        .max(self.asked);
+    }
+}
+
+/// Longest time a ring stays awake without work, because its driver asks for it, and because it was worth it.
+const ASKED_MAX: Duration = Duration::from_millis(100);
+const AWAKE_MAX: Duration = Duration::from_millis(20);
+
+/// Shortest and longest time between two looks at the tail while awake: some percent of a processor.
+const STEP_MIN: Duration = Duration::from_micros(10);
+const STEP_MAX: Duration = Duration::from_micros(50);
+
+/// Shortest time to spin: about what it costs to be put to sleep and woken.
+const SPIN_MIN: Duration = Duration::from_micros(20);
+
+/// Longest: the gaps between submissions of programs that are busy. Where processors are few, others need them.
+static SPIN_MAX: LazyLock<Duration> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(1, |processors| processors.get());
+    Duration::from_micros(if processors < 4 { 40 } else { 320 })
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn who_comes_often_needs_a_notification_once() {
+        let mut pace = Pace::new(MS);
+        assert_eq!(pace.awake(), MS);
+        pace.was_notified(5 * MS);
+        assert!(pace.awake() >= 5 * MS);
+        // A pause is not held against the driver at once, and many are.
+        pace.was_notified(25 * MS);
+        assert!(pace.awake() >= 5 * MS);
+        (0..10).for_each(|_| pace.was_notified(1000 * MS));
+        assert_eq!(pace.awake(), MS);
+    }
+
+    #[test]
+    fn a_ring_is_awake_as_long_as_its_driver_asked_within_reason() {
+        let mut pace = Pace::new(50 * MS);
+        (0..10).for_each(|_| pace.was_notified(1000 * MS));
+        assert_eq!(pace.awake(), 50 * MS);
+        assert_eq!(Pace::new(Duration::MAX).awake(), ASKED_MAX);
+    }
+
+    #[test]
+    fn spinning_that_is_of_no_use_gets_shorter() {
+        let mut pace = Pace::new(MS);
+        for _ in 0..10 {
+            assert!(pace.spin(|| true));
+        }
+        assert_eq!(pace.spin, *SPIN_MAX);
+        for _ in 0..10 {
+            assert!(!pace.spin(|| false));
+        }
+        assert_eq!(pace.spin, SPIN_MIN);
+    }
+}
