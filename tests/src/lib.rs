@@ -24,4 +24,5 @@ pub mod prerequisites;
 pub mod program;
 pub mod random;
 pub mod shares;
+pub mod stand;
 pub mod vm;

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tests::daemon_process::build_daemon;
-use tests::shares::{Figures, Kernels, Place, Sharing, compare, mix, run};
+use tests::shares::{Figures, Kernels, Sharing, compare, mix, run};
+use tests::stand::Place;
 
 /// How often a mix is tried.
 const TRIES: u32 = 4;
@@ -21,7 +22,7 @@ static MACHINE: Mutex<()> = Mutex::new(());
 fn place() -> Result<Place> {
     // Optimised, as what is measured is the daemon as it is used.
     let daemon = build_daemon(true)?;
-    Ok(Place::Packages { tenant: env!("CARGO_BIN_EXE_tenant").into(), daemon: Some(daemon) })
+    Ok(Place::packages(env!("CARGO_BIN_EXE_tenant").into(), Some(daemon)))
 }
 
 fn broker() -> Sharing {

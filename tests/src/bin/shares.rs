@@ -5,7 +5,8 @@ use clap::Parser;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use tests::shares::{Density, Kernels, MIXES, Place, Sharing, compare, density, mix, plot, run};
+use tests::shares::{Density, Kernels, MIXES, Sharing, compare, density, mix, plot, run};
+use tests::stand::Place;
 
 #[derive(Debug, Parser)]
 #[command(about = "Measure how several VMs share one GPU")]
@@ -54,8 +55,8 @@ fn main() -> Result<()> {
         ensure!(cargo.status().context("cannot run cargo")?.success(), "the tenants' program does not build");
     }
     let place = match (arguments.daemon, arguments.venus) {
-        (Some(daemon), Some(venus)) => Place::Machine { daemon, tenant, venus },
-        _ => Place::Packages { tenant, daemon: None },
+        (Some(daemon), Some(venus)) => Place::machine(tenant, daemon, venus),
+        _ => Place::packages(tenant, None),
     };
     let sharing = match arguments.sharing.as_str() {
         "native" => Sharing::Native,

@@ -38,6 +38,17 @@ impl Suite {
             Self::Unstable => "unstable",
         }
     }
+
+    /// The version of its Mesa, as in 26.1.
+    #[must_use]
+    pub fn mesa(self) -> &'static str {
+        match self {
+            Self::Bookworm => "22.3",
+            Self::Trixie => "25.0",
+            Self::Testing => "26.1",
+            Self::Unstable => "26.2",
+        }
+    }
 }
 
 /// Unpacked packages of one suite.

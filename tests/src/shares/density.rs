@@ -2,9 +2,9 @@
 
 use super::figures::{Figures, Outcome};
 use super::mix::{self, Mix};
-use super::place::Place;
-use super::tenants::{Kernels, Program, Sharing, Stand};
+use super::tenants::{self, Kernels, Program, Sharing};
 use crate::daemon::{Holdings, cpu_time};
+use crate::stand::Place;
 use anyhow::{Context, Result};
 use rustix::process::Pid;
 use std::time::Duration;
@@ -58,9 +58,9 @@ pub fn density(
     let vms = mix::equal(VMS);
     let tenant = mix::tenant("context", 1, KERNEL, 2);
     let size = kernels.size(place, KERNEL)?;
-    let stand = Stand::start(place, &Sharing::Broker(String::new()), &vms.tenants)?;
+    let stand = tenants::start(place, &Sharing::Broker(String::new()), &vms.tenants)?;
     let start = |at: usize| -> Result<Program> {
-        let mut program = Program::start(stand.command(place, at % VMS)?, &tenant, size)?;
+        let mut program = Program::start(tenants::command(&stand, place, at % VMS)?, &tenant, size)?;
         program.expect_line().with_context(|| format!("context {at} does not come up\n{}", stand.log()))?;
         Ok(program)
     };

@@ -2,57 +2,12 @@
 
 use super::figures::{Figures, Outcome};
 use super::mix::{self, CONTENDED, Mix, Tenant};
-use super::place::Place;
-use crate::bridge::Bridge;
-use crate::daemon::eventually;
-use crate::daemon_process::{children, workers};
-use crate::frontend::{Options, Session};
-use crate::guest::Gpu;
+use super::size::Size;
+use crate::stand::{Dialogue, Place, Stand};
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-/// Nothing takes this long.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// How large a kernel is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Size {
-    /// Invocations.
-    words: u32,
-    /// Steps of each.
-    steps: u32,
-}
-
-impl Size {
-    /// On a processor: few workgroups for each core.
-    const NARROW: Self = Self { words: 4096, steps: 16_000 };
-    /// On a GPU: as many as run at a time.
-    const WIDE: Self = Self { words: 1 << 18, steps: 16_000 };
-    /// Microseconds after which a GPU starts other workgroups of a kernel: so it can turn to another context meanwhile, as it can in
-    /// the kernels of most programs.
-    const WAVE: f64 = 100.0;
-
-    /// A kernel of so many microseconds, where a kernel of this size takes `taken`.
-    fn of(self, taken: f64, microseconds: u32, wide: bool) -> Self {
-        let (wanted, steps) = (f64::from(microseconds), f64::from(self.steps) / taken);
-        match wide && wanted > 2.0 * Self::WAVE {
-            true => Self {
-                words: self.words * (wanted / Self::WAVE).round() as u32,
-                steps: (steps * Self::WAVE) as u32,
-            },
-            false => Self { words: self.words, steps: (steps * wanted).max(1.0) as u32 },
-        }
-    }
-}
+use std::process::Command;
+use std::time::Duration;
 
 /// How the GPU is shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,14 +30,14 @@ pub struct Kernels {
 impl Kernels {
     /// The size of a kernel of about so many microseconds.
     pub(super) fn size(&mut self, place: &Place, microseconds: u32) -> Result<Size> {
-        let wide = matches!(place, Place::Machine { .. });
+        let wide = place.is_machine();
         if self.known.is_none() {
             let tenant = mix::tenant("measure", 1, 1, 4);
-            let stand = Stand::start(place, &Sharing::Driver, &[tenant])?;
+            let stand = start(place, &Sharing::Driver, &[tenant])?;
             let mut size = if wide { Size::WIDE } else { Size::NARROW };
             // Long enough that submitting does not count.
             self.known = loop {
-                let mut program = Program::start(stand.command(place, 0)?, &tenant, size)?;
+                let mut program = Program::start(command(&stand, place, 0)?, &tenant, size)?;
                 program.expect_line().with_context(|| stand.log())?;
                 let taken = program.alone(&tenant)?;
                 if taken > 4000.0 || size.steps > 1 << 28 {
@@ -110,10 +65,10 @@ pub fn run(
 ) -> Result<Figures> {
     let sizes = mix.tenants.iter().map(|tenant| kernels.size(place, tenant.kernel));
     let sizes = sizes.collect::<Result<Vec<_>>>()?;
-    let stand = Stand::start(place, sharing, &mix.tenants)?;
+    let stand = start(place, sharing, &mix.tenants)?;
     let programs = mix.tenants.iter().zip(&sizes).enumerate();
     let programs =
-        programs.map(|(at, (tenant, size))| Program::start(stand.command(place, at)?, tenant, *size));
+        programs.map(|(at, (tenant, size))| Program::start(command(&stand, place, at)?, tenant, *size));
     let mut programs = programs.collect::<Result<Vec<_>>>()?;
     for program in &mut programs {
         program.expect_line().with_context(|| format!("a tenant does not come up\n{}", stand.log()))?;
@@ -165,14 +120,14 @@ pub fn compare(
     times: u32,
 ) -> Result<Vec<f64>> {
     let size = kernels.size(place, tenant.kernel)?;
-    let start = |sharing: &Sharing| -> Result<(Program, Stand)> {
-        let stand = Stand::start(place, sharing, std::slice::from_ref(tenant))?;
-        let mut program = Program::start(stand.command(place, 0)?, tenant, size)?;
+    let begin = |sharing: &Sharing| -> Result<(Program, Stand)> {
+        let stand = start(place, sharing, std::slice::from_ref(tenant))?;
+        let mut program = Program::start(command(&stand, place, 0)?, tenant, size)?;
         program.expect_line().with_context(|| stand.log())?;
         Ok((program, stand))
     };
-    let (mut with, _with) = start(&Sharing::Broker(head.to_owned()))?;
-    let (mut without, _without) = start(&Sharing::Driver)?;
+    let (mut with, _with) = begin(&Sharing::Broker(head.to_owned()))?;
+    let (mut without, _without) = begin(&Sharing::Driver)?;
     (0..times).map(|_| Ok(without.alone(tenant)? / with.alone(tenant)?)).collect()
 }
 
@@ -180,164 +135,60 @@ pub fn compare(
 const ALONE: Duration = Duration::from_millis(300);
 const ALONE_TIMES: u32 = 3;
 
-/// Daemons and bridges for tenants; ends with this value.
-pub struct Stand {
-    // In the order in which they end.
-    bridges: Vec<Bridge>,
-    daemons: Vec<Running>,
-    folder: TempDir,
-}
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
-        let ended = eventually(Duration::from_secs(10), || !matches!(self.0.try_wait(), Ok(None)));
-        if !ended {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
+/// Starts what tenants need.
+///
+/// # Errors
+/// Something does not start.
+pub(super) fn start(place: &Place, sharing: &Sharing, tenants: &[Tenant]) -> Result<Stand> {
+    let mut stand = Stand::new()?;
+    match sharing {
+        Sharing::Native => return Ok(stand),
+        Sharing::Broker(head) => {
+            let file = stand.path("vms.toml");
+            std::fs::write(&file, configuration(&stand, head, tenants))?;
+            let mut daemon = place.daemon()?;
+            daemon.arg("--config").arg(&file);
+            stand.spawn(daemon)?;
         }
-    }
-}
-
-impl Stand {
-    /// Starts what tenants need.
-    ///
-    /// # Errors
-    /// Something does not start.
-    pub fn start(place: &Place, sharing: &Sharing, tenants: &[Tenant]) -> Result<Self> {
-        let mut stand = Self { bridges: Vec::new(), daemons: Vec::new(), folder: tempfile::tempdir()? };
-        match sharing {
-            Sharing::Native => return Ok(stand),
-            Sharing::Broker(head) => {
-                let file = stand.folder.path().join("vms.toml");
-                std::fs::write(&file, stand.configuration(head, tenants))?;
+        Sharing::Driver => {
+            for tenant in tenants {
                 let mut daemon = place.daemon()?;
-                daemon.arg("--config").arg(&file);
+                daemon.arg("--socket-path").arg(stand.device_socket(tenant.name));
                 stand.spawn(daemon)?;
             }
-            Sharing::Driver => {
-                for tenant in tenants {
-                    let mut daemon = place.daemon()?;
-                    daemon.arg("--socket-path").arg(stand.device_socket(tenant.name));
-                    stand.spawn(daemon)?;
-                }
-            }
         }
-        for tenant in tenants {
-            let socket = stand.device_socket(tenant.name);
-            let mut connected = None;
-            let up = eventually(PATIENCE, || {
-                connected = Session::connect(&socket, Options::default()).ok();
-                connected.is_some()
-            });
-            ensure!(up, "no device for {}\n{}", tenant.name, stand.log());
-            let gpu = Gpu::new(connected.context("connected")?);
-            stand.bridges.push(Bridge::listen(&stand.client_socket(tenant.name), gpu)?);
-        }
-        Ok(stand)
     }
+    tenants.iter().try_for_each(|tenant| stand.connect(tenant.name))?;
+    Ok(stand)
+}
 
-    fn configuration(&self, head: &str, tenants: &[Tenant]) -> String {
-        let mut text = format!("control-socket = {:?}\n{head}\n", self.control_socket());
-        for Tenant { name, weight, class, endless, .. } in tenants {
-            let socket = self.device_socket(name);
-            // An operator's quota would count against the loads of a test.
-            let _ = write!(
-                text,
-                "[vm.{name}]\nsocket-path = {socket:?}\nweight = {weight}\nclass = \"{class}\"\n"
-            );
-            // Software drivers take their time.
-            let contended = if *endless { CONTENDED } else { "60min" };
-            let _ =
-                writeln!(text, "max-submit-time = \"60min\"\nmax-submit-time-contended = \"{contended}\"");
-        }
-        text
+fn configuration(stand: &Stand, head: &str, tenants: &[Tenant]) -> String {
+    let mut text = format!("control-socket = {:?}\n{head}\n", stand.path("control"));
+    for Tenant { name, weight, class, endless, .. } in tenants {
+        let socket = stand.device_socket(name);
+        // An operator's quota would count against the loads of a test.
+        let _ =
+            write!(text, "[vm.{name}]\nsocket-path = {socket:?}\nweight = {weight}\nclass = \"{class}\"\n");
+        // Software drivers take their time.
+        let contended = if *endless { CONTENDED } else { "60min" };
+        let _ = writeln!(text, "max-submit-time = \"60min\"\nmax-submit-time-contended = \"{contended}\"");
     }
+    text
+}
 
-    fn spawn(&mut self, mut daemon: Command) -> Result<()> {
-        let log = File::options().append(true).create(true).open(self.folder.path().join("log"))?;
-        daemon.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        self.daemons.push(Running(daemon.spawn().context("cannot start the daemon")?));
-        Ok(())
-    }
-
-    /// What the daemons logged.
-    #[must_use]
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
-    }
-
-    /// Starts to wait for something to be logged; when that was, counted from now.
-    fn watch_for(&self, what: &'static str, limit: Duration) -> JoinHandle<Option<Duration>> {
-        let (file, start) = (self.folder.path().join("log"), Instant::now());
-        std::thread::spawn(move || {
-            let logged = || std::fs::read_to_string(&file).is_ok_and(|log| log.contains(what));
-            eventually(limit, logged).then(|| start.elapsed())
-        })
-    }
-
-    /// The broker's control socket.
-    #[must_use]
-    pub fn control_socket(&self) -> PathBuf {
-        self.folder.path().join("control")
-    }
-
-    /// All processes of the daemons, themselves included.
-    ///
-    /// # Errors
-    /// `/proc` cannot be read.
-    pub(super) fn processes(&self) -> Result<Vec<Pid>> {
-        let mut found: Vec<u32> = self.daemons.iter().map(|daemon| daemon.0.id()).collect();
-        let mut at = 0;
-        while let Some(process) = found.get(at) {
-            found.extend(children(*process)?);
-            at += 1;
-        }
-        Ok(found.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect())
-    }
-
-    /// The workers among them.
-    ///
-    /// # Errors
-    /// `/proc` cannot be read.
-    pub(super) fn workers(&self) -> Result<Vec<Pid>> {
-        let devices =
-            self.daemons.iter().map(|daemon| children(daemon.0.id())).collect::<Result<Vec<_>>>()?;
-        let workers = devices.into_iter().flatten().map(workers).collect::<Result<Vec<_>>>()?;
-        Ok(workers.into_iter().flatten().filter_map(|pid| Pid::from_raw(pid as i32)).collect())
-    }
-
-    fn device_socket(&self, tenant: &str) -> PathBuf {
-        self.folder.path().join(format!("{tenant}.gpu"))
-    }
-
-    /// Where programs of a tenant's VM connect.
-    #[must_use]
-    pub fn client_socket(&self, tenant: &str) -> PathBuf {
-        self.folder.path().join(format!("{tenant}.vtest"))
-    }
-
-    pub(super) fn command(&self, place: &Place, tenant: usize) -> Result<Command> {
-        match self.bridges.get(tenant) {
-            Some(bridge) => place.tenant(bridge.path()),
-            None => place.native().context("there is no GPU here whose driver could be used as it is"),
-        }
+/// The program of the tenant of this number.
+pub(super) fn command(stand: &Stand, place: &Place, tenant: usize) -> Result<Command> {
+    match stand.bridge(tenant) {
+        Some(bridge) => place.guest(0, bridge.path()),
+        None => place.native(),
     }
 }
 
 /// A tenant's program.
-pub(super) struct Program {
-    child: Child,
-    input: ChildStdin,
-    lines: mpsc::Receiver<String>,
-    errors: TempDir,
-}
+pub(super) struct Program(Dialogue);
 
 impl Program {
     pub(super) fn start(mut command: Command, tenant: &Tenant, size: Size) -> Result<Self> {
-        let errors = tempfile::tempdir()?;
         let steps = if tenant.endless { u32::MAX } else { size.steps };
         let mut arguments =
             vec![("--steps", steps), ("--words", size.words), ("--in-flight", tenant.in_flight)];
@@ -348,24 +199,15 @@ impl Program {
             command.arg(name).arg(value.to_string());
         }
         command.args(tenant.empty.then_some("--empty")).args(tenant.endless.then_some("--cold"));
-        let log = File::create(errors.path().join("stderr"))?;
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn()?;
-        let input = child.stdin.take().context("standard input is piped")?;
-        let output = child.stdout.take().context("standard output is piped")?;
-        let (sender, lines) = mpsc::channel();
-        std::thread::spawn(move || {
-            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-        });
-        Ok(Self { child, input, lines, errors })
+        Dialogue::start(command).map(Self)
     }
 
     pub(super) fn expect_line(&mut self) -> Result<String> {
-        let line = self.lines.recv_timeout(PATIENCE);
-        line.with_context(|| std::fs::read_to_string(self.errors.path().join("stderr")).unwrap_or_default())
+        self.0.hear()
     }
 
     pub(super) fn go(&mut self, time: Duration, how: &str) -> Result<()> {
-        Ok(writeln!(self.input, "{}{how}", time.as_millis())?)
+        self.0.say(&format!("{}{how}", time.as_millis()))
     }
 
     /// Microseconds that a kernel takes alone.
@@ -382,12 +224,5 @@ impl Program {
             ensure!(time < PATIENCE / 4, "not two kernels in {:?}", time / 2);
         };
         Ok(outcome.per_kernel)
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

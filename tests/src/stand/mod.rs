@@ -1,0 +1,166 @@
+//! Daemons with a bridge for each VM, and programs on the devices behind them: what measurements are taken on.
+//!
+//! `place` says where daemon, drivers and programs come from, `dialogue` is a program that is asked line by line. Knows nothing of what is
+//! measured.
+
+mod dialogue;
+mod place;
+
+pub use dialogue::{Dialogue, PATIENCE};
+pub use place::{Drivers, Place};
+
+use crate::bridge::Bridge;
+use crate::daemon::eventually;
+use crate::daemon_process::{children, workers};
+use crate::frontend::{Options, Session};
+use crate::guest::Gpu;
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Daemons and bridges; ends with this value.
+pub struct Stand {
+    // In the order in which they end.
+    bridges: Vec<Bridge>,
+    daemons: Vec<Running>,
+    folder: TempDir,
+}
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let ended = eventually(Duration::from_secs(10), || !matches!(self.0.try_wait(), Ok(None)));
+        if !ended {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+impl Stand {
+    /// One with nothing in it.
+    ///
+    /// # Errors
+    /// There is no room for files.
+    pub fn new() -> Result<Self> {
+        Ok(Self { bridges: Vec::new(), daemons: Vec::new(), folder: tempfile::tempdir()? })
+    }
+
+    /// A daemon for one VM, and its bridge.
+    ///
+    /// # Errors
+    /// The daemon does not start.
+    pub fn with_daemon(place: &Place, vm: &str) -> Result<Self> {
+        let mut stand = Self::new()?;
+        let mut daemon = place.daemon()?;
+        daemon.arg("--socket-path").arg(stand.device_socket(vm));
+        stand.spawn(daemon)?;
+        stand.connect(vm)?;
+        Ok(stand)
+    }
+
+    /// Starts a daemon.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn spawn(&mut self, mut daemon: Command) -> Result<()> {
+        let log = File::options().append(true).create(true).open(self.path("log"))?;
+        daemon.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        self.daemons.push(Running(daemon.spawn().context("cannot start the daemon")?));
+        Ok(())
+    }
+
+    /// Waits for the device of a VM, and makes a bridge to it.
+    ///
+    /// # Errors
+    /// The device does not come up.
+    pub fn connect(&mut self, vm: &str) -> Result<()> {
+        let socket = self.device_socket(vm);
+        let mut connected = None;
+        let _ = eventually(PATIENCE, || {
+            connected = Session::connect(&socket, Options::default()).ok();
+            connected.is_some() || self.daemons.iter_mut().any(|daemon| !daemon.is_running())
+        });
+        let session = connected.with_context(|| format!("no device for {vm}\n{}", self.log()))?;
+        self.bridges.push(Bridge::listen(&self.client_socket(vm), Gpu::new(session))?);
+        Ok(())
+    }
+
+    /// The bridge that was made as the one of this number.
+    #[must_use]
+    pub fn bridge(&self, vm: usize) -> Option<&Bridge> {
+        self.bridges.get(vm)
+    }
+
+    /// What the daemons logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// Starts to wait for something to be logged; when that was, counted from now.
+    #[must_use]
+    pub fn watch_for(&self, what: &'static str, limit: Duration) -> JoinHandle<Option<Duration>> {
+        let (file, start) = (self.path("log"), Instant::now());
+        std::thread::spawn(move || {
+            let logged = || std::fs::read_to_string(&file).is_ok_and(|log| log.contains(what));
+            eventually(limit, logged).then(|| start.elapsed())
+        })
+    }
+
+    /// A file of the daemons.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Where the device of a VM is.
+    #[must_use]
+    pub fn device_socket(&self, vm: &str) -> PathBuf {
+        self.path(&format!("{vm}.gpu"))
+    }
+
+    /// Where programs of a VM connect.
+    #[must_use]
+    pub fn client_socket(&self, vm: &str) -> PathBuf {
+        self.path(&format!("{vm}.vtest"))
+    }
+
+    /// All processes of the daemons, themselves included.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub fn processes(&self) -> Result<Vec<Pid>> {
+        let mut found: Vec<u32> = self.daemons.iter().map(|daemon| daemon.0.id()).collect();
+        let mut at = 0;
+        while let Some(process) = found.get(at) {
+            found.extend(children(*process)?);
+            at += 1;
+        }
+        Ok(found.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect())
+    }
+
+    /// The workers among them.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub fn workers(&self) -> Result<Vec<Pid>> {
+        let devices =
+            self.daemons.iter().map(|daemon| children(daemon.0.id())).collect::<Result<Vec<_>>>()?;
+        let workers = devices.into_iter().flatten().map(workers).collect::<Result<Vec<_>>>()?;
+        Ok(workers.into_iter().flatten().filter_map(|pid| Pid::from_raw(pid as i32)).collect())
+    }
+}
+
+impl Running {
+    fn is_running(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+}

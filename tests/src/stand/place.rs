@@ -1,0 +1,132 @@
+//! Where daemon, drivers and programs come from: the package cache, or a machine that was prepared by hand.
+
+use crate::daemon;
+use crate::packages::{ClientRoot, Device, Suite};
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What is run, and with which drivers.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The program that is measured, built on this machine.
+    pub program: PathBuf,
+    /// The daemon and the drivers of both sides.
+    pub drivers: Drivers,
+}
+
+/// The daemon, the host's driver, and the Venus drivers of guests.
+#[derive(Clone, Debug)]
+pub enum Drivers {
+    /// The daemon on the software driver, guests with Mesa of the package cache.
+    Packages {
+        /// The daemon's executable, if not that of the profile of this program.
+        daemon: Option<PathBuf>,
+        /// Whose Mesa guests have.
+        mesas: Vec<Suite>,
+    },
+    /// A machine prepared by hand, such as a GPU host: what runs on the host gets this process's environment.
+    Machine {
+        /// The daemon's executable.
+        daemon: PathBuf,
+        /// What a guest's Mesa is called, and the manifest of its Venus driver.
+        mesas: Vec<(String, PathBuf)>,
+    },
+}
+
+impl Place {
+    /// The package cache, with guests that have Debian testing's Mesa.
+    #[must_use]
+    pub fn packages(program: PathBuf, daemon: Option<PathBuf>) -> Self {
+        Self { program, drivers: Drivers::Packages { daemon, mesas: vec![Suite::Testing] } }
+    }
+
+    /// A prepared machine, with one manifest of Mesa's Venus driver.
+    #[must_use]
+    pub fn machine(program: PathBuf, daemon: PathBuf, venus: PathBuf) -> Self {
+        Self { program, drivers: Drivers::Machine { daemon, mesas: vec![("guest".into(), venus)] } }
+    }
+
+    /// Whether this is a machine that was prepared by hand.
+    #[must_use]
+    pub fn is_machine(&self) -> bool {
+        matches!(self.drivers, Drivers::Machine { .. })
+    }
+
+    /// What each Mesa that guests have is called.
+    #[must_use]
+    pub fn mesas(&self) -> Vec<String> {
+        match &self.drivers {
+            Drivers::Packages { mesas, .. } => {
+                mesas.iter().map(|suite| format!("mesa-{}", suite.mesa())).collect()
+            }
+            Drivers::Machine { mesas, .. } => mesas.iter().map(|(name, _)| name.clone()).collect(),
+        }
+    }
+
+    /// The daemon, without options.
+    ///
+    /// # Errors
+    /// It does not build, or the packages cannot be had.
+    pub fn daemon(&self) -> Result<Command> {
+        match &self.drivers {
+            Drivers::Packages { daemon: Some(daemon), .. } => daemon::command_of(daemon),
+            Drivers::Packages { daemon: None, .. } => daemon::command(),
+            Drivers::Machine { daemon, .. } => Ok(Command::new(daemon)),
+        }
+    }
+
+    /// The program on the device behind a bridge, with the Mesa of this number.
+    ///
+    /// # Errors
+    /// The packages cannot be had, or there is no such Mesa.
+    pub fn guest(&self, mesa: usize, socket: &Path) -> Result<Command> {
+        self.guest_of(&self.program, mesa, socket)
+    }
+
+    /// The program on the host's driver.
+    ///
+    /// # Errors
+    /// The packages cannot be had.
+    pub fn native(&self) -> Result<Command> {
+        self.native_of(&self.program)
+    }
+
+    /// As [`Place::guest`], another program: a path from the root, or a name among the packages' programs.
+    ///
+    /// # Errors
+    /// As [`Place::guest`], or the packages have no such program.
+    pub fn guest_of(&self, program: &Path, mesa: usize, socket: &Path) -> Result<Command> {
+        match &self.drivers {
+            Drivers::Packages { mesas, .. } => {
+                packaged(*mesas.get(mesa).context("no such Mesa")?, program, Device::Venus(socket))
+            }
+            Drivers::Machine { mesas, .. } => {
+                let (_, manifest) = mesas.get(mesa).context("no such Mesa")?;
+                let mut command = Command::new(program);
+                command.env("VK_DRIVER_FILES", manifest).env("VN_DEBUG", "vtest");
+                command.env("VTEST_SOCKET_NAME", socket).env_remove("LD_LIBRARY_PATH");
+                Ok(command)
+            }
+        }
+    }
+
+    /// As [`Place::native`], another program, as with [`Place::guest_of`].
+    ///
+    /// # Errors
+    /// The packages cannot be had, or have no such program.
+    pub fn native_of(&self, program: &Path) -> Result<Command> {
+        match &self.drivers {
+            Drivers::Packages { .. } => packaged(Suite::Testing, program, Device::Native),
+            Drivers::Machine { .. } => Ok(Command::new(program)),
+        }
+    }
+}
+
+fn packaged(suite: Suite, program: &Path, device: Device) -> Result<Command> {
+    let root = ClientRoot::open(suite)?;
+    match program.is_absolute() {
+        true => root.own(program, device),
+        false => root.command(&program.to_string_lossy(), device),
+    }
+}
