@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod acceptance;
+pub mod bench;
 pub mod bridge;
 pub mod broker;
 pub mod clients;

@@ -10,3 +10,4 @@ pub mod virtqueue;
 pub mod window;
 
 pub use session::{Closer, Options, Session, Vmm};
+pub use virtqueue::Traffic;

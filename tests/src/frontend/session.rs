@@ -344,7 +344,7 @@ fn reap_queues(closed: &Closed, queues: &[Arc<DriverQueue>; 2]) -> Result<()> {
         // Edge triggered: the counter is never read, so a completion costs one system call here.
         watch(&epoll, &queue.call, EventSet::IN | EventSet::EDGE_TRIGGERED, token)?;
     }
-    for_each_event(&epoll, |token| queues[usize::from(token != 0)].reap())
+    for_each_event(&epoll, |token| queues[usize::from(token != 0)].answer_call())
 }
 
 fn negotiate_protocol(frontend: &mut Frontend, vmm: Vmm) -> Result<ProtocolFeatures> {

@@ -7,7 +7,7 @@ use super::ram::GuestRam;
 use anyhow::{Result, bail, ensure};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
@@ -59,6 +59,17 @@ pub struct DriverQueue {
     pub call: EventFd,
     ring: Mutex<Ring>,
     slot_freed: Condvar,
+    kicked: AtomicU64,
+    called: AtomicU64,
+}
+
+/// Signals that crossed a queue. In a machine each is an exit of the guest or an interrupt to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Kicks that the driver sent.
+    pub kicks: u64,
+    /// Calls that woke the driver; two that came at once are one.
+    pub calls: u64,
 }
 
 struct Ring {
@@ -104,6 +115,8 @@ impl DriverQueue {
             call: EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK)?,
             ring: Mutex::new(Ring::new(size)),
             slot_freed: Condvar::new(),
+            kicked: AtomicU64::new(0),
+            called: AtomicU64::new(0),
         };
         queue.clear()?;
         Ok(queue)
@@ -164,6 +177,17 @@ impl DriverQueue {
         let taken = self.write_chain(&mut ring, chain, buffer.map(|(table, _)| table))?;
         self.publish(&mut ring, Pending { slots: taken, buffer, response: (0, 0), completion })?;
         self.announce(&mut ring, &mut unannounced)
+    }
+
+    /// Signals since the queue was made.
+    pub fn traffic(&self) -> Traffic {
+        Traffic { kicks: self.kicked.load(Ordering::Relaxed), calls: self.called.load(Ordering::Relaxed) }
+    }
+
+    /// The device has called: [`DriverQueue::reap`], and a count of it.
+    pub fn answer_call(&self) -> Result<()> {
+        self.called.fetch_add(1, Ordering::Relaxed);
+        self.reap()
     }
 
     /// Calls the completions of everything the device has used.
@@ -296,6 +320,7 @@ impl DriverQueue {
             memory.load::<u16>(GuestAddress(self.addresses.used), Ordering::Relaxed)? == 0
         };
         if wanted {
+            self.kicked.fetch_add(1, Ordering::Relaxed);
             self.kick.write(1)?;
         }
         Ok(())

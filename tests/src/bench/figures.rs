@@ -1,0 +1,149 @@
+//! What was taken in rounds, as medians and ratios.
+
+use super::goals::{Goal, goal};
+use super::measures::Row;
+
+/// What one round gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// In the unit of the row; less is better.
+    pub value: f64,
+    /// Of single times in this round: the 99th percentile; nothing where there is one number for all.
+    pub p99: Option<f64>,
+}
+
+impl Reading {
+    /// One number for all of a round.
+    #[must_use]
+    pub fn of(value: f64) -> Self {
+        Self { value, p99: None }
+    }
+}
+
+/// What one side gave, round by round.
+#[derive(Clone, Debug, Default)]
+pub struct Column {
+    /// The side.
+    pub name: String,
+    /// Nothing where the side has no such number.
+    pub rounds: Vec<Option<Reading>>,
+}
+
+/// One row with its columns.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// The row.
+    pub row: Row,
+    /// The host first.
+    pub columns: Vec<Column>,
+    /// What kept it from being taken, or what limited it, and on which side.
+    pub notes: Vec<(String, String)>,
+    /// Whether the host's device is a driver in software.
+    pub software: bool,
+}
+
+/// The middle half of what was found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quartiles {
+    /// A quarter is less.
+    pub low: f64,
+    /// Half is less.
+    pub median: f64,
+    /// A quarter is more.
+    pub high: f64,
+}
+
+impl Quartiles {
+    /// Of these numbers, if there are any.
+    #[must_use]
+    pub fn of(mut numbers: Vec<f64>) -> Option<Self> {
+        numbers.sort_by(f64::total_cmp);
+        let last = numbers.len().checked_sub(1)?;
+        let at = |part: f64| {
+            let place = part * last as f64;
+            let (below, above) = (numbers[place.floor() as usize], numbers[place.ceil() as usize]);
+            below + (above - below) * place.fract()
+        };
+        Some(Self { low: at(0.25), median: at(0.5), high: at(0.75) })
+    }
+}
+
+impl Column {
+    /// The median of what the rounds gave.
+    #[must_use]
+    pub fn median(&self) -> Option<f64> {
+        Quartiles::of(self.rounds.iter().flatten().map(|reading| reading.value).collect()).map(|of| of.median)
+    }
+
+    /// The median of the rounds' 99th percentiles.
+    #[must_use]
+    pub fn p99(&self) -> Option<f64> {
+        Quartiles::of(self.rounds.iter().flatten().filter_map(|reading| reading.p99).collect())
+            .map(|of| of.median)
+    }
+}
+
+impl Line {
+    /// The host's part.
+    #[must_use]
+    pub fn native(&self) -> &Column {
+        &self.columns[0]
+    }
+
+    /// The guests' parts.
+    #[must_use]
+    pub fn guests(&self) -> &[Column] {
+        &self.columns[1..]
+    }
+
+    /// How the guest does: what the host takes by what the guest takes, in the same round. 1 is as good as the host, and more is better.
+    #[must_use]
+    pub fn ratio(&self, guest: &Column) -> Option<Quartiles> {
+        let rounds = self.native().rounds.iter().zip(&guest.rounds);
+        let both = rounds.filter_map(|(native, guest)| Some((native.as_ref()?.value, guest.as_ref()?.value)));
+        Quartiles::of(both.filter(|(_, guest)| *guest > 0.0).map(|(native, guest)| native / guest).collect())
+    }
+
+    /// What a guest has to reach.
+    #[must_use]
+    pub fn goal(&self, guest: &Column) -> Option<Goal> {
+        goal(&self.row, &guest.name, self.software)
+    }
+
+    /// Whether the guest reaches its goal, if it has one and there are numbers.
+    #[must_use]
+    pub fn is_reached(&self, guest: &Column) -> Option<bool> {
+        let ratio = self.ratio(guest).map(|ratio| ratio.median);
+        self.goal(guest)?.is_reached(self.native().median(), guest.median()?, ratio)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::measures::Unit;
+    use super::*;
+
+    fn column(name: &str, values: &[f64]) -> Column {
+        let rounds = values.iter().map(|&value| Some(Reading { value, p99: Some(2.0 * value) })).collect();
+        Column { name: name.into(), rounds }
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round_and_below_one_where_the_guest_takes_longer() {
+        let row = Row { group: "kernels", name: "kernel-2ms-one".into(), unit: Unit::Rate };
+        // The machine became slower from round to round; the ratio did not.
+        let columns = vec![column("native", &[1.0, 2.0, 4.0]), column("mesa-26.1", &[2.0, 4.0, 8.0])];
+        let line = Line { row, columns, notes: Vec::new(), software: false };
+        let ratio = line.ratio(&line.guests()[0]).unwrap();
+        assert_eq!(ratio, Quartiles { low: 0.5, median: 0.5, high: 0.5 });
+        assert_eq!(line.is_reached(&line.guests()[0]), Some(false));
+        assert_eq!(line.guests()[0].p99(), Some(8.0));
+    }
+
+    #[test]
+    fn quartiles_lie_between_neighbours() {
+        let of = Quartiles::of(vec![4.0, 1.0, 2.0, 3.0]).unwrap();
+        assert_eq!((of.low, of.median, of.high), (1.75, 2.5, 3.25));
+        assert_eq!(Quartiles::of(Vec::new()), None);
+    }
+}

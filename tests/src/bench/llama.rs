@@ -1,0 +1,78 @@
+//! llama.cpp's own benchmark: how fast it reads a prompt, and how fast it generates.
+
+use super::figures::Reading;
+use super::rounds::Taken;
+use super::sides::Side;
+use crate::model::{Shape, make};
+use crate::program::succeed;
+use crate::stand::Place;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+use tempfile::NamedTempFile;
+
+/// The benchmark and what it runs.
+#[derive(Debug)]
+pub struct Llama {
+    program: PathBuf,
+    model: PathBuf,
+    arguments: Vec<String>,
+    // Holds the model if it was made here.
+    _made: Option<NamedTempFile>,
+}
+
+/// One run takes less.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Unless others are given. A prompt of half a thousand words is a matter of one large multiplication after the other.
+const ARGUMENTS: &str = "-p 512 -n 64 -r 1 -ngl 99";
+/// A driver in software takes its time.
+const FEWER: &str = "-p 64 -n 16 -r 1 -ngl 99";
+
+impl Llama {
+    /// A benchmark of this machine, with a model.
+    #[must_use]
+    pub fn on_machine(program: PathBuf, model: PathBuf, arguments: Option<String>) -> Self {
+        let arguments = arguments.unwrap_or_else(|| ARGUMENTS.to_owned());
+        Self {
+            program,
+            model,
+            arguments: arguments.split_whitespace().map(str::to_owned).collect(),
+            _made: None,
+        }
+    }
+
+    /// That of the packages, with a small model of random weights.
+    ///
+    /// # Errors
+    /// There is no room for the model.
+    pub fn packaged() -> Result<Self> {
+        let file = NamedTempFile::new()?;
+        std::fs::write(file.path(), make(&Shape::SMALL, 1))?;
+        let arguments = FEWER.split_whitespace().map(str::to_owned).collect();
+        Ok(Self {
+            program: "llama-bench".into(),
+            model: file.path().to_owned(),
+            arguments,
+            _made: Some(file),
+        })
+    }
+}
+
+/// Nanoseconds for a token of the prompt, and for one that is generated.
+pub(super) fn take(side: &Side, place: &Place, llama: &Llama) -> Result<Taken> {
+    let mut command = side.command(place, &llama.program)?;
+    command.arg("-m").arg(&llama.model).args(&llama.arguments).args(["-o", "json"]);
+    // Mesa passes these matrices of one vendor's not on; on the host they would be another program.
+    command.env("GGML_VK_DISABLE_COOPMAT2", "1");
+    let said = succeed(command, LIMIT)?;
+    let said: Vec<Value> =
+        serde_json::from_str(&said).with_context(|| format!("llama-bench said {said:?}"))?;
+    let speed = |is_it: fn(&Value) -> bool| {
+        let test = said.iter().find(|test| is_it(test))?;
+        Some(Reading::of(1e9 / test["avg_ts"].as_f64()?))
+    };
+    let prompt = speed(|test| test["n_prompt"].as_u64().unwrap_or(0) > 0);
+    let generate = speed(|test| test["n_gen"].as_u64().unwrap_or(0) > 0);
+    Ok(Taken::Readings(vec![prompt, generate], None))
+}

@@ -1,0 +1,267 @@
+//! What is measured: probes, each of which gives one row of a table or several.
+
+use std::time::Duration;
+
+/// What the numbers of a row are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unit {
+    /// Nanoseconds for one.
+    Time,
+    /// Nanoseconds for one, shown as how many there are in a second.
+    Rate,
+    /// Nanoseconds for so many bytes, shown as bytes in a second.
+    Bandwidth(u64),
+    /// Something counted, for each thousand submissions or each second, of which less is better.
+    Count(&'static str),
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The table it is in.
+    pub group: &'static str,
+    /// What it is called.
+    pub name: String,
+    /// What its numbers are.
+    pub unit: Unit,
+}
+
+/// How a client submits while its cost is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// A submission and a wait, one behind the other.
+    Flat,
+    /// The same, one in each period.
+    Every(Duration),
+    /// Not at all.
+    Idle,
+}
+
+/// What has to be done for a measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ask {
+    /// Ask the program `gauge`; the time is added to the words. The key says what is taken of its answer.
+    Gauge(String, &'static str),
+    /// The same with a kernel of so many microseconds, so many of them pending.
+    Kernels(u32, usize),
+    /// Start so many processes.
+    Start(usize),
+    /// Count what submissions cost.
+    Cost(Pace),
+    /// Run llama-bench.
+    Llama,
+    /// Have so many contexts, of which all but one idle.
+    Contexts(usize),
+    /// Ask the program `gauge` once; each key of its answer is a row.
+    Once(String, &'static [&'static str]),
+}
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Probe {
+    /// How it is done.
+    pub ask: Ask,
+    /// What it gives.
+    pub rows: Vec<Row>,
+}
+
+/// The groups that are measured if none is named; of llama.cpp, if there is one.
+const USUAL: [&str; 10] =
+    ["waiting", "submitting", "kernels", "copies", "mapped", "memory", "pipelines", "start", "cost", "llama"];
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// All probes that have a row of one of these names, or of a group of that name; with no name those of the usual groups. `kernels` are the
+/// lengths of kernels in microseconds; `llama` says whether there is a llama-bench.
+#[must_use]
+pub fn plan(names: &[String], kernels: &[u32], llama: bool) -> Vec<Probe> {
+    let mut probes = Vec::new();
+    for group in
+        [waiting(), submitting(), kernels_of(kernels), copies(), mapped(), memory(), others(), scale()]
+    {
+        probes.extend(group);
+    }
+    probes.retain(|probe| {
+        probe.rows.iter().any(|row| match names.is_empty() {
+            true => USUAL.contains(&row.group) && (llama || row.group != "llama"),
+            false => names.iter().any(|name| *name == row.group || *name == row.name),
+        })
+    });
+    probes
+}
+
+fn gauge(group: &'static str, name: impl Into<String>, unit: Unit, words: impl Into<String>) -> Probe {
+    let key = if matches!(unit, Unit::Rate) { "mean" } else { "median" };
+    Probe { ask: Ask::Gauge(words.into(), key), rows: vec![Row { group, name: name.into(), unit }] }
+}
+
+fn waiting() -> Vec<Probe> {
+    let probe = |name: &str, words: &str| gauge("waiting", name, Unit::Time, words);
+    vec![probe("empty-wait", "empty"), probe("dispatch-wait", "dispatch"), probe("timeline-wait", "timeline")]
+}
+
+fn submitting() -> Vec<Probe> {
+    vec![
+        gauge("submitting", "submissions", Unit::Rate, "submissions 64"),
+        gauge("submitting", "record-command", Unit::Time, "record 3000"),
+        gauge("submitting", "dispatches-10000", Unit::Time, "dispatches 10000"),
+    ]
+}
+
+fn kernels_of(lengths: &[u32]) -> Vec<Probe> {
+    let probe = |(length, (how, pending)): (u32, (&str, usize))| {
+        let name = format!("kernel-{}-{how}", length_name(length));
+        let rows = vec![Row { group: "kernels", name, unit: Unit::Rate }];
+        Probe { ask: Ask::Kernels(length, pending), rows }
+    };
+    let each = lengths.iter().flat_map(|length| [(*length, ("one", 1)), (*length, ("four", 4))]);
+    each.map(probe).collect()
+}
+
+/// Microseconds as they stand in names: 50us, 500us, 2ms.
+fn length_name(microseconds: u32) -> String {
+    match microseconds >= 1000 && microseconds.is_multiple_of(1000) {
+        true => format!("{}ms", microseconds / 1000),
+        false => format!("{microseconds}us"),
+    }
+}
+
+fn size_name(bytes: u64) -> String {
+    match bytes {
+        _ if bytes >= 1024 * MIB => format!("{}GiB", bytes / (1024 * MIB)),
+        _ if bytes >= MIB => format!("{}MiB", bytes / MIB),
+        _ => format!("{}KiB", bytes / KIB),
+    }
+}
+
+fn copies() -> Vec<Probe> {
+    let sizes = [4 * KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB, 1024 * MIB];
+    let plain = sizes.into_iter().map(|bytes| (bytes, "", 0));
+    let with = [MIB, 64 * MIB].into_iter().map(|bytes| (bytes, "-memcpy", 1));
+    let probe = |(bytes, how, memcpy)| {
+        ["upload", "download"].map(|way| {
+            let name = format!("{way}{how}-{}", size_name(bytes));
+            gauge("copies", name, Unit::Bandwidth(bytes), format!("{way} {bytes} {memcpy}"))
+        })
+    };
+    plain.chain(with).flat_map(probe).collect()
+}
+
+fn mapped() -> Vec<Probe> {
+    // Reading what is not cached takes its time.
+    let kinds = [("host", 16 * MIB, 16 * MIB), ("coherent", 16 * MIB, 2 * MIB), ("visible", 16 * MIB, MIB)];
+    let probe = |(kind, write, read)| {
+        [("write", write), ("read", read)].map(|(way, bytes)| {
+            gauge("mapped", format!("{way}-{kind}"), Unit::Bandwidth(bytes), format!("{way} {kind} {bytes}"))
+        })
+    };
+    kinds.into_iter().flat_map(probe).collect()
+}
+
+fn memory() -> Vec<Probe> {
+    let kinds =
+        ["device", "host"].into_iter().flat_map(|kind| [64 * KIB, MIB, 64 * MIB].map(|bytes| (kind, bytes)));
+    let probe = |(kind, bytes)| {
+        gauge(
+            "memory",
+            format!("{kind}-{}", size_name(bytes)),
+            Unit::Time,
+            format!("allocate {kind} {bytes}"),
+        )
+    };
+    kinds.map(probe).collect()
+}
+
+fn others() -> Vec<Probe> {
+    let rows = |group: &'static str, names: &[(&str, Unit)]| {
+        names
+            .iter()
+            .map(|(name, unit)| Row { group, name: (*name).to_owned(), unit: *unit })
+            .collect::<Vec<_>>()
+    };
+    let mut probes = vec![
+        gauge("pipelines", "pipelines-1", Unit::Time, "pipelines 1 1"),
+        gauge("pipelines", "pipelines-500", Unit::Time, "pipelines 500 8"),
+        Probe {
+            ask: Ask::Start(1),
+            rows: rows("start", &[("start-up", Unit::Time), ("start-and-end", Unit::Time)]),
+        },
+        Probe { ask: Ask::Start(16), rows: rows("start", &[("start-16", Unit::Time)]) },
+        Probe {
+            ask: Ask::Llama,
+            rows: rows("llama", &[("llama-prompt", Unit::Rate), ("llama-generate", Unit::Rate)]),
+        },
+    ];
+    let paces = [("flat", Pace::Flat), ("1000Hz", every(1000)), ("200Hz", every(200)), ("idle", Pace::Idle)];
+    for (name, pace) in paces {
+        let (ms, each) = match pace {
+            Pace::Idle => ("ms/s", "/s"),
+            _ => ("ms/1000", "/1000"),
+        };
+        let row =
+            |what: &str, unit| Row { group: "cost", name: format!("{what}-{name}"), unit: Unit::Count(unit) };
+        let rows = [("cpu", ms), ("host-cpu", ms), ("host-sleeps", each), ("kicks", each), ("calls", each)];
+        probes.push(Probe { ask: Ask::Cost(pace), rows: rows.map(|(what, unit)| row(what, unit)).to_vec() });
+    }
+    probes
+}
+
+fn every(hertz: u64) -> Pace {
+    Pace::Every(Duration::from_micros(1_000_000 / hertz))
+}
+
+fn scale() -> Vec<Probe> {
+    let row = |name: String, unit| Row { group: "scale", name, unit };
+    let mut probes = Vec::new();
+    for contexts in [1, 8, 64] {
+        let names =
+            ["dispatch-of", "start-of"].map(|what| row(format!("{what}-{contexts}-contexts"), Unit::Time));
+        probes.push(Probe { ask: Ask::Contexts(contexts), rows: names.to_vec() });
+    }
+    for objects in [1000, 10_000, 100_000] {
+        let keys: &[&str] = &["first", "last", "beside"];
+        let rows = keys.iter().map(|key| row(format!("objects-{objects}-{key}"), Unit::Time)).collect();
+        probes.push(Probe { ask: Ask::Once(format!("objects {objects} 100"), keys), rows });
+    }
+    for maps in [100, 1000, 10_000] {
+        let keys: &[&str] = &["first", "last", "beside", "count"];
+        let unit = |key: &str| if key == "count" { Unit::Count("maps") } else { Unit::Time };
+        let rows = keys.iter().map(|key| row(format!("maps-{maps}-{key}"), unit(key))).collect();
+        probes.push(Probe { ask: Ask::Once(format!("maps {maps} 65536"), keys), rows });
+    }
+    // A push of constants, a dispatch and a barrier are about 150 bytes of the wire's.
+    for (mebibytes, commands) in [(1, 21_000), (8, 168_000), (64, 1_344_000)] {
+        let name = format!("record-{mebibytes}MiB");
+        probes.push(gauge("scale", name, Unit::Time, format!("record {commands}")));
+    }
+    probes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_of_rows_are_unique() {
+        let all: Vec<String> = ["scale"].into_iter().chain(USUAL).map(str::to_owned).collect();
+        let rows: Vec<Row> = plan(&all, &[50, 2000], true).into_iter().flat_map(|probe| probe.rows).collect();
+        let names: HashSet<&String> = rows.iter().map(|row| &row.name).collect();
+        assert_eq!(names.len(), rows.len());
+        assert!(
+            names.contains(&"kernel-2ms-four".to_owned())
+                && names.contains(&"upload-memcpy-64MiB".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_name_chooses_a_row_or_a_group() {
+        let names = |words: &[&str]| -> Vec<String> {
+            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            plan(&words, &[50], false).iter().map(|probe| probe.rows[0].name.clone()).collect()
+        };
+        assert_eq!(names(&["empty-wait", "pipelines"]), ["empty-wait", "pipelines-1", "pipelines-500"]);
+        assert!(!names(&[]).iter().any(|name| name.contains("objects") || name.contains("llama")));
+    }
+}

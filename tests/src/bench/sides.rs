@@ -1,0 +1,135 @@
+//! The host, and guests: each with the program `gauge`, which is started once and asked again and again.
+
+use crate::shares::Size;
+use crate::stand::{Dialogue, Place, Stand};
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Where a measure is taken.
+pub struct Side {
+    /// `native`, or what the guest's Mesa is called.
+    pub name: String,
+    /// The daemon and the bridge of a guest.
+    pub stand: Option<Stand>,
+    /// The program that measures.
+    pub gauge: Dialogue,
+    /// More of them, which do nothing.
+    pub idle: Vec<Dialogue>,
+    mesa: usize,
+    /// What it said of its device.
+    hello: Value,
+}
+
+/// The host, and all guests behind it.
+pub struct Sides {
+    /// The host first.
+    pub all: Vec<Side>,
+    /// Where they come from.
+    pub place: Place,
+    /// A kernel whose length is known, and its length in microseconds.
+    known: Option<(Size, f64)>,
+}
+
+impl Sides {
+    /// Starts the program on the host and, with a daemon and a bridge each, in a guest of each Mesa.
+    ///
+    /// # Errors
+    /// Something does not start; most often because there is no Vulkan device.
+    pub fn start(place: Place) -> Result<Self> {
+        let mut all = vec![Side::start(&place, "native".into(), None, 0)?];
+        for (mesa, name) in place.mesas().into_iter().enumerate() {
+            let stand = Stand::with_daemon(&place, "guest").with_context(|| name.clone())?;
+            all.push(Side::start(&place, name, Some(stand), mesa)?);
+        }
+        Ok(Self { all, place, known: None })
+    }
+
+    /// The host's device, as it calls itself.
+    #[must_use]
+    pub fn device(&self) -> String {
+        self.all[0].hello["device"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Whether the host's device is a driver in software.
+    #[must_use]
+    pub fn is_software(&self) -> bool {
+        self.all[0].hello["software"].as_bool().unwrap_or_default()
+    }
+
+    /// The size of a kernel that takes about so many microseconds on the host.
+    ///
+    /// # Errors
+    /// The program on the host fails.
+    pub fn kernel(&mut self, microseconds: u32) -> Result<Size> {
+        let wide = !self.is_software();
+        if self.known.is_none() {
+            let mut size = if wide { Size::WIDE } else { Size::NARROW };
+            // Long enough that submitting does not count.
+            self.known = loop {
+                let question = format!("kernels {} {} 4 {}", size.words, size.steps, CALIBRATION.as_millis());
+                let taken = self.all[0].ask(&question)?["median"].as_f64().context("a median")? / 1e3;
+                if taken > 4000.0 || size.steps > 1 << 28 {
+                    break Some((size, taken));
+                }
+                size.steps *= 2;
+            };
+        }
+        let (size, taken) = self.known.context("measured above")?;
+        Ok(size.of(taken, microseconds, wide))
+    }
+}
+
+/// For how long a kernel runs again and again until its length is known.
+const CALIBRATION: Duration = Duration::from_millis(300);
+
+impl Side {
+    fn start(place: &Place, name: String, stand: Option<Stand>, mesa: usize) -> Result<Self> {
+        let bridge = stand.as_ref().and_then(|stand| stand.bridge(0));
+        let command = match bridge {
+            Some(bridge) => place.guest(mesa, bridge.path())?,
+            None => place.native()?,
+        };
+        let gauge = Dialogue::start(command)?;
+        let mut side = Self { name, stand, gauge, idle: Vec::new(), mesa, hello: Value::Null };
+        side.hello = side.answer().with_context(|| format!("{} does not start", side.name))?;
+        Ok(side)
+    }
+
+    /// Asks the program and waits for its answer.
+    ///
+    /// # Errors
+    /// It ends, or takes too long.
+    pub fn ask(&mut self, question: &str) -> Result<Value> {
+        self.gauge.say(question)?;
+        self.answer()
+    }
+
+    /// The answer to what the program was asked.
+    ///
+    /// # Errors
+    /// As [`Side::ask`].
+    pub fn answer(&mut self) -> Result<Value> {
+        let said = self.gauge.hear().with_context(|| self.log())?;
+        Ok(serde_json::from_str(&said)?)
+    }
+
+    /// Another program on this side, as [`Place::native_of`] finds it.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn command(&self, place: &Place, program: &Path) -> Result<Command> {
+        match self.stand.as_ref().and_then(|stand| stand.bridge(0)) {
+            Some(bridge) => place.guest_of(program, self.mesa, bridge.path()),
+            None => place.native_of(program),
+        }
+    }
+
+    /// What the daemon logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.stand.as_ref().map(Stand::log).unwrap_or_default()
+    }
+}

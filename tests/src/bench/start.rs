@@ -1,0 +1,44 @@
+//! Processes that start: from their first instruction to a device, and back.
+
+use super::figures::Reading;
+use super::rounds::Taken;
+use super::sides::Side;
+use crate::program::{Program, succeed};
+use crate::stand::Place;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// No process takes so long.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How often one alone is started in a round.
+const TIMES: usize = 3;
+
+/// Of one process: how long it takes to a device, and until that is destroyed again, as it says. Of several: until all have ended.
+pub(super) fn take(side: &Side, place: &Place, count: usize) -> Result<Taken> {
+    let command = || -> Result<Command> {
+        let mut command = side.command(place, &place.program)?;
+        command.arg("--start-up");
+        Ok(command)
+    };
+    if count > 1 {
+        let commands = (0..count).map(|_| command()).collect::<Result<Vec<_>>>()?;
+        let begun = Instant::now();
+        let programs = commands.into_iter().map(Program::start).collect::<Result<Vec<_>>>()?;
+        for program in programs {
+            let output = program.wait(LIMIT)?;
+            ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        return Ok(Taken::Readings(vec![Some(Reading::of(begun.elapsed().as_nanos() as f64))], None));
+    }
+    let said = (0..TIMES).map(|_| Ok(serde_json::from_str(&succeed(command()?, LIMIT)?)?));
+    let said = said.collect::<Result<Vec<Value>>>()?;
+    let readings = ["up", "all"].map(|key| {
+        let times = said.iter().map(|said| said[key].as_f64().context("no time"));
+        let mut times = times.collect::<Result<Vec<_>>>()?;
+        times.sort_by(f64::total_cmp);
+        Ok(Some(Reading { value: times[times.len() / 2], p99: times.last().copied() }))
+    });
+    Ok(Taken::Readings(readings.into_iter().collect::<Result<_>>()?, None))
+}

@@ -1,0 +1,182 @@
+//! `cargo bench-gpu`: how fast programs are in a guest, in relation to the host; see `tests::bench`.
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tests::bench::{Line, Llama, Sides, Timing, plan, plot, run, to_json, to_table};
+use tests::packages::Suite;
+use tests::stand::{Drivers, Place};
+
+#[derive(Debug, Parser)]
+#[command(about = "Measure how fast Vulkan programs are in a guest, in relation to the host")]
+struct Arguments {
+    /// Groups or single measures; the usual groups (all but `scale`) if none is named
+    measures: Vec<String>,
+    /// Rounds that count; in each, every measure is taken on the host and in each guest
+    #[arg(long, default_value_t = 7)]
+    rounds: u32,
+    /// Seconds that a measure is taken in a round
+    #[arg(long, default_value_t = 0.25)]
+    seconds: f64,
+    /// Few short rounds
+    #[arg(long)]
+    quick: bool,
+    /// Lengths of kernels, in microseconds
+    #[arg(long, value_delimiter = ',', default_values_t = [50, 500, 2000, 20_000])]
+    kernels: Vec<u32>,
+    /// Write everything to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the ratios of each group into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pictures: Option<PathBuf>,
+    /// Print the names of measures
+    #[arg(long)]
+    list: bool,
+    /// From the package cache: Mesa of a guest (25.0, 26.1, 26.2); more than once for several guests [default: 26.1]
+    #[arg(long, conflicts_with = "daemon")]
+    mesa: Vec<String>,
+    /// On a prepared machine: the daemon
+    #[arg(long, requires = "venus")]
+    daemon: Option<PathBuf>,
+    /// On a prepared machine: the manifest of a guest's Venus driver, with a name for the guest (mesa-26.1=FILE); more than once for several
+    #[arg(long, requires = "daemon", value_name = "[NAME=]FILE")]
+    venus: Vec<String>,
+    /// On a prepared machine: llama-bench
+    #[arg(long, requires = "model", requires = "daemon")]
+    llama_bench: Option<PathBuf>,
+    /// What llama-bench runs
+    #[arg(long, requires = "llama_bench")]
+    model: Option<PathBuf>,
+    /// Arguments of llama-bench, instead of `-p 512 -n 64 -r 1 -ngl 99`
+    #[arg(long, requires = "llama_bench", allow_hyphen_values = true)]
+    llama_arguments: Option<String>,
+}
+
+fn main() -> Result<()> {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    let arguments = Arguments::parse();
+    let llama = llama(&arguments)?;
+    let probes = plan(&arguments.measures, &arguments.kernels, llama.is_some());
+    ensure!(!probes.is_empty(), "there is no measure or group {:?}", arguments.measures);
+    if arguments.list {
+        let rows = probes.iter().flat_map(|probe| &probe.rows);
+        rows.for_each(|row| println!("{:12} {}", row.group, row.name));
+        return Ok(());
+    }
+    let (start, timing) = (Instant::now(), timing(&arguments));
+    let mut sides = Sides::start(place(&arguments)?)?;
+    let device = sides.device();
+    println!("{device}: {} rounds of {:.2} s", timing.rounds, timing.time.as_secs_f64());
+    let mut lines: Vec<Line> = Vec::new();
+    for (index, probe) in probes.iter().enumerate() {
+        eprintln!(
+            "{:4.0} s: {}/{} {}",
+            start.elapsed().as_secs_f64(),
+            index + 1,
+            probes.len(),
+            probe.rows[0].name
+        );
+        lines.extend(run(&mut sides, probe, timing, llama.as_ref())?);
+        let ends = probes.get(index + 1).is_none_or(|next| next.rows[0].group != probe.rows[0].group);
+        if ends {
+            let group =
+                lines.iter().rposition(|line| line.row.group != probe.rows[0].group).map_or(0, |at| at + 1);
+            println!("{}", to_table(&lines[group..]));
+            draw(&arguments, &lines[group..], &device)?;
+        }
+    }
+    if let Some(file) = &arguments.json {
+        let all = serde_json::json!({
+            "device": device, "rounds": timing.rounds, "seconds": timing.time.as_secs_f64(), "measures": to_json(&lines),
+        });
+        std::fs::write(file, serde_json::to_string_pretty(&all)?)
+            .with_context(|| file.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn timing(arguments: &Arguments) -> Timing {
+    match arguments.quick {
+        true => Timing { rounds: 3, time: Duration::from_millis(100), counted: 400 },
+        false => Timing {
+            rounds: arguments.rounds.max(1),
+            time: Duration::from_secs_f64(arguments.seconds.clamp(0.001, 60.0)),
+            counted: 1000,
+        },
+    }
+}
+
+fn llama(arguments: &Arguments) -> Result<Option<Llama>> {
+    match (&arguments.llama_bench, &arguments.model, &arguments.daemon) {
+        (Some(program), Some(model), _) => {
+            Ok(Some(Llama::on_machine(program.clone(), model.clone(), arguments.llama_arguments.clone())))
+        }
+        (_, _, Some(_)) => Ok(None),
+        // Slow on a software driver, and no measure of a GPU: only if it is asked for.
+        _ if arguments.measures.iter().any(|name| name.starts_with("llama")) => Llama::packaged().map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn place(arguments: &Arguments) -> Result<Place> {
+    let program = std::env::current_exe()?.with_file_name("gauge");
+    let drivers = match &arguments.daemon {
+        Some(daemon) => {
+            ensure!(program.exists(), "{} is missing", program.display());
+            Drivers::Machine {
+                daemon: daemon.clone(),
+                mesas: arguments.venus.iter().map(|venus| named(venus)).collect(),
+            }
+        }
+        None => {
+            build(&program)?;
+            let mesas = arguments.mesa.iter().map(|mesa| suite(mesa)).collect::<Result<Vec<_>>>()?;
+            Drivers::Packages {
+                daemon: None,
+                mesas: if mesas.is_empty() { vec![Suite::Testing] } else { mesas },
+            }
+        }
+    };
+    Ok(Place { program, drivers })
+}
+
+fn named(venus: &str) -> (String, PathBuf) {
+    match venus.split_once('=') {
+        Some((name, file)) => (name.to_owned(), file.into()),
+        None => ("guest".to_owned(), venus.into()),
+    }
+}
+
+fn suite(mesa: &str) -> Result<Suite> {
+    match Suite::ALL.into_iter().find(|suite| suite.mesa() == mesa || suite.name() == mesa) {
+        Some(suite) => Ok(suite),
+        None => bail!("no Mesa {mesa} in the package cache: 25.0, 26.1 or 26.2"),
+    }
+}
+
+/// Builds the program that measures, in the profile of this one.
+fn build(program: &Path) -> Result<()> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--package", "tests", "--bin", "gauge"]);
+    cargo.args(program.parent().is_some_and(|folder| folder.ends_with("release")).then_some("--release"));
+    ensure!(
+        cargo.status().context("cannot run cargo")?.success(),
+        "the program that measures does not build"
+    );
+    Ok(())
+}
+
+fn draw(arguments: &Arguments, group: &[Line], device: &str) -> Result<()> {
+    let (Some(folder), Some(first)) = (&arguments.pictures, group.first()) else { return Ok(()) };
+    let Some(picture) =
+        plot(group, &format!("{}: speed in a guest by speed on the host, {device}", first.row.group))
+    else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(folder)?;
+    let file = folder.join(format!("{}.svg", first.row.group));
+    std::fs::write(&file, picture).with_context(|| file.display().to_string())
+}

@@ -1,0 +1,184 @@
+//! The device, its queue and what waits for it, as an application has them.
+
+#![allow(unsafe_code, clippy::multiple_unsafe_ops_per_block, reason = "an application's calls into Vulkan")]
+
+use anyhow::{Context, Result};
+use ash::{khr, vk};
+
+/// An instance with a device and its first queue that computes; made and destroyed as a whole.
+pub struct Gpu {
+    pub device: ash::Device,
+    pub memory: vk::PhysicalDeviceMemoryProperties,
+    pub pool: vk::CommandPool,
+    queue: vk::Queue,
+    properties: vk::PhysicalDeviceProperties,
+    timeline: Option<khr::timeline_semaphore::Device>,
+    instance: ash::Instance,
+    // Keeps the loader's library.
+    _entry: ash::Entry,
+}
+
+impl Gpu {
+    /// Opens the first device.
+    pub fn open() -> Result<Self> {
+        let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_1);
+        let info = vk::InstanceCreateInfo::default().application_info(&application);
+        // SAFETY: the library is a Vulkan loader; `info` lives until the call returns.
+        let (entry, instance) = unsafe {
+            let entry = ash::Entry::load().context("there is no Vulkan loader (libvulkan.so.1)")?;
+            let instance = entry.create_instance(&info, None).context("vkCreateInstance")?;
+            (entry, instance)
+        };
+        // SAFETY: the instance is live, and the physical device is one of its.
+        let (physical, families, extensions) = unsafe {
+            let physical = instance.enumerate_physical_devices()?;
+            let physical = *physical.first().context("there is no Vulkan device")?;
+            let families = instance.get_physical_device_queue_family_properties(physical);
+            (physical, families, instance.enumerate_device_extension_properties(physical)?)
+        };
+        let computes =
+            |family: &vk::QueueFamilyProperties| family.queue_flags.contains(vk::QueueFlags::COMPUTE);
+        let family = families.iter().position(computes).context("no queue that computes")? as u32;
+        let queues =
+            [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[1.0])];
+        let has_timeline =
+            extensions.iter().any(|has| has.extension_name_as_c_str() == Ok(khr::timeline_semaphore::NAME));
+        let names = [khr::timeline_semaphore::NAME.as_ptr()];
+        let mut feature =
+            vk::PhysicalDeviceTimelineSemaphoreFeatures::default().timeline_semaphore(has_timeline);
+        let info = vk::DeviceCreateInfo::default().queue_create_infos(&queues);
+        let info = match has_timeline {
+            true => info.enabled_extension_names(&names).push_next(&mut feature),
+            false => info,
+        };
+        let pool = vk::CommandPoolCreateInfo::default()
+            .queue_family_index(family)
+            .flags(vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER);
+        // SAFETY: the physical device is live and has this queue and these extensions; infos live until the calls return.
+        unsafe {
+            let device = instance.create_device(physical, &info, None).context("vkCreateDevice")?;
+            Ok(Self {
+                memory: instance.get_physical_device_memory_properties(physical),
+                properties: instance.get_physical_device_properties(physical),
+                pool: device.create_command_pool(&pool, None)?,
+                queue: device.get_device_queue(family, 0),
+                timeline: has_timeline.then(|| khr::timeline_semaphore::Device::new(&instance, &device)),
+                device,
+                instance,
+                _entry: entry,
+            })
+        }
+    }
+
+    /// What the device calls itself.
+    pub fn name(&self) -> String {
+        self.properties.device_name_as_c_str().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Whether it is a driver in software.
+    pub fn is_software(&self) -> bool {
+        self.properties.device_type == vk::PhysicalDeviceType::CPU
+            // As lavapipe is called in a guest, too, whatever type a driver makes of it.
+            || self.name().contains("llvmpipe")
+    }
+
+    /// A fence that is not signalled.
+    pub fn fence(&self) -> Result<Fence<'_>> {
+        // SAFETY: the device is live, as in all of this file.
+        let handle = unsafe { self.device.create_fence(&vk::FenceCreateInfo::default(), None) }?;
+        Ok(Fence { gpu: self, handle })
+    }
+
+    /// Submits, with a fence that is not signalled and that nothing pending signals.
+    pub fn submit(&self, commands: &[vk::CommandBuffer], fence: &Fence<'_>) -> Result<()> {
+        let info = [vk::SubmitInfo::default().command_buffers(commands)];
+        // SAFETY: queue and fence are used by this thread alone; the commands are recorded and not pending.
+        unsafe { self.device.queue_submit(self.queue, &info, fence.handle) }.context("submitting")
+    }
+
+    /// Submits, waits and resets.
+    pub fn run(&self, commands: &[vk::CommandBuffer], fence: &Fence<'_>) -> Result<()> {
+        self.submit(commands, fence)?;
+        fence.finish()
+    }
+
+    /// A timeline semaphore at 0, where the device has them.
+    pub fn timeline(&self) -> Result<Option<Timeline<'_>>> {
+        let Some(calls) = &self.timeline else { return Ok(None) };
+        let mut kind = vk::SemaphoreTypeCreateInfo::default()
+            .semaphore_type(vk::SemaphoreType::TIMELINE)
+            .initial_value(0);
+        let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
+        // SAFETY: the feature is enabled.
+        let semaphore = unsafe { self.device.create_semaphore(&info, None) }?;
+        Ok(Some(Timeline { gpu: self, calls, semaphore, value: 0 }))
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // SAFETY: what was made of the device borrowed this value, and is gone.
+        unsafe {
+            let _ = self.device.device_wait_idle();
+            self.device.destroy_command_pool(self.pool, None);
+            self.device.destroy_device(None);
+            self.instance.destroy_instance(None);
+        }
+    }
+}
+
+/// A fence.
+pub struct Fence<'g> {
+    gpu: &'g Gpu,
+    handle: vk::Fence,
+}
+
+impl Fence<'_> {
+    /// Waits for what was submitted with it, and resets it.
+    pub fn finish(&self) -> Result<()> {
+        // SAFETY: the fence is live, and reset when nothing is pending that signals it.
+        unsafe {
+            self.gpu.device.wait_for_fences(&[self.handle], true, u64::MAX).context("waiting")?;
+            self.gpu.device.reset_fences(&[self.handle]).context("resetting")
+        }
+    }
+}
+
+impl Drop for Fence<'_> {
+    fn drop(&mut self) {
+        // SAFETY: what signals it was waited for, or waits for the end of the process.
+        unsafe { self.gpu.device.destroy_fence(self.handle, None) };
+    }
+}
+
+/// A timeline semaphore.
+pub struct Timeline<'g> {
+    gpu: &'g Gpu,
+    calls: &'g khr::timeline_semaphore::Device,
+    semaphore: vk::Semaphore,
+    value: u64,
+}
+
+impl Timeline<'_> {
+    /// Submits, and waits until the semaphore has the next value.
+    pub fn run(&mut self, commands: &[vk::CommandBuffer]) -> Result<()> {
+        self.value += 1;
+        let (semaphores, values) = ([self.semaphore], [self.value]);
+        let mut points = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
+        let info = vk::SubmitInfo::default().command_buffers(commands).signal_semaphores(&semaphores);
+        let info = [info.push_next(&mut points)];
+        let wait = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        // SAFETY: the queue is used by this thread alone; infos live until their calls return.
+        unsafe {
+            self.gpu.device.queue_submit(self.gpu.queue, &info, vk::Fence::null()).context("submitting")?;
+            self.calls.wait_semaphores(&wait, u64::MAX).context("waiting")
+        }
+    }
+}
+
+impl Drop for Timeline<'_> {
+    fn drop(&mut self) {
+        // SAFETY: what signals it was waited for.
+        unsafe { self.gpu.device.destroy_semaphore(self.semaphore, None) };
+    }
+}

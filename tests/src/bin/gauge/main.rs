@@ -1,0 +1,51 @@
+//! The program that `cargo bench-gpu` runs natively and in a guest: an application that measures what it is asked for.
+//!
+//! It says what its device is. Then each line of its standard input names a measure, with its parameters and for how many milliseconds it
+//! is taken; the answer is one line of JSON, either what was found or `{"missing": ...}` if the device has not got what is needed. With `--start-up`
+//! it says how long it took to make an instance and a device and to destroy them, and ends.
+
+#![deny(unsafe_code)]
+
+mod gpu;
+mod kernel;
+mod measures;
+mod memory;
+mod samples;
+
+use anyhow::{Context, Result};
+use gpu::Gpu;
+use measures::Bench;
+use memory::Kind;
+use std::io::Write;
+use std::time::Instant;
+
+fn main() -> Result<()> {
+    let start = Instant::now();
+    let gpu = Gpu::open()?;
+    if std::env::args().nth(1).as_deref() == Some("--start-up") {
+        let up = start.elapsed();
+        drop(gpu);
+        let (up, all) = (up.as_nanos() as u64, start.elapsed().as_nanos() as u64);
+        return say(&serde_json::json!({ "up": up, "all": all }).to_string());
+    }
+    let has = |kind| gpu.memory_type(kind).is_some();
+    let hello = serde_json::json!({
+        "device": gpu.name(), "software": gpu.is_software(), "visible": has(Kind::Visible), "coherent": has(Kind::Coherent),
+        "pid": std::process::id(),
+    });
+    say(&hello.to_string())?;
+    let bench = Bench::new(&gpu)?;
+    for line in std::io::stdin().lines() {
+        let line = line?;
+        let mut words = measures::Words::new(&line);
+        let answer = bench.measure(&mut words).with_context(|| line.clone())?;
+        say(&answer)?;
+    }
+    Ok(())
+}
+
+fn say(line: &str) -> Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}")?;
+    out.flush().context("standard output")
+}

@@ -1,0 +1,62 @@
+//! What grows with the number of objects: the first of many, the last, and a submission beside all of them.
+
+use super::Bench;
+use crate::memory::{Buffer, Kind};
+use crate::samples::Samples;
+use anyhow::Result;
+use std::time::{Duration, Instant};
+
+/// Parts of the whole that the first and the last are taken from.
+const PARTS: usize = 10;
+
+impl Bench<'_> {
+    /// So many buffers without memory: nanoseconds for one of the first tenth and of the last, and of a small submission before and beside them.
+    pub(super) fn many_objects(&self, count: usize, time: Duration) -> Result<String> {
+        let before = self.median_of_dispatch(time)?;
+        let mut objects = Vec::new();
+        let each = |objects: &mut Vec<_>, count: usize| -> Result<f64> {
+            let begun = Instant::now();
+            for _ in 0..count {
+                objects.push(self.gpu.bare_buffer(4096)?);
+            }
+            // What was sent and not waited for belongs to it.
+            self.median_of_dispatch(Duration::ZERO)?;
+            Ok(begun.elapsed().as_nanos() as f64 / count as f64)
+        };
+        let first = each(&mut objects, count / PARTS)?;
+        each(&mut objects, count - 2 * (count / PARTS))?;
+        let last = each(&mut objects, count / PARTS)?;
+        let beside = self.median_of_dispatch(time)?;
+        Ok(serde_json::json!({ "count": objects.len(), "first": first, "last": last, "before": before, "beside": beside })
+            .to_string())
+    }
+
+    /// So many mapped allocations of so many bytes, or as many as can be had.
+    pub(super) fn many_maps(&self, count: usize, bytes: u64) -> Result<String> {
+        let (mut mapped, mut taken, mut limit) = (Vec::<Buffer<'_>>::new(), Vec::new(), None);
+        while mapped.len() < count {
+            let begun = Instant::now();
+            match self.gpu.buffer(Kind::Host, bytes) {
+                Ok(buffer) => mapped.push(buffer),
+                Err(error) => {
+                    limit = Some(format!("{error:#}"));
+                    break;
+                }
+            }
+            taken.push(begun.elapsed().as_nanos() as f64);
+        }
+        let part = (taken.len() / PARTS).max(1);
+        let mean = |taken: &[f64]| taken.iter().sum::<f64>() / taken.len().max(1) as f64;
+        let (first, last) =
+            (mean(&taken[..part.min(taken.len())]), mean(&taken[taken.len().saturating_sub(part)..]));
+        let beside = self.median_of_dispatch(Duration::from_millis(100))?;
+        Ok(serde_json::json!({ "count": mapped.len(), "limit": limit, "first": first, "last": last, "beside": beside })
+            .to_string())
+    }
+
+    fn median_of_dispatch(&self, time: Duration) -> Result<f64> {
+        let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
+        let commands = self.small.dispatch(&pipeline)?;
+        Ok(Samples::new(time).repeat(|| self.gpu.run(&commands.handles, &fence))?.median())
+    }
+}

@@ -1,0 +1,109 @@
+//! Submissions: waiting for them, as many as possible, what is recorded for them, and kernels that take their time.
+
+use super::{Bench, missing};
+use crate::kernel::{Commands, Shader, Steps};
+use crate::samples::Samples;
+use anyhow::Result;
+use std::time::{Duration, Instant};
+
+impl Bench<'_> {
+    /// An empty submission, a wait for its fence, and the fence's reset.
+    pub(super) fn empty(&self, time: Duration) -> Result<String> {
+        let fence = self.gpu.fence()?;
+        Ok(Samples::new(time).repeat(|| self.gpu.run(&[], &fence))?.to_json(1))
+    }
+
+    /// The same with a dispatch of one workgroup.
+    pub(super) fn dispatch(&self, time: Duration) -> Result<String> {
+        let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
+        let commands = self.small.dispatch(&pipeline)?;
+        Ok(Samples::new(time).repeat(|| self.gpu.run(&commands.handles, &fence))?.to_json(1))
+    }
+
+    /// The same with a timeline semaphore instead of the fence.
+    pub(super) fn timeline(&self, time: Duration) -> Result<String> {
+        let Some(mut timeline) = self.gpu.timeline()? else { return missing("timeline semaphores") };
+        let pipeline = self.small.pipeline(3, 1)?;
+        let commands = self.small.dispatch(&pipeline)?;
+        Ok(Samples::new(time).repeat(|| timeline.run(&commands.handles))?.to_json(1))
+    }
+
+    /// A dispatch of one workgroup and a wait for it, each time so long has passed.
+    pub(super) fn paced(&self, period: Duration, time: Duration) -> Result<String> {
+        let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
+        let commands = self.small.dispatch(&pipeline)?;
+        let (mut samples, start, mut due) = (Samples::new(time), Instant::now(), Duration::ZERO);
+        while samples.more() {
+            if let Some(left) = due.checked_sub(start.elapsed()) {
+                std::thread::sleep(left);
+            }
+            samples.time(|| self.gpu.run(&commands.handles, &fence))?;
+            due = (due + period).max(start.elapsed());
+        }
+        Ok(samples.to_json(1))
+    }
+
+    /// Dispatches of one workgroup, so many of them pending; from one submission to the next.
+    pub(super) fn submissions(&self, pending: usize, time: Duration) -> Result<String> {
+        let pipeline = self.small.pipeline(3, 1)?;
+        self.back_to_back(&self.small, &pipeline, pending, time)
+    }
+
+    /// Kernels of this size, so many of them pending; from one completion to the next.
+    pub(super) fn kernels(&self, words: u32, steps: u32, pending: usize, time: Duration) -> Result<String> {
+        let shader = Shader::new(self.gpu, words)?;
+        let pipeline = shader.pipeline(3, steps)?;
+        self.back_to_back(&shader, &pipeline, pending, time)
+    }
+
+    fn back_to_back(
+        &self,
+        shader: &Shader<'_>,
+        pipeline: &crate::kernel::Pipeline<'_>,
+        pending: usize,
+        time: Duration,
+    ) -> Result<String> {
+        let slot = |_| Ok((shader.dispatch(pipeline)?, self.gpu.fence()?));
+        let slots = (0..pending).map(slot).collect::<Result<Vec<_>>>()?;
+        slots.iter().try_for_each(|(commands, fence)| self.gpu.submit(&commands.handles, fence))?;
+        let (mut samples, mut last) = (Samples::new(time), Instant::now());
+        for (commands, fence) in slots.iter().cycle() {
+            if !samples.more() {
+                break;
+            }
+            fence.finish()?;
+            self.gpu.submit(&commands.handles, fence)?;
+            let now = Instant::now();
+            samples.note(now - last);
+            last = now;
+        }
+        let said = samples.to_json(1);
+        slots.iter().try_for_each(|(_, fence)| fence.finish())?;
+        Ok(said)
+    }
+
+    /// One command buffer of so many commands, from its beginning to its end, for each command. It is submitted and waited for in between.
+    pub(super) fn recording(&self, commands: u32, time: Duration) -> Result<String> {
+        let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
+        let buffer = Commands::new(self.gpu)?;
+        let steps = Steps { times: commands / 3, push: true };
+        let mut samples = Samples::new(time);
+        while samples.more() {
+            samples.time(|| self.small.record(&buffer, &pipeline, 1, steps))?;
+            self.gpu.run(&buffer.handles, &fence)?;
+        }
+        Ok(samples.to_json(u64::from(commands / 3 * 3)))
+    }
+
+    /// So many dispatches with barriers: recorded, submitted and waited for.
+    pub(super) fn dispatches(&self, dispatches: u32, time: Duration) -> Result<String> {
+        let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
+        let buffer = Commands::new(self.gpu)?;
+        let steps = Steps { times: dispatches, push: false };
+        let once = || {
+            self.small.record(&buffer, &pipeline, 1, steps)?;
+            self.gpu.run(&buffer.handles, &fence)
+        };
+        Ok(Samples::new(time).repeat(once)?.to_json(1))
+    }
+}

@@ -1,0 +1,77 @@
+//! How long each of many took, and what is said of it. Knows nothing of Vulkan.
+
+use anyhow::Result;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant};
+
+/// Measurements that are taken until their time is over.
+pub struct Samples {
+    start: Instant,
+    limit: Duration,
+    nanoseconds: Vec<u64>,
+    processor: Duration,
+}
+
+/// At least so many are taken, however long that takes.
+const LEAST: usize = 3;
+
+impl Samples {
+    /// Begins.
+    pub fn new(limit: Duration) -> Self {
+        Self { start: Instant::now(), limit, nanoseconds: Vec::new(), processor: processor_time() }
+    }
+
+    /// Whether the time is not over.
+    pub fn more(&self) -> bool {
+        self.nanoseconds.len() < LEAST || self.start.elapsed() < self.limit
+    }
+
+    /// Notes what took so long.
+    pub fn note(&mut self, taken: Duration) {
+        self.nanoseconds.push(taken.as_nanos() as u64);
+    }
+
+    /// Does it, and notes how long it took.
+    pub fn time<T>(&mut self, what: impl FnOnce() -> Result<T>) -> Result<T> {
+        let begun = Instant::now();
+        let made = what()?;
+        self.note(begun.elapsed());
+        Ok(made)
+    }
+
+    /// The same until the time is over.
+    pub fn repeat(mut self, mut what: impl FnMut() -> Result<()>) -> Result<Self> {
+        while self.more() {
+            self.time(&mut what)?;
+        }
+        Ok(self)
+    }
+
+    /// The median, in nanoseconds.
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.nanoseconds.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default() as f64
+    }
+
+    /// One line of JSON, of `parts` equal parts of each sample. Times are in nanoseconds.
+    pub fn to_json(&self, parts: u64) -> String {
+        let mut sorted = self.nanoseconds.clone();
+        sorted.sort_unstable();
+        let at = |part: f64| {
+            let index = ((sorted.len() as f64 * part) as usize).min(sorted.len().saturating_sub(1));
+            sorted.get(index).copied().unwrap_or_default() as f64 / parts as f64
+        };
+        let mean = sorted.iter().sum::<u64>() as f64 / sorted.len().max(1) as f64 / parts as f64;
+        serde_json::json!({
+            "count": sorted.len(), "mean": mean, "min": at(0.0), "p10": at(0.1), "p25": at(0.25), "median": at(0.5),
+            "p75": at(0.75), "p90": at(0.9), "p99": at(0.99), "seconds": self.start.elapsed().as_secs_f64(),
+            "processor_seconds": (processor_time() - self.processor).as_secs_f64(),
+        })
+        .to_string()
+    }
+}
+
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
