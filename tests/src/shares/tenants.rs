@@ -3,7 +3,7 @@
 use super::figures::{Figures, Outcome};
 use super::mix::{self, CONTENDED, Mix, Tenant};
 use super::size::Size;
-use crate::stand::{Dialogue, Place, Stand};
+use crate::stand::{Dialogue, PATIENCE, Place, Stand};
 use anyhow::{Context, Result, ensure};
 use std::fmt::Write as _;
 use std::process::Command;
