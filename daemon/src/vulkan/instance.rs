@@ -125,7 +125,7 @@ pub fn create_instance<'a>(
     c: &venus::CreateInstance<'a>,
 ) -> Result<venus::CreateInstanceReply<'a>, Fault> {
     let Some(id) = c.p_instance else { return Err(Fault::lost("vkCreateInstance without an id")) };
-    let instance = Arc::new(Instance::new(call.renderer.entry.clone())?);
+    let instance = Arc::new(call.renderer.instance()?);
     let object = Object {
         kind: venus::Instance::KIND,
         raw: instance.raw(),

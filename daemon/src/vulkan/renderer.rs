@@ -29,6 +29,8 @@ use std::time::Instant;
 pub struct Renderer {
     /// Where instances come from.
     pub(super) entry: ash::Entry,
+    /// Made when the driver came up, for the guest's first: they are all alike, and to load a driver again takes as long as the first time.
+    first: Mutex<Option<Instance>>,
     /// The GPUs, at least one.
     pub(super) gpus: Vec<GpuChoice>,
     /// What pipeline caches are authenticated with.
@@ -96,6 +98,7 @@ impl Renderer {
         let api_version = instance.loader_version().min(API_VERSION);
         Ok(Self {
             entry,
+            first: Mutex::new(Some(instance)),
             gpus,
             cache_key,
             shader_limits: limits.shaders,
@@ -133,7 +136,17 @@ impl Renderer {
         Self { gates, ..self }
     }
 
-    /// What memory that guests map is made of, on all GPUs.
+    /// An instance for the guest.
+    ///
+    /// # Errors
+    ///
+    /// The driver makes none.
+    pub(super) fn instance(&self) -> Result<Instance, Fault> {
+        let first = self.first.lock().take();
+        first.map_or_else(|| Instance::new(self.entry.clone()), Ok)
+    }
+
+    /// What memory that guests map, on all GPUs.
     pub(super) fn memory(&self) -> MemoryBackEnd {
         self.gpus[0].memory
     }
