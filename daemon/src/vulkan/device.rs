@@ -203,6 +203,9 @@ impl Device {
         let _ = unsafe { self.ash.device_wait_idle() };
         queues.iter().for_each(|queue| queue.forget_submissions(self));
         self.markers.destroy(&self.ash);
+        if let Some(cleaner) = &self.cleaner {
+            cleaner.destroy(&self.ash);
+        }
         destroy_notices(&self.ash, &self.notices);
         objects.sort_by_key(|object| destruction_rank(object.kind));
         objects

@@ -91,7 +91,7 @@ pub fn spare(
 /// Clears memory of one device.
 #[derive(Debug)]
 pub struct Cleaner {
-    queue: Option<(u32, Mutex<vk::Queue>)>,
+    queue: Option<Mutex<Tools>>,
     /// The host's types that can be mapped, a bit each, whatever the guest sees of them.
     mappable: u32,
 }
@@ -102,7 +102,7 @@ impl Cleaner {
         let queue = spare.map(|spare| {
             // SAFETY: the device was just created with this queue.
             let queue = unsafe { device.get_device_queue(spare.family, spare.index) };
-            (spare.family, Mutex::new(queue))
+            Mutex::new(Tools { queue, family: spare.family, kit: None, is_stuck: false })
         });
         // SAFETY: the handle comes from this live instance.
         let memory = unsafe { physical.instance.ash.get_physical_device_memory_properties(physical.handle) };
@@ -113,6 +113,16 @@ impl Cleaner {
         Self { queue, mappable }
     }
 
+    /// Destroys what it uses; the device is idle, or is never going to be.
+    pub fn destroy(&self, device: &ash::Device) {
+        let tools = self.queue.as_ref().map(Mutex::lock);
+        if let Some(mut tools) = tools.filter(|tools| !tools.is_stuck)
+            && let Some(kit) = tools.kit.take()
+        {
+            kit.destroy(device);
+        }
+    }
+
     /// Clears `size` bytes of fresh memory; frees the memory if that fails.
     ///
     /// # Safety
@@ -121,9 +131,9 @@ impl Cleaner {
     pub unsafe fn clear(&self, device: &Device, raw: u64, size: u64, ty: u32) -> Result<(), vk::Result> {
         let memory = vk::DeviceMemory::from_raw(raw);
         let cleared = match &self.queue {
-            Some((family, queue)) => {
+            Some(tools) => {
                 // SAFETY: the caller's promise.
-                let clear = || unsafe { by_device(&device.ash, *family, queue, memory, size, ty) };
+                let clear = || unsafe { by_device(&device.ash, &mut tools.lock(), memory, size, ty) };
                 match &device.gate {
                     Some(gate) => gate.charge(clear),
                     None => clear(),
@@ -161,62 +171,109 @@ unsafe fn by_processor(device: &ash::Device, memory: vk::DeviceMemory, size: u64
     Ok(())
 }
 
+/// The queue, and what is used again and again: drivers take longer to make a fence than to clear a megabyte.
+#[derive(Debug)]
+struct Tools {
+    queue: vk::Queue,
+    family: u32,
+    kit: Option<Kit>,
+    /// The device still works on a clear that took too long.
+    is_stuck: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kit {
+    pool: vk::CommandPool,
+    commands: vk::CommandBuffer,
+    fence: vk::Fence,
+}
+
+impl Tools {
+    /// The kit, made when it is first needed, with nothing recorded and the fence unsignalled.
+    fn kit(&mut self, device: &ash::Device) -> Result<Kit, vk::Result> {
+        if let Some(kit) = self.kit {
+            let unused = vk::CommandPoolResetFlags::empty();
+            // SAFETY: the device is live, here and below, and the last clear is over.
+            unsafe { device.reset_command_pool(kit.pool, unused) }?;
+            // SAFETY: as above.
+            unsafe { device.reset_fences(&[kit.fence]) }?;
+            return Ok(kit);
+        }
+        let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.family);
+        // SAFETY: each `info` lives until its call returns, here and below.
+        let pool = unsafe { device.create_command_pool(&info, None) }?;
+        // SAFETY: as above.
+        let fence = unsafe { device.create_fence(&vk::FenceCreateInfo::default(), None) };
+        let info = vk::CommandBufferAllocateInfo::default().command_pool(pool).command_buffer_count(1);
+        // SAFETY: as above.
+        let commands = unsafe { device.allocate_command_buffers(&info) };
+        match (fence, commands) {
+            (Ok(fence), Ok(commands)) => Ok(*self.kit.insert(Kit { pool, commands: commands[0], fence })),
+            (fence, commands) => {
+                let kit = Kit { pool, commands: vk::CommandBuffer::null(), fence: fence.unwrap_or_default() };
+                kit.destroy(device);
+                fence.and(commands.map(|_| kit))
+            }
+        }
+    }
+}
+
+impl Kit {
+    /// Destroys all of it; nothing is pending.
+    fn destroy(self, device: &ash::Device) {
+        // SAFETY: the device is live, nothing of this is in use, and a null handle is ignored.
+        unsafe { device.destroy_fence(self.fence, None) };
+        // SAFETY: as above.
+        unsafe { device.destroy_command_pool(self.pool, None) };
+    }
+}
+
 /// # Safety
 ///
-/// As for [`Cleaner::clear`]; the queue belongs to the family and the device.
+/// As for [`Cleaner::clear`]; the tools are the device's.
 unsafe fn by_device(
     device: &ash::Device,
-    family: u32,
-    queue: &Mutex<vk::Queue>,
+    tools: &mut Tools,
     memory: vk::DeviceMemory,
     size: u64,
     ty: u32,
 ) -> Result<(), vk::Result> {
+    if tools.is_stuck {
+        return Err(vk::Result::ERROR_DEVICE_LOST);
+    }
+    let kit = tools.kit(device)?;
     let mut buffers = Vec::new();
-    let info = vk::CommandPoolCreateInfo::default().queue_family_index(family);
-    // SAFETY: the device is live, here and below; each `info` lives until its call returns.
-    let pool = unsafe { device.create_command_pool(&info, None) }?;
-    // SAFETY: as above.
-    let fence = unsafe { device.create_fence(&vk::FenceCreateInfo::default(), None) };
-    let done = fence.and_then(|fence| {
-        let commands = record(device, pool, memory, size, ty, &mut buffers)?;
-        let submits = [vk::SubmitInfo::default().command_buffers(std::slice::from_ref(&commands))];
-        // SAFETY: everything is live, and the queue is locked.
-        unsafe { device.queue_submit(*queue.lock(), &submits, fence) }?;
+    let recorded = record(device, kit.commands, memory, size, ty, &mut buffers);
+    let done = recorded.and_then(|()| {
+        let submits = [vk::SubmitInfo::default().command_buffers(std::slice::from_ref(&kit.commands))];
+        // SAFETY: everything is live, and the tools are locked with the queue.
+        unsafe { device.queue_submit(tools.queue, &submits, kit.fence) }?;
         // SAFETY: as above.
-        unsafe { device.wait_for_fences(&[fence], true, PATIENCE_NS) }
+        unsafe { device.wait_for_fences(&[kit.fence], true, PATIENCE_NS) }
     });
     if done == Err(vk::Result::TIMEOUT) {
         // The device still works on it: what it uses must stay. A guest sees a lost device and goes.
+        tools.is_stuck = true;
         return Err(vk::Result::ERROR_DEVICE_LOST);
     }
     for buffer in buffers {
         // SAFETY: the device is done with it.
         unsafe { device.destroy_buffer(buffer, None) };
     }
-    if let Ok(fence) = fence {
-        // SAFETY: as above.
-        unsafe { device.destroy_fence(fence, None) };
-    }
-    // SAFETY: as above.
-    unsafe { device.destroy_command_pool(pool, None) };
     done
 }
 
 /// Records fills of all of the memory, through buffers that are kept until they are done.
 fn record(
     device: &ash::Device,
-    pool: vk::CommandPool,
+    commands: vk::CommandBuffer,
     memory: vk::DeviceMemory,
     size: u64,
     ty: u32,
     buffers: &mut Vec<vk::Buffer>,
-) -> Result<vk::CommandBuffer, vk::Result> {
-    let info = vk::CommandBufferAllocateInfo::default().command_pool(pool).command_buffer_count(1);
-    // SAFETY: device and pool are live, here and below; each `info` lives until its call returns.
-    let commands = unsafe { device.allocate_command_buffers(&info) }?[0];
+) -> Result<(), vk::Result> {
     let once = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
-    // SAFETY: as above.
+    // SAFETY: the device is live, here and below; each `info` lives until its call returns.
     unsafe { device.begin_command_buffer(commands, &once) }?;
     for start in (0..size).step_by(PIECE as usize) {
         let length = PIECE.min(size - start);
@@ -235,8 +292,7 @@ fn record(
         unsafe { device.cmd_fill_buffer(commands, buffer, 0, vk::WHOLE_SIZE, 0) };
     }
     // SAFETY: as above.
-    unsafe { device.end_command_buffer(commands) }?;
-    Ok(commands)
+    unsafe { device.end_command_buffer(commands) }
 }
 
 #[cfg(test)]
