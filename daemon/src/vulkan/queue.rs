@@ -83,7 +83,7 @@ struct Waiter {
 }
 
 struct Pending {
-    fence: vk::Fence,
+    marker: u64,
     done: Done,
 }
 
@@ -310,8 +310,8 @@ impl Queue {
     /// As [`Self::fence`], for what the driver has.
     pub(super) fn fence_now(&self, done: Done) {
         let Some(device) = self.device.upgrade() else { return done() };
-        let fence = match self.submit_fence(&device) {
-            Ok(fence) => fence,
+        let marker = match self.submit_fence(&device) {
+            Ok(marker) => marker,
             Err(error) => {
                 log::debug!(ring_idx = self.ring_idx; "fence answered at once: {error}");
                 return done();
@@ -319,22 +319,20 @@ impl Queue {
         };
         let mut waiter = self.waiter.lock();
         let waiter = waiter.get_or_insert_with(|| Waiter::start(device));
-        if let Err(refused) = waiter.fences.send(Pending { fence, done }) {
+        if let Err(refused) = waiter.fences.send(Pending { marker, done }) {
             (refused.into_inner().done)();
         }
     }
 
-    fn submit_fence(&self, device: &Device) -> Result<vk::Fence, vk::Result> {
-        // SAFETY: the device is live.
-        let fence = unsafe { device.ash.create_fence(&vk::FenceCreateInfo::default(), None) }?;
+    fn submit_fence(&self, device: &Device) -> Result<u64, vk::Result> {
+        let marker = device.markers.take(&device.ash)?;
+        let fence = vk::Fence::from_raw(marker);
         // SAFETY: queue and fence are live, the queue is locked.
         let submitted = self.with(|queue| unsafe { device.ash.queue_submit(queue, &[], fence) });
-        if let Err(error) = submitted {
-            // SAFETY: the fence was not accepted by the queue.
-            unsafe { device.ash.destroy_fence(fence, None) };
-            return Err(error);
+        if submitted.is_err() {
+            device.markers.give(&device.ash, vec![marker]);
         }
-        Ok(fence)
+        submitted.map(|()| marker)
     }
 
     /// Waits until everything submitted so far has completed.
@@ -375,15 +373,15 @@ impl Waiter {
 }
 
 fn wait_in_order(device: &Device, pending: &Receiver<Pending>) {
-    for Pending { fence, done } in pending {
+    for Pending { marker, done } in pending {
+        let fence = vk::Fence::from_raw(marker);
         // A lost device completes nothing any more: any answer but a time-out ends the wait.
         // SAFETY: device and fence are live.
         while unsafe { device.ash.wait_for_fences(&[fence], true, WAIT_SLICE_NS) } == Err(vk::Result::TIMEOUT)
         {
         }
         done();
-        // SAFETY: the wait above is over and nobody else knows this fence.
-        unsafe { device.ash.destroy_fence(fence, None) };
+        device.markers.give(&device.ash, vec![marker]);
     }
 }
 
