@@ -37,7 +37,7 @@ impl Pace {
 
     /// How long to doze before the next look, if `waited` has passed.
     pub fn step(&self, waited: Duration) -> Duration {
-        (waited / 4).clamp(STEP_MIN, STEP_MAX)
+        (waited / 16).clamp(STEP_MIN, STEP_MAX)
     }
 
     /// After what time without work to be idle.
@@ -59,9 +59,10 @@ impl Pace {
 const ASKED_MAX: Duration = Duration::from_millis(100);
 const AWAKE_MAX: Duration = Duration::from_millis(20);
 
-/// Shortest and longest time between two looks at the tail while awake: some percent of a processor.
+/// Shortest and longest time between two looks at the tail while awake: what comes late by that is late by few percent of the pause, and
+/// looking takes few percent of a processor.
 const STEP_MIN: Duration = Duration::from_micros(10);
-const STEP_MAX: Duration = Duration::from_micros(50);
+const STEP_MAX: Duration = Duration::from_micros(100);
 
 /// Shortest time to spin: about what it costs to be put to sleep and woken.
 const SPIN_MIN: Duration = Duration::from_micros(20);
