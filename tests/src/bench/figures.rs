@@ -1,7 +1,7 @@
 //! What was taken in rounds, as medians and ratios.
 
 use super::goals::{Goal, goal};
-use super::measures::Row;
+use super::measures::{Row, Unit};
 
 /// What one round gave.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,7 +36,7 @@ pub struct Line {
     pub row: Row,
     /// The host first.
     pub columns: Vec<Column>,
-    /// What kept it from being taken, or what limited it, and on which side.
+    /// What kept its probe from being taken, or what limited it, and on which side; with the probe's last row.
     pub notes: Vec<(String, String)>,
     /// Whether the host's device is a driver in software.
     pub software: bool,
@@ -99,6 +99,9 @@ impl Line {
     /// How the guest does: what the host takes by what the guest takes, in the same round. 1 is as good as the host, and more is better.
     #[must_use]
     pub fn ratio(&self, guest: &Column) -> Option<Quartiles> {
+        if matches!(self.row.unit, Unit::Amount(_)) {
+            return None;
+        }
         let rounds = self.native().rounds.iter().zip(&guest.rounds);
         let both = rounds.filter_map(|(native, guest)| Some((native.as_ref()?.value, guest.as_ref()?.value)));
         Quartiles::of(both.filter(|(_, guest)| *guest > 0.0).map(|(native, guest)| native / guest).collect())
@@ -120,7 +123,6 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::measures::Unit;
     use super::*;
 
     fn column(name: &str, values: &[f64]) -> Column {

@@ -13,6 +13,8 @@ pub enum Unit {
     Bandwidth(u64),
     /// Something counted, for each thousand submissions or each second, of which less is better.
     Count(&'static str),
+    /// How many of something there could be; nothing that a ratio is made of.
+    Amount(&'static str),
 }
 
 /// One row.
@@ -76,12 +78,8 @@ const MIB: u64 = 1 << 20;
 /// lengths of kernels in microseconds; `llama` says whether there is a llama-bench.
 #[must_use]
 pub fn plan(names: &[String], kernels: &[u32], llama: bool) -> Vec<Probe> {
-    let mut probes = Vec::new();
-    for group in
-        [waiting(), submitting(), kernels_of(kernels), copies(), mapped(), memory(), others(), scale()]
-    {
-        probes.extend(group);
-    }
+    let simple = [waiting(), submitting(), kernels_of(kernels), copies(), mapped(), memory(), pipelines()];
+    let mut probes: Vec<Probe> = simple.into_iter().chain([programs(), costs(), scale()]).flatten().collect();
     probes.retain(|probe| {
         probe.rows.iter().any(|row| match names.is_empty() {
             true => USUAL.contains(&row.group) && (llama || row.group != "llama"),
@@ -160,51 +158,54 @@ fn mapped() -> Vec<Probe> {
 }
 
 fn memory() -> Vec<Probe> {
-    let kinds =
-        ["device", "host"].into_iter().flat_map(|kind| [64 * KIB, MIB, 64 * MIB].map(|bytes| (kind, bytes)));
-    let probe = |(kind, bytes)| {
-        gauge(
-            "memory",
-            format!("{kind}-{}", size_name(bytes)),
-            Unit::Time,
-            format!("allocate {kind} {bytes}"),
-        )
+    let probes = |kind: &str| {
+        [64 * KIB, MIB, 64 * MIB].map(|bytes| {
+            done_and_called(
+                "memory",
+                &format!("{kind}-{}", size_name(bytes)),
+                &format!("allocate {kind} {bytes}"),
+            )
+        })
     };
-    kinds.map(probe).collect()
+    // Nobody goes on before a mapping is there.
+    let host = probes("host").map(|[done, _]| [done]);
+    probes("device").into_iter().flatten().chain(host.into_iter().flatten()).collect()
 }
 
-fn others() -> Vec<Probe> {
-    let rows = |group: &'static str, names: &[(&str, Unit)]| {
-        names
-            .iter()
-            .map(|(name, unit)| Row { group, name: (*name).to_owned(), unit: *unit })
-            .collect::<Vec<_>>()
-    };
-    let mut probes = vec![
-        gauge("pipelines", "pipelines-1", Unit::Time, "pipelines 1 1"),
-        gauge("pipelines", "pipelines-500", Unit::Time, "pipelines 500 8"),
-        Probe {
-            ask: Ask::Start(1),
-            rows: rows("start", &[("start-up", Unit::Time), ("start-and-end", Unit::Time)]),
-        },
-        Probe { ask: Ask::Start(16), rows: rows("start", &[("start-16", Unit::Time)]) },
-        Probe {
-            ask: Ask::Llama,
-            rows: rows("llama", &[("llama-prompt", Unit::Rate), ("llama-generate", Unit::Rate)]),
-        },
-    ];
+/// A measure that ends when the host has done it, and one that ends when the program goes on.
+fn done_and_called(group: &'static str, name: &str, words: &str) -> [Probe; 2] {
+    [("", 1), ("-call", 0)]
+        .map(|(end, done)| gauge(group, format!("{name}{end}"), Unit::Time, format!("{words} {done}")))
+}
+
+fn pipelines() -> Vec<Probe> {
+    let mut probes = done_and_called("pipelines", "pipelines-1", "pipelines 1 1").to_vec();
+    probes.push(gauge("pipelines", "pipelines-500", Unit::Time, "pipelines 500 8 1"));
+    probes
+}
+
+fn rows(group: &'static str, names: &[&str], unit: Unit) -> Vec<Row> {
+    names.iter().map(|name| Row { group, name: (*name).to_owned(), unit }).collect()
+}
+
+fn programs() -> Vec<Probe> {
+    vec![
+        Probe { ask: Ask::Start(1), rows: rows("start", &["start-up", "start-and-end"], Unit::Time) },
+        Probe { ask: Ask::Start(16), rows: rows("start", &["start-16"], Unit::Time) },
+        Probe { ask: Ask::Llama, rows: rows("llama", &["llama-prompt", "llama-generate"], Unit::Rate) },
+    ]
+}
+
+fn costs() -> Vec<Probe> {
     let paces = [("flat", Pace::Flat), ("1000Hz", every(1000)), ("200Hz", every(200)), ("idle", Pace::Idle)];
-    for (name, pace) in paces {
-        let (ms, each) = match pace {
-            Pace::Idle => ("ms/s", "/s"),
-            _ => ("ms/1000", "/1000"),
-        };
+    let probe = |(name, pace)| {
+        let (ms, each) = if pace == Pace::Idle { ("ms/s", "/s") } else { ("ms/1000", "/1000") };
         let row =
             |what: &str, unit| Row { group: "cost", name: format!("{what}-{name}"), unit: Unit::Count(unit) };
         let rows = [("cpu", ms), ("host-cpu", ms), ("host-sleeps", each), ("kicks", each), ("calls", each)];
-        probes.push(Probe { ask: Ask::Cost(pace), rows: rows.map(|(what, unit)| row(what, unit)).to_vec() });
-    }
-    probes
+        Probe { ask: Ask::Cost(pace), rows: rows.map(|(what, unit)| row(what, unit)).to_vec() }
+    };
+    paces.into_iter().map(probe).collect()
 }
 
 fn every(hertz: u64) -> Pace {
@@ -217,7 +218,9 @@ fn scale() -> Vec<Probe> {
     for contexts in [1, 8, 64] {
         let names =
             ["dispatch-of", "start-of"].map(|what| row(format!("{what}-{contexts}-contexts"), Unit::Time));
-        probes.push(Probe { ask: Ask::Contexts(contexts), rows: names.to_vec() });
+        // One alone has no others that start.
+        let rows = names.into_iter().take(contexts.min(2)).collect();
+        probes.push(Probe { ask: Ask::Contexts(contexts), rows });
     }
     for objects in [1000, 10_000, 100_000] {
         let keys: &[&str] = &["first", "last", "beside"];
@@ -226,7 +229,7 @@ fn scale() -> Vec<Probe> {
     }
     for maps in [100, 1000, 10_000] {
         let keys: &[&str] = &["first", "last", "beside", "count"];
-        let unit = |key: &str| if key == "count" { Unit::Count("maps") } else { Unit::Time };
+        let unit = |key: &str| if key == "count" { Unit::Amount("maps") } else { Unit::Time };
         let rows = keys.iter().map(|key| row(format!("maps-{maps}-{key}"), unit(key))).collect();
         probes.push(Probe { ask: Ask::Once(format!("maps {maps} 65536"), keys), rows });
     }
@@ -261,7 +264,10 @@ mod tests {
             let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
             plan(&words, &[50], false).iter().map(|probe| probe.rows[0].name.clone()).collect()
         };
-        assert_eq!(names(&["empty-wait", "pipelines"]), ["empty-wait", "pipelines-1", "pipelines-500"]);
+        assert_eq!(
+            names(&["empty-wait", "pipelines"]),
+            ["empty-wait", "pipelines-1", "pipelines-1-call", "pipelines-500"]
+        );
         assert!(!names(&[]).iter().any(|name| name.contains("objects") || name.contains("llama")));
     }
 }

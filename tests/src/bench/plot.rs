@@ -91,3 +91,34 @@ fn bars(svg: &mut String, line: &Line, top: f64) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::{Column, Reading};
+    use super::super::measures::{Row, Unit};
+    use super::*;
+
+    fn line(name: &str, guest: Option<f64>) -> Line {
+        let row = Row { group: "kernels", name: name.into(), unit: Unit::Rate };
+        let column = |name: &str, value: Option<f64>| Column {
+            name: name.into(),
+            rounds: vec![value.map(Reading::of); 3],
+        };
+        let columns = vec![column("native", Some(8.0)), column("mesa-26.1", guest)];
+        Line { row, columns, notes: Vec::new(), software: false }
+    }
+
+    #[test]
+    fn a_bar_ends_at_the_ratio_and_a_row_without_one_is_left_out() {
+        let svg =
+            plot(&[line("kernel-50us-one", Some(16.0)), line("kernel-2ms-one", None)], "speed").unwrap();
+        assert!(svg.contains("kernel-50us-one") && !svg.contains("kernel-2ms-one"));
+        let (from, to) = (place(0.5), place(1.0));
+        assert!(
+            svg.contains(&format!("<rect x=\"{from:.1}\""))
+                && svg.contains(&format!("width=\"{:.1}\"", to - from))
+        );
+        assert!(svg.contains("0.500 (0.500..0.500)"));
+        assert_eq!(plot(&[line("kernel-2ms-one", None)], "speed"), None);
+    }
+}

@@ -73,9 +73,13 @@ pub fn run(sides: &mut Sides, probe: &Probe, timing: Timing, llama: Option<&Llam
     let software = sides.is_software();
     let lines = probe.rows.iter().zip(taken).map(|(row, taken)| {
         let columns = names.iter().zip(taken).map(|(name, rounds)| Column { name: name.clone(), rounds });
-        Line { row: row.clone(), columns: columns.collect(), notes: notes.clone(), software }
+        Line { row: row.clone(), columns: columns.collect(), notes: Vec::new(), software }
     });
-    Ok(lines.collect())
+    let mut lines: Vec<Line> = lines.collect();
+    if let Some(last) = lines.last_mut() {
+        last.notes = notes;
+    }
+    Ok(lines)
 }
 
 /// Whether there is a round that does not count, and how many do.
@@ -84,7 +88,7 @@ fn rounds_of(ask: &Ask, timing: Timing) -> (bool, u32) {
         Ask::Gauge(..) | Ask::Kernels(..) | Ask::Start(1) => (true, timing.rounds),
         Ask::Start(_) => (true, timing.rounds.min(3)),
         // These take their time, and warm up on their own.
-        Ask::Cost(_) => (false, 2),
+        Ask::Cost(_) => (false, timing.rounds.div_ceil(3)),
         Ask::Llama => (false, timing.rounds.min(3)),
         Ask::Contexts(_) => (false, timing.rounds.min(3)),
         Ask::Once(..) => (false, 1),

@@ -68,6 +68,7 @@ pub(super) fn show(number: f64, unit: Unit) -> String {
         },
         Unit::Bandwidth(bytes) => format!("{:.2} GB/s", bytes as f64 / number),
         Unit::Count(each) => format!("{number:.2} {each}"),
+        Unit::Amount(what) => format!("{number:.0} {what}"),
     }
 }
 
@@ -91,7 +92,7 @@ pub fn to_json(lines: &[Line]) -> Value {
             Unit::Time => ("ns", None),
             Unit::Rate => ("ns each", None),
             Unit::Bandwidth(bytes) => ("ns", Some(bytes)),
-            Unit::Count(each) => (each, None),
+            Unit::Count(what) | Unit::Amount(what) => (what, None),
         };
         let native = line.native();
         json!({

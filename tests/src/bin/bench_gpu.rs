@@ -5,7 +5,7 @@ use clap::Parser;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tests::bench::{Line, Llama, Sides, Timing, plan, plot, run, to_json, to_table};
+use tests::bench::{Line, Llama, Probe, Sides, Timing, plan, plot, run, to_json, to_table};
 use tests::packages::Suite;
 use tests::stand::{Drivers, Place};
 
@@ -15,7 +15,7 @@ struct Arguments {
     /// Groups or single measures; the usual groups (all but `scale`) if none is named
     measures: Vec<String>,
     /// Rounds that count; in each, every measure is taken on the host and in each guest
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 5)]
     rounds: u32,
     /// Seconds that a measure is taken in a round
     #[arg(long, default_value_t = 0.25)]
@@ -66,36 +66,46 @@ fn main() -> Result<()> {
         rows.for_each(|row| println!("{:12} {}", row.group, row.name));
         return Ok(());
     }
-    let (start, timing) = (Instant::now(), timing(&arguments));
-    let mut sides = Sides::start(place(&arguments)?)?;
+    measure(&arguments, &probes, llama.as_ref())
+}
+
+/// Takes all of them, and shows each group when it is complete. One that fails is named at the end.
+fn measure(arguments: &Arguments, probes: &[Probe], llama: Option<&Llama>) -> Result<()> {
+    let (start, timing) = (Instant::now(), timing(arguments));
+    let mut sides = Sides::start(place(arguments)?)?;
     let device = sides.device();
     println!("{device}: {} rounds of {:.2} s", timing.rounds, timing.time.as_secs_f64());
-    let mut lines: Vec<Line> = Vec::new();
-    for (index, probe) in probes.iter().enumerate() {
-        eprintln!(
-            "{:4.0} s: {}/{} {}",
-            start.elapsed().as_secs_f64(),
-            index + 1,
-            probes.len(),
-            probe.rows[0].name
-        );
-        lines.extend(run(&mut sides, probe, timing, llama.as_ref())?);
-        let ends = probes.get(index + 1).is_none_or(|next| next.rows[0].group != probe.rows[0].group);
-        if ends {
-            let group =
-                lines.iter().rposition(|line| line.row.group != probe.rows[0].group).map_or(0, |at| at + 1);
-            println!("{}", to_table(&lines[group..]));
-            draw(&arguments, &lines[group..], &device)?;
+    let (mut lines, mut failed): (Vec<Line>, Vec<&str>) = (Vec::new(), Vec::new());
+    for group in probes.chunk_by(|one, next| one.rows[0].group == next.rows[0].group) {
+        let before = lines.len();
+        for probe in group {
+            let name = &probe.rows[0].name;
+            eprintln!("{:4.0} s: {name}", start.elapsed().as_secs_f64());
+            match run(&mut sides, probe, timing, llama) {
+                Ok(more) => lines.extend(more),
+                Err(error) => {
+                    eprintln!("{error:#}");
+                    failed.push(name);
+                    // A program or a daemon may have ended.
+                    drop(sides);
+                    sides = Sides::start(place(arguments)?)?;
+                }
+            }
         }
+        println!("{}", to_table(&lines[before..]));
+        draw(arguments, &lines[before..], &device)?;
+        write(arguments, &lines, &device, timing)?;
     }
-    if let Some(file) = &arguments.json {
-        let all = serde_json::json!({
-            "device": device, "rounds": timing.rounds, "seconds": timing.time.as_secs_f64(), "measures": to_json(&lines),
-        });
-        std::fs::write(file, serde_json::to_string_pretty(&all)?)
-            .with_context(|| file.display().to_string())?;
-    }
+    ensure!(failed.is_empty(), "these failed: {}", failed.join(", "));
     Ok(())
+}
+
+fn write(arguments: &Arguments, lines: &[Line], device: &str, timing: Timing) -> Result<()> {
+    let Some(file) = &arguments.json else { return Ok(()) };
+    let (rounds, seconds, measures) = (timing.rounds, timing.time.as_secs_f64(), to_json(lines));
+    let all =
+        serde_json::json!({ "device": device, "rounds": rounds, "seconds": seconds, "measures": measures });
+    std::fs::write(file, serde_json::to_string_pretty(&all)?).with_context(|| file.display().to_string())
 }
 
 fn timing(arguments: &Arguments) -> Timing {

@@ -60,7 +60,8 @@ impl Stand {
     pub fn with_daemon(place: &Place, vm: &str) -> Result<Self> {
         let mut stand = Self::new()?;
         let mut daemon = place.daemon()?;
-        daemon.arg("--socket-path").arg(stand.device_socket(vm));
+        let further = std::env::var("VHOST_USER_VULKAN_OPTIONS").unwrap_or_default();
+        daemon.arg("--socket-path").arg(stand.device_socket(vm)).args(further.split_whitespace());
         stand.spawn(daemon)?;
         stand.connect(vm)?;
         Ok(stand)

@@ -11,6 +11,8 @@ pub struct Gpu {
     pub memory: vk::PhysicalDeviceMemoryProperties,
     pub pool: vk::CommandPool,
     queue: vk::Queue,
+    /// Never used for a pipeline.
+    cache: vk::PipelineCache,
     properties: vk::PhysicalDeviceProperties,
     timeline: Option<khr::timeline_semaphore::Device>,
     instance: ash::Instance,
@@ -62,6 +64,7 @@ impl Gpu {
                 properties: instance.get_physical_device_properties(physical),
                 pool: device.create_command_pool(&pool, None)?,
                 queue: device.get_device_queue(family, 0),
+                cache: device.create_pipeline_cache(&vk::PipelineCacheCreateInfo::default(), None)?,
                 timeline: has_timeline.then(|| khr::timeline_semaphore::Device::new(&instance, &device)),
                 device,
                 instance,
@@ -102,6 +105,16 @@ impl Gpu {
         fence.finish()
     }
 
+    /// Asks the driver for what it has to answer itself: in a guest, everything that was sent before is done then. Natively it costs next
+    /// to nothing.
+    pub fn round_trip(&self) -> Result<()> {
+        let mut size = 0;
+        let ask = self.device.fp_v1_0().get_pipeline_cache_data;
+        // SAFETY: the cache is live; without room for data the call writes the size alone.
+        let answer = unsafe { ask(self.device.handle(), self.cache, &mut size, std::ptr::null_mut()) };
+        answer.result().context("vkGetPipelineCacheData")
+    }
+
     /// A timeline semaphore at 0, where the device has them.
     pub fn timeline(&self) -> Result<Option<Timeline<'_>>> {
         let Some(calls) = &self.timeline else { return Ok(None) };
@@ -120,6 +133,7 @@ impl Drop for Gpu {
         // SAFETY: what was made of the device borrowed this value, and is gone.
         unsafe {
             let _ = self.device.device_wait_idle();
+            self.device.destroy_pipeline_cache(self.cache, None);
             self.device.destroy_command_pool(self.pool, None);
             self.device.destroy_device(None);
             self.instance.destroy_instance(None);

@@ -8,22 +8,29 @@ use std::time::{Duration, Instant};
 pub struct Samples {
     start: Instant,
     limit: Duration,
+    least: usize,
     nanoseconds: Vec<u64>,
     processor: Duration,
 }
 
-/// At least so many are taken, however long that takes.
+/// At least so many are taken, however long that takes, if nothing else is said.
 const LEAST: usize = 3;
 
 impl Samples {
     /// Begins.
     pub fn new(limit: Duration) -> Self {
-        Self { start: Instant::now(), limit, nanoseconds: Vec::new(), processor: processor_time() }
+        let (start, nanoseconds, processor) = (Instant::now(), Vec::new(), processor_time());
+        Self { start, limit, least: LEAST, nanoseconds, processor }
+    }
+
+    /// With at least so many.
+    pub fn at_least(self, least: usize) -> Self {
+        Self { least, ..self }
     }
 
     /// Whether the time is not over.
     pub fn more(&self) -> bool {
-        self.nanoseconds.len() < LEAST || self.start.elapsed() < self.limit
+        self.nanoseconds.len() < self.least || self.start.elapsed() < self.limit
     }
 
     /// Notes what took so long.

@@ -23,6 +23,8 @@ impl Bench<'_> {
         let commands = Commands::copy(self.gpu, &staging, &target, bytes)?;
         let own = vec![0xa5; if from_memory { bytes as usize } else { 0 }];
         let fence = self.gpu.fence()?;
+        // The first one makes sure that both have pages.
+        self.gpu.run(&commands.handles, &fence)?;
         let once = || {
             if from_memory {
                 staging.bytes().copy_from_slice(&own);
@@ -43,7 +45,7 @@ impl Bench<'_> {
         let commands = Commands::copy(self.gpu, &source, &staging, bytes)?;
         let mut own = vec![0xa5; if to_memory { bytes as usize } else { 0 }];
         let fence = self.gpu.fence()?;
-        // The first one makes sure that the source has pages.
+        // As above.
         self.gpu.run(&commands.handles, &fence)?;
         let once = || {
             self.gpu.run(&commands.handles, &fence)?;

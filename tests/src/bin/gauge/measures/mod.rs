@@ -74,8 +74,10 @@ impl<'g> Bench<'g> {
             "download" => self.download(words.number()?, words.number()? != 0, words.time()?),
             "write" => self.write(words.kind()?, words.number()?, words.time()?),
             "read" => self.read(words.kind()?, words.number()?, words.time()?),
-            "allocate" => self.allocate(words.kind()?, words.number()?, words.time()?),
-            "pipelines" => self.pipelines(words.small()?, words.small()?, words.time()?),
+            "allocate" => self.allocate(words.kind()?, words.number()?, words.number()? != 0, words.time()?),
+            "pipelines" => {
+                self.pipelines(words.small()?, words.small()?, words.number()? != 0, words.time()?)
+            }
             "objects" => self.many_objects(words.number()? as usize, words.time()?),
             "maps" => self.many_maps(words.number()? as usize, words.number()?),
             other => bail!("what is {other:?}?"),

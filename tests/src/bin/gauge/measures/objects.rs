@@ -1,4 +1,7 @@
 //! Objects that are made and destroyed: buffers with memory, and pipelines.
+//!
+//! A driver in a guest may return from a call before the host has done it. So a measure ends when all is done, or, if that is asked for, with the
+//! call.
 
 use super::{Bench, missing};
 use crate::kernel::Pipeline;
@@ -11,21 +14,32 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 impl Bench<'_> {
     /// A buffer and its memory: made, mapped if it is the host's, and freed.
-    pub(super) fn allocate(&self, kind: Kind, bytes: u64, time: Duration) -> Result<String> {
+    pub(super) fn allocate(&self, kind: Kind, bytes: u64, done: bool, time: Duration) -> Result<String> {
         let Some(_) = self.gpu.memory_type(kind) else { return missing("memory of this kind") };
-        Ok(Samples::new(time).repeat(|| self.gpu.buffer(kind, bytes).map(drop))?.to_json(1))
+        let once = || {
+            drop(self.gpu.buffer(kind, bytes)?);
+            if done { self.gpu.round_trip() } else { Ok(()) }
+        };
+        Ok(Samples::new(time).repeat(once)?.to_json(1))
     }
 
     /// So many pipelines on so many threads, none of which was ever compiled before; for all of them. What they are made of and what
     /// becomes of them does not count.
-    pub(super) fn pipelines(&self, count: u32, threads: u32, time: Duration) -> Result<String> {
-        let mut samples = Samples::new(time);
+    pub(super) fn pipelines(&self, count: u32, threads: u32, done: bool, time: Duration) -> Result<String> {
+        let mut samples = Samples::new(time).at_least(1);
         while samples.more() {
-            let made = samples.time(|| match threads {
-                1 => self.compile(count),
-                _ => self.compile_on_threads(count / threads, threads),
+            let made = samples.time(|| {
+                let made = match threads {
+                    1 => self.compile(count)?,
+                    _ => self.compile_on_threads(count / threads, threads)?,
+                };
+                if done {
+                    self.gpu.round_trip()?;
+                }
+                Ok(made)
             })?;
             drop(made);
+            self.gpu.round_trip()?;
         }
         Ok(samples.to_json(1))
     }
