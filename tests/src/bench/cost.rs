@@ -24,8 +24,8 @@ const WINDOW: Duration = Duration::from_secs(1);
 struct Used {
     client: Duration,
     host: Duration,
-    /// How often threads of the host's processes went to sleep.
-    sleeps: u64,
+    /// How often threads of the host's processes went to sleep, where the kernel counts it.
+    sleeps: Option<u64>,
     traffic: Traffic,
 }
 
@@ -55,17 +55,17 @@ pub(super) fn take(side: &mut Side, pace: Pace, timing: Timing) -> Result<Taken>
         }
     };
     let milliseconds = |of: fn(&Used) -> Duration| of(&after).saturating_sub(of(&before)).as_secs_f64() * 1e3;
-    let count = |of: fn(&Used) -> u64| of(&after).saturating_sub(of(&before)) as f64;
+    let count = |of: fn(&Used) -> Option<u64>| Some(of(&after)?.saturating_sub(of(&before)?) as f64);
     let all = milliseconds(|used| used.client) + milliseconds(|used| used.host);
     let of_host = [
-        milliseconds(|used| used.host),
+        Some(milliseconds(|used| used.host)),
         count(|used| used.sleeps),
-        count(|used| used.traffic.kicks),
-        count(|used| used.traffic.calls),
+        count(|used| Some(used.traffic.kicks)),
+        count(|used| Some(used.traffic.calls)),
     ];
     let reading = |number: f64| Reading::of(number / units);
     let mut readings = vec![Some(reading(all))];
-    readings.extend(of_host.map(|number| side.stand.is_some().then(|| reading(number))));
+    readings.extend(of_host.map(|number| number.filter(|_| side.stand.is_some()).map(reading)));
     Ok(Taken::Readings(readings, None))
 }
 
@@ -74,7 +74,7 @@ fn used(side: &Side) -> Result<Used> {
     if let Some(stand) = &side.stand {
         for process in stand.processes()? {
             used.host += running_time(process)?;
-            used.sleeps += sleeps(process);
+            used.sleeps = used.sleeps.into_iter().chain(sleeps(process)).reduce(|all, more| all + more);
         }
         used.traffic =
             stand.bridge(0).map(|bridge| bridge.gpu().session.control.traffic()).unwrap_or_default();
@@ -90,12 +90,12 @@ fn running_time(process: Pid) -> Result<Duration> {
 }
 
 /// How often the threads that a process has now went to sleep by themselves.
-fn sleeps(process: Pid) -> u64 {
+fn sleeps(process: Pid) -> Option<u64> {
     let of_thread = |status: String| {
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
         line.trim().parse::<u64>().ok()
     };
-    of_threads(process, "status").into_iter().filter_map(of_thread).sum()
+    of_threads(process, "status").into_iter().filter_map(of_thread).reduce(|all, more| all + more)
 }
 
 fn of_threads(process: Pid, file: &str) -> Vec<String> {

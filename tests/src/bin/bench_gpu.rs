@@ -23,8 +23,8 @@ struct Arguments {
     /// Few short rounds
     #[arg(long)]
     quick: bool,
-    /// Lengths of kernels, in microseconds
-    #[arg(long, value_delimiter = ',', default_values_t = [50, 500, 2000, 20_000])]
+    /// Lengths of kernels, in microseconds [default: 50,500,2000,20000, and 50000 from the package cache]
+    #[arg(long, value_delimiter = ',')]
     kernels: Vec<u32>,
     /// Write everything to a file, as JSON
     #[arg(long, value_name = "FILE")]
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
     let arguments = Arguments::parse();
     let llama = llama(&arguments)?;
-    let probes = plan(&arguments.measures, &arguments.kernels, llama.is_some());
+    let probes = plan(&arguments.measures, &kernels(&arguments), llama.is_some());
     ensure!(!probes.is_empty(), "there is no measure or group {:?}", arguments.measures);
     if arguments.list {
         let rows = probes.iter().flat_map(|probe| &probe.rows);
@@ -106,6 +106,16 @@ fn write(arguments: &Arguments, lines: &[Line], device: &str, timing: Timing) ->
     let all =
         serde_json::json!({ "device": device, "rounds": rounds, "seconds": seconds, "measures": measures });
     std::fs::write(file, serde_json::to_string_pretty(&all)?).with_context(|| file.display().to_string())
+}
+
+fn kernels(arguments: &Arguments) -> Vec<u32> {
+    let mut lengths = arguments.kernels.clone();
+    if lengths.is_empty() {
+        lengths = vec![50, 500, 2000, 20_000];
+        // Software drivers take longer to come to speed.
+        lengths.extend(arguments.daemon.is_none().then_some(50_000));
+    }
+    lengths
 }
 
 fn timing(arguments: &Arguments) -> Timing {

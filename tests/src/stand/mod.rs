@@ -14,7 +14,7 @@ use crate::daemon::eventually;
 use crate::daemon_process::{children, workers};
 use crate::frontend::{Options, Session};
 use crate::guest::Gpu;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::path::PathBuf;
@@ -84,11 +84,10 @@ impl Stand {
     /// The device does not come up.
     pub fn connect(&mut self, vm: &str) -> Result<()> {
         let socket = self.device_socket(vm);
-        let mut connected = None;
-        let _ = eventually(PATIENCE, || {
-            connected = Session::connect(&socket, Options::default()).ok();
-            connected.is_some() || self.daemons.iter_mut().any(|daemon| !daemon.is_running())
-        });
+        let mut is_over = || self.daemons.iter_mut().any(|daemon| !daemon.is_running());
+        let _ = eventually(PATIENCE, || socket.exists() || is_over());
+        ensure!(!is_over(), "the daemon ended\n{}", self.log());
+        let connected = Session::connect(&socket, Options::default());
         let session = connected.with_context(|| format!("no device for {vm}\n{}", self.log()))?;
         self.bridges.push(Bridge::listen(&self.client_socket(vm), Gpu::new(session))?);
         Ok(())
