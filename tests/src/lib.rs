@@ -18,6 +18,7 @@ pub mod differential;
 pub mod frontend;
 pub mod fuzzing;
 pub mod guest;
+pub mod instructions;
 pub mod looping_shader;
 pub mod model;
 pub mod packages;

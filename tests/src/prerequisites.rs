@@ -13,6 +13,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("cc", "gcc"),
     ("c++", "g++"),
     ("gpgv", "gpgv"),
+    ("valgrind", "valgrind"),
 ];
 
 /// Installs what is missing when root; otherwise says what to install.

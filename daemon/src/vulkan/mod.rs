@@ -28,7 +28,7 @@ mod descriptor_pool;
 mod device;
 mod error;
 mod extensions;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(any(test, feature = "null-driver"))]
 pub mod fuzzing;
 mod gate;
 // Generated code cannot carry comments; its `unsafe` blocks are calls under the invariants above. Its format is the generator's.

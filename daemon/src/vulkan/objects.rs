@@ -225,7 +225,7 @@ impl Objects {
     }
 
     /// The live objects of a kind, oldest ids first.
-    #[cfg(any(test, feature = "fuzzing"))]
+    #[cfg(any(test, feature = "null-driver"))]
     pub fn ids(&self, kind: ObjectType) -> Vec<u64> {
         let table = self.read();
         let of_kind = |(id, entry): (&u64, &Entry)| match entry {

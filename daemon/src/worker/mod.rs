@@ -25,5 +25,7 @@ mod spin;
 mod stream;
 mod transport;
 mod watchdog;
+#[cfg(any(test, feature = "null-driver"))]
+pub mod workload;
 
 pub use run::run;

@@ -1,4 +1,5 @@
-//! Entry point for fuzzing the execution of commands: hostile streams against a driver that does nothing but looks closely.
+//! Entry point for fuzzing the execution of commands: hostile streams against a driver that does nothing but looks closely. Where
+//! instructions are counted the same driver looks at nothing.
 //!
 //! Everything from the decoder's values to the reply runs as in a worker: lowering, the object table with its tombstones, spoilt
 //! recordings, pools, memory, raising. The driver ([`null_driver`]) panics when it is given a handle that it has not made, or not any more,
@@ -70,6 +71,18 @@ pub fn begin(seed: u64) -> Exclusive {
     exclusive
 }
 
+/// Takes the null driver for a run that measures: it looks at nothing, and nothing fails.
+pub fn begin_trusting() -> Exclusive {
+    let exclusive = null_state::begin(0);
+    null_state::trust();
+    exclusive
+}
+
+/// How often the driver was called in such runs.
+pub fn calls() -> u64 {
+    null_state::calls()
+}
+
 /// The GPUs of the null driver, not in its own order.
 pub fn gpus() -> Vec<GpuChoice> {
     let gpu = |uuid| GpuChoice {
@@ -85,8 +98,18 @@ pub fn gpus() -> Vec<GpuChoice> {
 
 /// A renderer on the null driver, which was taken with [`begin`].
 pub fn renderer(resources: Arc<dyn ResourceTable>) -> Renderer {
-    Renderer::on(null_driver::entry(), gpus(), LIMITS, CACHE_KEY, resources, Arc::new(Allowed))
+    renderer_within(LIMITS, resources)
+}
+
+/// The same, with other limits.
+pub fn renderer_within(limits: ContextLimits, resources: Arc<dyn ResourceTable>) -> Renderer {
+    Renderer::on(null_driver::entry(), gpus(), limits, CACHE_KEY, resources, Arc::new(Allowed))
         .expect("the driver makes an instance")
+}
+
+/// Whether something was refused or failed that nobody has heard of, which makes all that names it cost less.
+pub fn has_failed(renderer: &Renderer) -> bool {
+    renderer.unheard_failure().is_some()
 }
 
 /// Memory for whoever asks, but for much at once.

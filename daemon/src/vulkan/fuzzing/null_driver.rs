@@ -116,6 +116,9 @@ fn find(name: &str) -> Option<Function> {
             untyped!(host_pointer, u64, u32, usize, *mut vk::MemoryHostPointerPropertiesEXT<'static>)
         }
         "vkGetQueryPoolResults" => untyped!(query_results, u64, u64, u32, u32, usize, *mut u8, u64, u32),
+        "vkGetBufferMemoryRequirements" | "vkGetImageMemoryRequirements" => {
+            untyped!(memory_requirements, u64, u64, *mut vk::MemoryRequirements)
+        }
         "vkGetPipelineCacheData" => untyped!(cache_data, u64, u64, *mut usize, *mut u8),
         "vkMapMemory" | "vkMapMemory2" => untyped!(refuse_to_map, u64),
         "vkQueueSubmit" => untyped!(queue_submit, u64, u32, *const vk::SubmitInfo<'static>, u64),
@@ -464,8 +467,17 @@ unsafe extern "system" fn extensions(
 unsafe extern "system" fn properties(physical: u64, out: *mut vk::PhysicalDeviceProperties) {
     state::assert_live(physical, Some(Kind::PhysicalDevice as u8));
     let api_version = vk::make_api_version(0, 1, 4, 0);
+    let limits = vk::PhysicalDeviceLimits {
+        max_bound_descriptor_sets: 32,
+        max_push_constants_size: 256,
+        max_compute_work_group_count: [65535; 3],
+        max_compute_work_group_size: [64; 3],
+        max_compute_work_group_invocations: 64,
+        timestamp_period: 1.0,
+        ..Default::default()
+    };
     // SAFETY: callers pass a place for them.
-    unsafe { out.write(vk::PhysicalDeviceProperties { api_version, ..Default::default() }) };
+    unsafe { out.write(vk::PhysicalDeviceProperties { api_version, limits, ..Default::default() }) };
 }
 
 unsafe extern "system" fn properties2(physical: u64, out: *mut vk::PhysicalDeviceProperties2<'static>) {
@@ -546,6 +558,13 @@ unsafe extern "system" fn host_pointer(
     // SAFETY: callers pass a struct.
     unsafe { (*out).memory_type_bits = 2 };
     0
+}
+
+unsafe extern "system" fn memory_requirements(device: u64, object: u64, out: *mut vk::MemoryRequirements) {
+    state::assert_live(device, Some(Kind::Device as u8));
+    state::assert_live(object, None);
+    // SAFETY: callers pass a place for them.
+    unsafe { out.write(vk::MemoryRequirements { size: 4096, alignment: 16, memory_type_bits: 3 }) };
 }
 
 /// Writes what a driver would: eight bytes for each query, at its place.

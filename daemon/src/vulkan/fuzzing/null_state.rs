@@ -3,6 +3,7 @@
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Kinds of objects, as a handle's low byte.
 #[derive(Clone, Copy)]
@@ -68,6 +69,12 @@ const MARK: u64 = 0x4e55 << 48;
 
 static TAKEN: Mutex<()> = Mutex::new(());
 
+/// Nothing is looked at, and nothing fails: the driver costs next to nothing.
+static TRUSTING: AtomicBool = AtomicBool::new(false);
+
+/// Calls while it is so.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
 /// The driver is taken by one run.
 #[expect(dead_code, reason = "it is held, not read")]
 pub struct Exclusive(MutexGuard<'static, ()>);
@@ -76,7 +83,23 @@ pub struct Exclusive(MutexGuard<'static, ()>);
 pub fn begin(seed: u64) -> Exclusive {
     let exclusive = Exclusive(TAKEN.lock());
     *STATE.lock() = State { random: seed | 1, ..State::default() };
+    TRUSTING.store(false, Ordering::Relaxed);
     exclusive
+}
+
+/// From now on nothing is checked and nothing fails.
+pub fn trust() {
+    leak();
+    TRUSTING.store(true, Ordering::Relaxed);
+}
+
+fn is_trusting() -> bool {
+    TRUSTING.load(Ordering::Relaxed)
+}
+
+/// How often the driver was called since [`trust`].
+pub fn calls() -> u64 {
+    CALLS.load(Ordering::Relaxed)
 }
 
 /// From now on objects may stay behind.
@@ -99,7 +122,9 @@ pub fn add(kind: u8, parent: u64) -> u64 {
     let mut state = STATE.lock();
     state.last += 1;
     let handle = MARK | state.last << 8 | u64::from(kind);
-    state.live.insert(handle, parent);
+    if !is_trusting() {
+        state.live.insert(handle, parent);
+    }
     handle
 }
 
@@ -123,6 +148,10 @@ pub fn index(handle: u64) -> u64 {
 /// Panics unless the handle lives and is of the kind, if one is given. A null handle is the guest's own loss.
 #[track_caller]
 pub fn assert_live(handle: u64, kind: Option<u8>) {
+    if is_trusting() {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
     if handle == 0 {
         return;
     }
@@ -133,6 +162,9 @@ pub fn assert_live(handle: u64, kind: Option<u8>) {
 /// As [`assert_live`], and of the same device as `other`.
 #[track_caller]
 pub fn assert_of(other: u64, handle: u64, kind: Kind) {
+    if is_trusting() {
+        return;
+    }
     assert_live(handle, Some(kind as u8));
     if handle != 0 && other != 0 {
         let state = STATE.lock();
@@ -147,6 +179,9 @@ pub fn assert_of(other: u64, handle: u64, kind: Kind) {
 /// The handle ends. Panics unless it lives, is of the kind and belongs to `parent`.
 #[track_caller]
 pub fn remove(handle: u64, kind: u8, parent: u64) {
+    if is_trusting() {
+        return;
+    }
     assert_live(handle, Some(kind));
     assert_eq!(STATE.lock().live.remove(&handle), Some(parent), "{handle:#x} has another parent");
 }
@@ -154,19 +189,25 @@ pub fn remove(handle: u64, kind: u8, parent: u64) {
 /// What was allocated from a pool ends; null is skipped.
 #[track_caller]
 pub fn remove_child(handle: u64) {
-    if handle != 0 {
+    if handle != 0 && !is_trusting() {
         assert!(STATE.lock().live.remove(&handle).is_some(), "{handle:#x} does not live");
     }
 }
 
 /// All that was allocated from a pool ends.
 pub fn remove_children(pool: u64) {
+    if is_trusting() {
+        return;
+    }
     STATE.lock().live.retain(|_, parent| *parent != pool);
 }
 
 /// An instance or a device ends, and with it what was only asked for. Panics if something else of it is left.
 #[track_caller]
 pub fn remove_parent(handle: u64, kind: u8) {
+    if is_trusting() {
+        return;
+    }
     assert_live(handle, Some(kind));
     let mut state = STATE.lock();
     let State { live, found, leaky, .. } = &mut *state;
@@ -196,6 +237,9 @@ pub fn remove_parent(handle: u64, kind: u8) {
 
 /// One creation in sixteen fails, of two kinds.
 pub fn failure() -> Option<i32> {
+    if is_trusting() {
+        return None;
+    }
     let mut state = STATE.lock();
     // xorshift64
     state.random ^= state.random << 13;

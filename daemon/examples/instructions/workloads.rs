@@ -1,0 +1,228 @@
+//! The workloads: what programs do most, as streams that leave everything as it was.
+
+use crate::objects::{
+    self, ASYNC, BUFFERS, DEVICE, FENCE, LAYOUT, MEMORY_TYPES, QUERIES, QUEUE, READY, RECORDED, REPLY,
+    SEMAPHORE, SET, SPARE,
+};
+use protocol::cursor::Writer;
+use protocol::venus::generated::{self as venus, ChainStruct};
+
+/// One of them.
+pub struct Kind {
+    /// What it is called.
+    pub name: &'static str,
+    /// Encodes a lap; answers how many commands it has that reach the driver.
+    pub lap: fn() -> (Vec<u8>, u32),
+}
+
+/// All of them.
+pub const ALL: &[Kind] = &[
+    Kind { name: "record_dispatches", lap: record_dispatches },
+    Kind { name: "record_copies", lap: record_copies },
+    Kind { name: "submit", lap: submit },
+    Kind { name: "submit_semaphores", lap: submit_semaphores },
+    Kind { name: "update_descriptor_sets", lap: update_descriptor_sets },
+    Kind { name: "create_destroy_buffer", lap: create_destroy_buffer },
+    Kind { name: "allocate_free_device_memory", lap: || allocate_free(MEMORY_TYPES[0]) },
+    Kind { name: "allocate_free_host_memory", lap: || allocate_free(MEMORY_TYPES[1]) },
+    Kind { name: "fence_status", lap: fence_status },
+    Kind { name: "query_results", lap: query_results },
+];
+
+/// Times that each thing is done in a lap; a recording has four commands each time.
+const TIMES: u32 = 64;
+const DISPATCHES: u32 = 2500;
+
+fn lap(times: u32, commands: u32, around: u32, encode: impl FnOnce(&mut Writer<'_>)) -> (Vec<u8>, u32) {
+    let mut writer = Writer::growing();
+    encode(&mut writer);
+    (writer.into_bytes(), times * commands + around)
+}
+
+/// Constants, a set, a dispatch, a barrier, as llama.cpp does.
+fn record_dispatches() -> (Vec<u8>, u32) {
+    let command_buffer = RECORDED;
+    let constants = [7; 64];
+    lap(DISPATCHES, 4, 3, |w| {
+        objects::begin(w, command_buffer);
+        for _ in 0..DISPATCHES {
+            venus::CmdPushConstants {
+                command_buffer,
+                layout: LAYOUT,
+                stage_flags: venus::ShaderStageFlags::COMPUTE,
+                offset: 0,
+                size: constants.len() as u32,
+                p_values: Some(&constants),
+            }
+            .encode(ASYNC, w);
+            venus::CmdBindDescriptorSets {
+                command_buffer,
+                pipeline_bind_point: venus::PipelineBindPoint::COMPUTE,
+                layout: LAYOUT,
+                first_set: 0,
+                descriptor_set_count: 1,
+                p_descriptor_sets: Some(&[SET]),
+                dynamic_offset_count: 0,
+                p_dynamic_offsets: None,
+            }
+            .encode(ASYNC, w);
+            venus::CmdDispatch { command_buffer, group_count_x: 4, group_count_y: 1, group_count_z: 1 }
+                .encode(ASYNC, w);
+            barrier(w, command_buffer);
+        }
+        venus::EndCommandBuffer { command_buffer }.encode(ASYNC, w);
+    })
+}
+
+fn barrier(w: &mut Writer<'_>, command_buffer: venus::CommandBuffer) {
+    let written = venus::MemoryBarrier {
+        src_access_mask: venus::AccessFlags::SHADER_WRITE,
+        dst_access_mask: venus::AccessFlags::SHADER_READ,
+        ..venus::MemoryBarrier::default()
+    };
+    venus::CmdPipelineBarrier {
+        command_buffer,
+        src_stage_mask: venus::PipelineStageFlags::COMPUTE_SHADER,
+        dst_stage_mask: venus::PipelineStageFlags::COMPUTE_SHADER,
+        memory_barrier_count: 1,
+        p_memory_barriers: Some(&[written]),
+        ..venus::CmdPipelineBarrier::default()
+    }
+    .encode(ASYNC, w);
+}
+
+fn record_copies() -> (Vec<u8>, u32) {
+    let command_buffer = RECORDED;
+    lap(DISPATCHES, 1, 3, |w| {
+        objects::begin(w, command_buffer);
+        for _ in 0..DISPATCHES {
+            let region = venus::BufferCopy { src_offset: 0, dst_offset: 256, size: 1024 };
+            venus::CmdCopyBuffer {
+                command_buffer,
+                src_buffer: BUFFERS[0],
+                dst_buffer: BUFFERS[1],
+                region_count: 1,
+                p_regions: Some(&[region]),
+            }
+            .encode(ASYNC, w);
+        }
+        venus::EndCommandBuffer { command_buffer }.encode(ASYNC, w);
+    })
+}
+
+/// One command buffer and a fence.
+fn submit() -> (Vec<u8>, u32) {
+    let batch = venus::SubmitInfo {
+        command_buffer_count: 1,
+        p_command_buffers: Some(&[READY]),
+        ..venus::SubmitInfo::default()
+    };
+    lap(TIMES, 1, 0, |w| {
+        for _ in 0..TIMES {
+            venus::QueueSubmit { queue: QUEUE, submit_count: 1, p_submits: Some(&[batch]), fence: FENCE }
+                .encode(ASYNC, w);
+        }
+    })
+}
+
+/// One command buffer that waits for a value of a timeline and signals the next.
+fn submit_semaphores() -> (Vec<u8>, u32) {
+    let values = venus::TimelineSemaphoreSubmitInfo {
+        wait_semaphore_value_count: 1,
+        p_wait_semaphore_values: Some(&[0]),
+        signal_semaphore_value_count: 1,
+        p_signal_semaphore_values: Some(&[1]),
+        ..venus::TimelineSemaphoreSubmitInfo::default()
+    };
+    let chain = [ChainStruct::TimelineSemaphoreSubmitInfo(&values)];
+    let batch = venus::SubmitInfo {
+        p_next: &chain,
+        wait_semaphore_count: 1,
+        p_wait_semaphores: Some(&[SEMAPHORE]),
+        p_wait_dst_stage_mask: Some(&[venus::PipelineStageFlags::ALL_COMMANDS]),
+        command_buffer_count: 1,
+        p_command_buffers: Some(&[READY]),
+        signal_semaphore_count: 1,
+        p_signal_semaphores: Some(&[SEMAPHORE]),
+    };
+    lap(TIMES, 1, 0, |w| {
+        for _ in 0..TIMES {
+            let (p_submits, fence) = (Some(&[batch][..]), venus::Fence(0));
+            venus::QueueSubmit { queue: QUEUE, submit_count: 1, p_submits, fence }.encode(ASYNC, w);
+        }
+    })
+}
+
+/// The four buffers of a set.
+fn update_descriptor_sets() -> (Vec<u8>, u32) {
+    let infos = BUFFERS.map(|buffer| [venus::DescriptorBufferInfo { buffer, offset: 0, range: 4096 }]);
+    let write = |at: usize| venus::WriteDescriptorSet {
+        dst_set: SET,
+        dst_binding: at as u32,
+        descriptor_count: 1,
+        descriptor_type: venus::DescriptorType::STORAGE_BUFFER,
+        p_buffer_info: Some(&infos[at]),
+        ..venus::WriteDescriptorSet::default()
+    };
+    let writes: [_; BUFFERS.len()] = std::array::from_fn(write);
+    lap(TIMES, 1, 0, |w| {
+        for _ in 0..TIMES {
+            venus::UpdateDescriptorSets {
+                device: DEVICE,
+                descriptor_write_count: writes.len() as u32,
+                p_descriptor_writes: Some(&writes),
+                ..venus::UpdateDescriptorSets::default()
+            }
+            .encode(ASYNC, w);
+        }
+    })
+}
+
+fn create_destroy_buffer() -> (Vec<u8>, u32) {
+    lap(TIMES, 2, 0, |w| {
+        for _ in 0..TIMES {
+            let buffer = venus::Buffer(SPARE);
+            objects::create_buffer(w, buffer);
+            venus::DestroyBuffer { device: DEVICE, buffer }.encode(ASYNC, w);
+        }
+    })
+}
+
+fn allocate_free(memory_type: u32) -> (Vec<u8>, u32) {
+    lap(TIMES, 2, 0, |w| {
+        for _ in 0..TIMES {
+            let memory = venus::DeviceMemory(SPARE);
+            objects::allocate(w, memory, memory_type);
+            venus::FreeMemory { device: DEVICE, memory }.encode(ASYNC, w);
+        }
+    })
+}
+
+/// Replies go to one place, as Mesa puts them.
+fn with_replies(encode: impl Fn(&mut Writer<'_>)) -> (Vec<u8>, u32) {
+    lap(TIMES, 1, 0, |w| {
+        venus::SeekReplyCommandStreamMESA { position: 0 }.encode(ASYNC, w);
+        (0..TIMES).for_each(|_| encode(w));
+    })
+}
+
+fn fence_status() -> (Vec<u8>, u32) {
+    with_replies(|w| venus::GetFenceStatus { device: DEVICE, fence: FENCE }.encode(REPLY, w))
+}
+
+fn query_results() -> (Vec<u8>, u32) {
+    let room = [0; 64];
+    with_replies(|w| {
+        venus::GetQueryPoolResults {
+            device: DEVICE,
+            query_pool: QUERIES,
+            first_query: 0,
+            query_count: 8,
+            data_size: room.len() as u64,
+            p_data: Some(&room),
+            stride: 8,
+            flags: venus::QueryResultFlags(1),
+        }
+        .encode(REPLY, w);
+    })
+}

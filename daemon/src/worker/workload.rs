@@ -1,0 +1,152 @@
+//! Plays a stream of commands through a ring of a worker in this process, on the driver that does nothing: to count instructions.
+//!
+//! Everything between the bytes of the ring and the driver's functions is what a worker runs, on the calling thread alone, so that a run
+//! is the same each time. The part of the guest is [`publish`].
+
+use super::context::Context;
+use super::resources::{Arriving, Resources};
+use super::ring::Ring;
+use super::stream::{Executor, Place};
+use crate::config::ContextLimits;
+use crate::ipc::{Channel, WorkerSetup};
+use crate::shm::{self, Doorbell, GateSide, Mapping, SchedulerSide};
+use crate::vulkan::fuzzing as null;
+use crate::vulkan::{ContextLost, Gate, Renderer};
+use protocol::ids::{ContextId, ResourceId};
+use protocol::venus::ring::RingLayout;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What is played.
+pub struct Workload<'a> {
+    /// Commands that make objects, executed once.
+    pub prepare: &'a [u8],
+    /// Commands that come again and again, and leave everything as it was; at most 16 MiB.
+    pub lap: &'a [u8],
+    /// How often.
+    pub laps: u32,
+    /// Submissions pass a gate, with a lease.
+    pub gated: bool,
+}
+
+/// The resource for replies, and its bytes.
+pub const REPLIES: (u32, u64) = (1, 1 << 16);
+
+const RING: ResourceId = ResourceId(2);
+const TAIL: u64 = 64;
+const BUFFER: usize = 4096;
+
+/// Plays a workload and answers how often its laps called the driver.
+///
+/// # Errors
+///
+/// A command is wrong, or breaks valid usage.
+pub fn play(workload: &Workload<'_>) -> Result<u64, ContextLost> {
+    let _exclusive = null::begin_trusting();
+    let (channel, _peer) = Channel::pair().map_err(|error| ContextLost::new(error.to_string()))?;
+    let resources = Arc::<Resources>::default();
+    let size = workload.lap.len().next_power_of_two().max(4096);
+    attach(&resources, ResourceId(REPLIES.0), REPLIES.1)?;
+    attach(&resources, RING, (BUFFER + size) as u64)?;
+    let limits = ContextLimits::default();
+    let backend = gated(null::renderer_within(limits, Arc::clone(&resources) as _), workload.gated)?;
+    let pages = resources.shared_memory(RING.0)?;
+    let context = Arc::new(Context::new(&setup(limits), Arc::new(channel), resources, backend));
+    let (head, tail, status) = (0, TAIL as usize, 128);
+    let layout = RingLayout { head, tail, status, buffer: BUFFER..BUFFER + size, extra: 192..192 };
+    let ring = Arc::new(Ring::new(Arc::clone(&pages), layout, Duration::ZERO).map_err(failed)?);
+    let mut executor = Executor::new(Arc::clone(&context), Place::Ring(Arc::clone(&ring)));
+    executor.run(workload.prepare)?;
+    if null::has_failed(&context.backend) {
+        return Err(ContextLost::new("an object was refused"));
+    }
+    let before = null::calls();
+    let (mut left, mut taken, mut end) = (workload.laps, 0u32, 0u32);
+    if left > 0 {
+        end = publish(&pages, end, workload.lap)?;
+        ring.serve(|commands| {
+            let length = executor.run_first(commands)?;
+            taken = taken.wrapping_add(length as u32);
+            if taken == end {
+                left -= 1;
+                match left {
+                    0 => ring.end(),
+                    _ => end = publish(&pages, end, workload.lap)?,
+                }
+            }
+            Ok(length)
+        })?;
+    }
+    let called = null::calls() - before;
+    if null::has_failed(&context.backend) {
+        return Err(ContextLost::new("a command was refused"));
+    }
+    context.end();
+    context.join();
+    Ok(called)
+}
+
+/// What the guest does: writes a lap into the ring behind its end, and answers the new one. In a function of its own, so that what it
+/// costs can be told from the rest.
+#[inline(never)]
+pub fn publish(pages: &Arc<Mapping>, end: u32, lap: &[u8]) -> Result<u32, ContextLost> {
+    let size = pages.len() as usize - BUFFER;
+    let at = end as usize % size;
+    let (first, wrapped) = lap.split_at(lap.len().min(size - at));
+    pages.copy_in((BUFFER + at) as u64, first).map_err(failed)?;
+    pages.copy_in(BUFFER as u64, wrapped).map_err(failed)?;
+    let end = end.wrapping_add(lap.len() as u32);
+    pages.word(TAIL).map_err(failed)?.store(end, Ordering::Release);
+    Ok(end)
+}
+
+fn failed(error: impl std::fmt::Display) -> ContextLost {
+    ContextLost::new(error.to_string())
+}
+
+fn attach(resources: &Resources, id: ResourceId, size: u64) -> Result<(), ContextLost> {
+    let file: OwnedFd = shm::create("workload", size).map_err(failed)?;
+    resources.attach(id, Arriving::Shared(file), size, 0).map_err(failed)
+}
+
+/// Before a gate whose scheduler has given a lease once and for all. Its thread does not run: nothing is ever held back.
+fn gated(renderer: Renderer, wanted: bool) -> Result<Renderer, ContextLost> {
+    if !wanted {
+        return Ok(renderer);
+    }
+    let page = shm::grant_page().map_err(failed)?;
+    SchedulerSide::open(&page).map_err(failed)?.lease(true);
+    let side = GateSide::open(&page).map_err(failed)?;
+    let doorbell = Arc::new(Doorbell::new().map_err(failed)?);
+    let gate = Gate::new(side, doorbell);
+    Ok(renderer.gated(null::gpus().iter().map(|_| Arc::clone(&gate)).collect()))
+}
+
+fn setup(limits: ContextLimits) -> WorkerSetup {
+    WorkerSetup {
+        ctx_id: ContextId(1),
+        debug_name: "workload".into(),
+        gpus: null::gpus(),
+        limits,
+        cache_key: null::CACHE_KEY,
+        scheduled: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `vkEnumerateInstanceVersion` without a reply, which calls no driver's function that counts.
+    #[test]
+    fn laps_wrap_around_the_ring() {
+        let command: Vec<u8> = [137u32, 0, 1, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let lap = command.repeat(300);
+        let workload = Workload { prepare: &command, lap: &lap, laps: 5, gated: false };
+        assert!(play(&workload).is_ok());
+        let workload = Workload { lap: &lap[..lap.len() - 4], ..workload };
+        assert!(play(&workload).is_err());
+    }
+}

@@ -1,0 +1,88 @@
+//! `cargo instructions`: counts what commands cost and compares with what is committed: the stage `instructions` of `cargo acceptance`;
+//! see `tests::instructions`.
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tests::instructions::{Case, Counted, FEW, Figure, Figures, MANY, SCALED, Verdict, compare};
+use tests::prerequisites;
+
+#[derive(Debug, Parser)]
+#[command(about = "Count the instructions that a worker executes for each command")]
+struct Arguments {
+    /// Count these only; all if none is named, and whether many objects make a difference
+    cases: Vec<String>,
+    /// Make what is found the figures to compare with
+    #[arg(long)]
+    update: bool,
+    /// Leave callgrind's files in this folder
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
+}
+
+/// By how much a figure may differ when many objects live.
+const SCALE_TOLERANCE: f64 = 0.05;
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    prerequisites::provide()?;
+    let counted = Counted::build(arguments.keep)?;
+    let mut cases = counted.cases()?;
+    for name in &arguments.cases {
+        ensure!(cases.iter().any(|case| case.name() == *name), "no {name}");
+    }
+    cases.retain(|case| arguments.cases.is_empty() || arguments.cases.contains(&case.name()));
+    let mut committed = if arguments.update && arguments.cases.is_empty() {
+        Figures::default()
+    } else {
+        Figures::committed()?
+    };
+    let (mut passed, mut failed) = (0, 0);
+    let mut count = |holds: bool| *if holds { &mut passed } else { &mut failed } += 1;
+    println!("{:32} {:>12} {:>12} {:>11}", "per command", "instructions", "committed", "allocations");
+    for case in &cases {
+        let found = counted.count(case, FEW)?;
+        let before = committed.0.get(&case.name()).copied();
+        let holds = report(case, found, before) || arguments.update;
+        count(holds);
+        if arguments.update {
+            committed.0.insert(case.name(), found);
+        }
+        if SCALED.contains(&case.workload.as_str()) {
+            count(scales(&counted, case, found)?);
+        }
+    }
+    if arguments.update {
+        committed.commit()?;
+    }
+    // As the test harness says it, for whoever counts.
+    println!("test result: {}. {passed} passed; {failed} failed", if failed == 0 { "ok" } else { "FAILED" });
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints a figure; whether it may pass.
+fn report(case: &Case, found: Figure, committed: Option<Figure>) -> bool {
+    let verdict = committed.map(|committed| compare(found, committed));
+    let remark = match verdict {
+        Some(Verdict::Same) => "",
+        Some(Verdict::Better) => "better than committed: cargo instructions --update",
+        Some(Verdict::Worse) => "WORSE than committed",
+        None => "not committed: cargo instructions --update",
+    };
+    let committed = committed.map_or("-".to_owned(), |figure| format!("{:.0}", figure.instructions));
+    let Figure { instructions, allocations } = found;
+    println!("{:32} {instructions:12.1} {committed:>12} {allocations:11.2}  {remark}", case.name());
+    matches!(verdict, Some(Verdict::Same | Verdict::Better))
+}
+
+/// Whether a case costs the same when many objects live.
+fn scales(counted: &Counted, case: &Case, few: Figure) -> Result<bool> {
+    let many = counted.count(case, MANY)?;
+    let holds = (many.instructions / few.instructions - 1.0).abs() <= SCALE_TOLERANCE;
+    let remark = if holds { "" } else { "NOT THE SAME" };
+    let name = format!("  with {MANY} objects");
+    let Figure { instructions, allocations } = many;
+    println!("{name:32} {instructions:12.1} {:>12} {allocations:11.2}  {remark}", "");
+    Ok(holds)
+}

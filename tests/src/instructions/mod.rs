@@ -1,0 +1,125 @@
+//! How many instructions a worker executes for a command, counted by valgrind's callgrind: figures that are the same in every run, on
+//! whatever machine, while others compute. What they are compared with is committed beside the tests.
+//!
+//! What is counted is the daemon's example `instructions`: the release build of a worker's code, from the bytes in a ring to the calls of
+//! a driver that does nothing. Two runs of different length are compared, so that neither the start nor the guest's part counts.
+
+mod callgrind;
+mod figures;
+
+use anyhow::{Context, Result, bail, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use callgrind::Profile;
+pub use figures::{Figure, Figures, Verdict, compare};
+
+/// What is counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// The workload's name.
+    pub workload: String,
+    /// Its submissions pass a gate with a lease.
+    pub gated: bool,
+}
+
+/// The program that is counted.
+pub struct Counted {
+    program: PathBuf,
+    /// Where callgrind's files stay.
+    keep: Option<PathBuf>,
+}
+
+/// Laps of the shorter run, which take in what only the first ones have to do; the longer one has twice as many.
+const LAPS: u32 = 4;
+
+/// Objects that live beside those of a workload, unless said otherwise.
+pub const FEW: u32 = 10;
+
+/// So many must make no difference.
+pub const MANY: u32 = 100_000;
+
+/// Workloads that are looked at with many objects alive.
+pub const SCALED: &[&str] = &["submit", "create_destroy_buffer", "update_descriptor_sets", "fence_status"];
+
+impl Case {
+    /// What its figure goes by.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}{}", self.workload, if self.gated { "_with_a_lease" } else { "" })
+    }
+}
+
+impl Counted {
+    /// Builds the program. With `keep`, callgrind's files are left in that folder, for `callgrind_annotate`.
+    ///
+    /// # Errors
+    /// It does not build.
+    pub fn build(keep: Option<PathBuf>) -> Result<Self> {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--release", "--package", "daemon", "--features", "null-driver"]);
+        let status = cargo.args(["--example", "instructions"]).status().context("cannot run cargo")?;
+        ensure!(status.success(), "the program to be counted does not build");
+        let own = std::env::current_exe()?;
+        let target = own.parent().and_then(Path::parent).context("built by cargo")?;
+        let program = target.join("release/examples/instructions");
+        ensure!(program.exists(), "{} is missing", program.display());
+        Ok(Self { program, keep })
+    }
+
+    /// All cases.
+    ///
+    /// # Errors
+    /// The program does not name its workloads.
+    pub fn cases(&self) -> Result<Vec<Case>> {
+        let names = output(&mut Command::new(&self.program))?;
+        let case = |workload: &str, gated| Case { workload: workload.to_owned(), gated };
+        let cases = names.lines().flat_map(|name| {
+            let leased = name.starts_with("submit").then(|| case(name, true));
+            std::iter::once(case(name, false)).chain(leased)
+        });
+        Ok(cases.collect())
+    }
+
+    /// Counts one case, with so many other objects alive.
+    ///
+    /// # Errors
+    /// valgrind or the program fails.
+    pub fn count(&self, case: &Case, live: u32) -> Result<Figure> {
+        let (short, commands) = self.profile(case, LAPS, live)?;
+        let (long, more) = self.profile(case, 2 * LAPS, live)?;
+        ensure!(more > commands, "a longer run has no more commands");
+        let per_command = |less: u64, more_of_it: u64| {
+            let difference = more_of_it.checked_sub(less).context("a longer run costs less")?;
+            Ok::<_, anyhow::Error>(difference as f64 / (more - commands) as f64)
+        };
+        Ok(Figure {
+            instructions: per_command(short.instructions, long.instructions)?,
+            allocations: per_command(short.allocations, long.allocations)?,
+        })
+    }
+
+    /// One run: what it cost, and how many commands it had.
+    fn profile(&self, case: &Case, laps: u32, live: u32) -> Result<(Profile, u64)> {
+        let folder = tempfile::TempDir::new()?;
+        let kept = self.keep.as_ref().map(|keep| keep.join(format!("{}.{live}.{laps}", case.name())));
+        let file = kept.unwrap_or_else(|| folder.path().join("callgrind"));
+        let mut valgrind = Command::new("valgrind");
+        // A program's environment is on its stack, and moves what lies behind it.
+        valgrind.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        valgrind.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]);
+        valgrind.arg(format!("--callgrind-out-file={}", file.display())).arg(&self.program);
+        valgrind.args([&case.workload, &laps.to_string(), &live.to_string()]);
+        valgrind.args(case.gated.then_some("lease"));
+        let commands = output(&mut valgrind)?.trim().parse().context("a number of commands")?;
+        Ok((Profile::read(&file)?, commands))
+    }
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
