@@ -14,23 +14,26 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(super) unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
     let mut at = 0;
     while at < into.len() {
-        // SAFETY: `at` is below the length for which the caller vouches.
-        let source = unsafe { from.add(at) };
+        // Inside of what the caller vouches for, as `at` is below its length.
+        let source = from.wrapping_add(at);
         let rest = &mut into[at..];
         at += match width(source, rest.len()) {
-            8 => {
-                // SAFETY: `width` found eight bytes left and the alignment of a u64; the caller vouches for the rest.
-                let value = unsafe { AtomicU64::from_ptr(source.cast()) }.load(Relaxed);
-                rest[..8].copy_from_slice(&value.to_ne_bytes());
-                8
+            Width::Words(length) => {
+                let words = rest[..length].as_chunks_mut::<8>().0;
+                for (index, word) in words.iter_mut().enumerate() {
+                    let shared = source.cast::<u64>().wrapping_add(index);
+                    // SAFETY: `width` found the bytes left and the alignment of a u64; the caller vouches for the rest.
+                    *word = unsafe { AtomicU64::from_ptr(shared) }.load(Relaxed).to_ne_bytes();
+                }
+                length
             }
-            4 => {
+            Width::Half => {
                 // SAFETY: as above, with four bytes.
                 let value = unsafe { AtomicU32::from_ptr(source.cast()) }.load(Relaxed);
                 rest[..4].copy_from_slice(&value.to_ne_bytes());
                 4
             }
-            _ => {
+            Width::Byte => {
                 // SAFETY: one byte is left and needs no alignment.
                 rest[0] = unsafe { AtomicU8::from_ptr(source) }.load(Relaxed);
                 1
@@ -47,16 +50,19 @@ pub(super) unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
 pub(super) unsafe fn copy_in(into: *mut u8, from: &[u8]) {
     let mut at = 0;
     while at < from.len() {
-        // SAFETY: `at` is below the length for which the caller vouches.
-        let target = unsafe { into.add(at) };
+        // Inside of what the caller vouches for, as `at` is below its length.
+        let target = into.wrapping_add(at);
         let rest = &from[at..];
-        at += match (width(target, rest.len()), rest.first_chunk::<8>(), rest.first_chunk::<4>()) {
-            (8, Some(bytes), _) => {
-                // SAFETY: `width` found eight bytes left and the alignment of a u64; the caller vouches for the rest.
-                unsafe { AtomicU64::from_ptr(target.cast()) }.store(u64::from_ne_bytes(*bytes), Relaxed);
-                8
+        at += match (width(target, rest.len()), rest.first_chunk::<4>()) {
+            (Width::Words(length), _) => {
+                for (index, word) in rest[..length].as_chunks::<8>().0.iter().enumerate() {
+                    let shared = target.cast::<u64>().wrapping_add(index);
+                    // SAFETY: `width` found the bytes left and the alignment of a u64; the caller vouches for the rest.
+                    unsafe { AtomicU64::from_ptr(shared) }.store(u64::from_ne_bytes(*word), Relaxed);
+                }
+                length
             }
-            (4, _, Some(bytes)) => {
+            (Width::Half, Some(bytes)) => {
                 // SAFETY: as above, with four bytes.
                 unsafe { AtomicU32::from_ptr(target.cast()) }.store(u32::from_ne_bytes(*bytes), Relaxed);
                 4
@@ -70,13 +76,23 @@ pub(super) unsafe fn copy_in(into: *mut u8, from: &[u8]) {
     }
 }
 
-/// The widest access possible at `address` with `left` bytes to go.
-fn width(address: *mut u8, left: usize) -> usize {
+/// How bytes are accessed.
+enum Width {
+    /// Eight at a time, so many in all.
+    Words(usize),
+    /// Four.
+    Half,
+    /// One.
+    Byte,
+}
+
+/// The widest accesses possible at `address` with `left` bytes to go.
+fn width(address: *mut u8, left: usize) -> Width {
     if left >= 8 && address.cast::<u64>().is_aligned() {
-        8
+        Width::Words(left & !7)
     } else if left >= 4 && address.cast::<u32>().is_aligned() {
-        4
+        Width::Half
     } else {
-        1
+        Width::Byte
     }
 }
