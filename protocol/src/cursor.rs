@@ -4,7 +4,6 @@
 //! Everything is little endian, and the unit of alignment is 4 bytes (Venus protocol, EXT_command_serialization).
 
 use bumpalo::Bump;
-use bumpalo::collections::Vec as ArenaVec;
 
 use crate::error::{DecodeError, DecodeErrorKind, Overflow};
 
@@ -83,18 +82,27 @@ impl Arena {
         self.bump.try_alloc_slice_copy(values).map_err(|_| ARENA_FULL)
     }
 
-    /// Fills a slice of the arena element by element.
+    /// A slice of the arena with `len` times the same value.
+    pub fn slice_fill<T: Copy>(&self, len: usize, value: T) -> Result<&mut [T], DecodeError> {
+        self.bump.try_alloc_slice_fill_copy(len, value).map_err(|_| ARENA_FULL)
+    }
+
+    /// Fills a slice of the arena element by element, in order.
+    #[inline]
     pub fn slice_try_fill<T: Copy, E: From<DecodeError>>(
         &self,
         len: usize,
         mut element: impl FnMut(usize) -> Result<T, E>,
     ) -> Result<&mut [T], E> {
-        let mut elements = ArenaVec::new_in(&self.bump);
-        elements.try_reserve_exact(len).map_err(|_| ARENA_FULL)?;
-        for i in 0..len {
-            elements.push(element(i)?);
+        if len == 0 {
+            return Ok(&mut []);
         }
-        Ok(elements.into_bump_slice_mut())
+        // Written twice, which is cheaper than a vector that looks for room at each element.
+        let elements = self.slice_fill(len, element(0)?)?;
+        for (at, slot) in elements.iter_mut().enumerate().skip(1) {
+            *slot = element(at)?;
+        }
+        Ok(elements)
     }
 }
 
@@ -174,14 +182,23 @@ impl<'a> Reader<'a> {
         count: usize,
         mut element: impl FnMut(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<&'a mut [T], DecodeError> {
-        let mut elements = ArenaVec::new_in(&self.arena.bump);
-        if elements.try_reserve_exact(count).is_err() {
-            return Err(self.error(DecodeErrorKind::ArenaFull));
+        // Borrowed for longer than `self`, which every element changes.
+        let arena = self.arena;
+        arena.slice_try_fill(count, |_| element(self)).map_err(|error: DecodeError| self.placed(error))
+    }
+
+    /// A slice in the arena with `count` times the same value. The caller has bounded `count`.
+    pub(crate) fn keep_filled<T: Copy>(&self, count: usize, value: T) -> Result<&'a [T], DecodeError> {
+        self.arena.slice_fill(count, value).map(|all| &*all).map_err(|error| self.placed(error))
+    }
+
+    /// An error of the arena, which knows no position.
+    #[cold]
+    fn placed(&self, error: DecodeError) -> DecodeError {
+        match error.kind {
+            DecodeErrorKind::ArenaFull => self.error(DecodeErrorKind::ArenaFull),
+            _ => error,
         }
-        for _ in 0..count {
-            elements.push(element(self)?);
-        }
-        Ok(elements.into_bump_slice_mut())
     }
 
     /// A count that the remaining bytes can hold, each element taking at least `min_size` bytes; elements without any bytes are

@@ -76,7 +76,7 @@ pub fn allocate_command_buffers<'a>(
         }
         found => found?,
     };
-    let raws = call.arena.slice_try_fill(ids.len(), |_| Ok::<_, Fault>(0u64))?;
+    let raws = call.arena.slice_fill(ids.len(), 0u64)?;
     let Some(function) = device.table.allocate_command_buffers else {
         return Err(Fault::missing("vkAllocateCommandBuffers"));
     };

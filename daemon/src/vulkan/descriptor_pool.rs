@@ -172,7 +172,7 @@ pub fn allocate_descriptor_sets<'a>(
         }
         prepared => prepared?,
     };
-    let raws = call.arena.slice_try_fill(ids.len(), |_| Ok::<_, Fault>(0u64))?;
+    let raws = call.arena.slice_fill(ids.len(), 0u64)?;
     let Some(function) = device.table.allocate_descriptor_sets else {
         return Err(Fault::missing("vkAllocateDescriptorSets"));
     };

@@ -233,7 +233,9 @@ fn padded<'a>(call: &Call<'a>, bytes: &[u8], size: u64) -> Result<&'a mut [u8], 
     if size <= bytes.len() {
         return Ok(call.arena.slice_copy(bytes)?);
     }
-    call.arena.slice_try_fill(size, |i| Ok::<_, Fault>(bytes.get(i).copied().unwrap_or(0)))
+    let all = call.arena.slice_fill(size, 0)?;
+    all[..bytes.len()].copy_from_slice(bytes);
+    Ok(all)
 }
 
 fn subresource_layers(layers: &venus::ImageSubresourceLayers) -> vk::ImageSubresourceLayers {

@@ -274,10 +274,8 @@ pub fn raise_array<'a, T: Raise<'a>>(
     arena: &'a Arena,
 ) -> Result<Option<&'a [T]>, Fault> {
     let Some(values) = values else { return Ok(None) };
-    // SAFETY: `sys` was made by `out_array` from these values, so it has as many elements; the driver call is over.
-    let sys = unsafe { std::slice::from_raw_parts(sys, values.len()) };
-    let filled = count.min(values.len());
-    Ok(Some(arena.slice_try_fill(filled, |i| values[i].raise(&sys[i], arena))?))
+    let sys = filled(values, sys, count);
+    Ok(Some(arena.slice_try_fill(sys.len(), |i| values[i].raise(&sys[i], arena))?))
 }
 
 /// Raises a fixed array of structs.
@@ -300,7 +298,8 @@ pub fn raise_plain<'a, T: Copy>(
     count: usize,
     arena: &'a Arena,
 ) -> Result<Option<&'a [T]>, Fault> {
-    raise_mapped(values, sys, count, |x| x, arena)
+    let Some(values) = values else { return Ok(None) };
+    Ok(Some(arena.slice_copy(filled(values, sys, count))?))
 }
 
 /// Raises at most `count` numbers of an array into their types.
@@ -312,8 +311,13 @@ pub fn raise_mapped<'a, T: Copy, U: Copy>(
     arena: &'a Arena,
 ) -> Result<Option<&'a [T]>, Fault> {
     let Some(values) = values else { return Ok(None) };
-    // SAFETY: `sys` was made from these values, so it has as many elements; the driver call is over.
-    let sys = unsafe { std::slice::from_raw_parts(sys, values.len()) };
-    let filled = count.min(values.len());
-    Ok(Some(arena.slice_try_fill(filled, |i| Ok::<_, Fault>(map(sys[i])))?))
+    let sys = filled(values, sys, count);
+    Ok(Some(arena.slice_try_fill(sys.len(), |i| Ok::<_, Fault>(map(sys[i])))?))
+}
+
+/// At most `count` elements of the array that was made from `values` for the driver.
+fn filled<'s, T, U>(values: &[T], sys: *const U, count: usize) -> &'s [U] {
+    // SAFETY: lowering made `sys` from these values, so it has as many elements, in the command's arena; the driver call is over.
+    let all = unsafe { std::slice::from_raw_parts(sys, values.len()) };
+    &all[..count.min(values.len())]
 }

@@ -122,7 +122,7 @@ fn create<'a, I: Lower>(
         }
         lowered => lowered?,
     };
-    let raws = call.arena.slice_try_fill(ids.len(), |_| Ok::<_, Fault>(0u64))?;
+    let raws = call.arena.slice_fill(ids.len(), 0u64)?;
     let result = invoke(cache, infos, raws.as_mut_ptr());
     bind_pipelines(call, device, ids, raws.iter().zip(states), result)?;
     Ok(venus::VkResult(result))

@@ -29,7 +29,7 @@ pub fn get_query_pool_results<'a>(
         l.handle(c.query_pool)?
     };
     // Results are written 8 bytes at a time into memory that has room for the largest result after the last start.
-    let words = call.arena.slice_try_fill((size + LARGEST_RESULT).div_ceil(8), |_| Ok::<_, Fault>(0u64))?;
+    let words = call.arena.slice_fill((size + LARGEST_RESULT).div_ceil(8), 0u64)?;
     let Some(function) = device.table.get_query_pool_results else {
         return Err(Fault::missing("vkGetQueryPoolResults"));
     };

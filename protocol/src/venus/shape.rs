@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
     ) -> Result<Option<&'a [T]>, DecodeError> {
         let Some(count) = self.count(what, len, null)? else { return Ok(None) };
         let count = self.spend(count, size_of::<T>()).map_err(|e| e.within(what))?;
-        self.keep_all(count, |_| Ok(T::default())).map(|all| Some(&*all)).map_err(|e| e.within(what))
+        self.keep_filled(count, T::default()).map(Some).map_err(|e| e.within(what))
     }
 
     /// Bytes whose length is known; they stay where they are.
