@@ -299,5 +299,7 @@ pub fn begin(w: &mut Writer<'_>, command_buffer: venus::CommandBuffer) {
 fn others(w: &mut Writer<'_>, live: u32) {
     (0..u64::from(live)).for_each(|at| create_buffer(w, venus::Buffer(OTHERS + 2 * at)));
     let made: Vec<_> = (0..u64::from(live)).map(|at| venus::CommandBuffer(OTHERS + 2 * at + 1)).collect();
-    made.chunks(64).for_each(|made| command_buffers(w, made));
+    if !made.is_empty() {
+        command_buffers(w, &made);
+    }
 }

@@ -3,6 +3,7 @@
 use super::cancel::Cancel;
 use super::command_buffer::CommandBuffer;
 use super::device::Device;
+use super::encoding::{Encoding, Shared};
 use super::error::{ContextLost, Fault, INVALID};
 use super::instance::Instance;
 use super::lower::Lowering;
@@ -150,13 +151,26 @@ impl<'a> Call<'a> {
         result: i32,
         state: State,
     ) -> Result<Arc<Usage>, Fault> {
+        self.bind_one(id, raw, device, result, state, || self.encoding())
+    }
+
+    /// Like [`Self::bind`], where the command makes several: with one of [`Self::encodings`].
+    pub fn bind_one<H: Handle>(
+        &self,
+        id: Option<&H>,
+        raw: u64,
+        device: &Arc<Device>,
+        result: i32,
+        state: State,
+        encoding: impl FnOnce() -> Encoding,
+    ) -> Result<Arc<Usage>, Fault> {
         let Some(id) = id else { return Err(Fault::lost("an object was created without an id")) };
         let usage = Arc::new(Usage::default());
         if result < 0 {
             self.not_created(Some(id), result)?;
             return Ok(usage);
         }
-        let (device_of, created_by) = (Some(device.clone()), self.bytes.into());
+        let (device_of, created_by) = (Some(device.clone()), encoding());
         let object =
             Object { kind: H::KIND, raw, device: device_of, state, usage: usage.clone(), created_by };
         match self.renderer.objects.insert(id.id(), object) {
@@ -172,6 +186,17 @@ impl<'a> Call<'a> {
                 Err(Fault::Failed(full))
             }
         }
+    }
+
+    /// The command's encoding, to be kept with the object that it made.
+    pub fn encoding(&self) -> Encoding {
+        self.renderer.objects.described().keep(self.bytes)
+    }
+
+    /// The same for each of so many objects.
+    pub fn encodings(&self, count: usize) -> impl Fn() -> Encoding {
+        let shared = (count > 1).then(|| self.renderer.objects.described().share(self.bytes));
+        move || shared.as_ref().map_or_else(|| self.encoding(), Shared::encoding)
     }
 
     /// Leaves a tombstone.

@@ -88,12 +88,13 @@ pub fn allocate_command_buffers<'a>(
         call.none_created(ids, result)?;
         return Ok(c.failed(venus::VkResult(result)));
     }
+    let encoding = call.encodings(ids.len());
     let secondary = info.level == venus::CommandBufferLevel::SECONDARY;
     let mut bound = Ok(());
     for (id, raw) in ids.iter().zip(&*raws) {
         let command_buffer = CommandBuffer { raw: *raw, device: device.clone(), pool: pool.clone() };
         let state = State::CommandBuffer(Arc::new(command_buffer));
-        let usage = match call.bind(Some(id), *raw, &device, 0, state) {
+        let usage = match call.bind_one(Some(id), *raw, &device, 0, state, &encoding) {
             Err(Fault::Failed(result)) => {
                 bound = Err(Fault::Failed(result));
                 continue;

@@ -184,11 +184,12 @@ pub fn allocate_descriptor_sets<'a>(
         call.none_created(ids, result)?;
         return Ok(c.failed(venus::VkResult(result)));
     }
+    let encoding = call.encodings(ids.len());
     let mut bound = Ok(());
     for ((id, raw), (layout, variable_count)) in ids.iter().zip(&*raws).zip(layouts) {
         let (raw, pool) = (*raw, pool.clone());
         let state = State::DescriptorSet(Arc::new(DescriptorSet { raw, pool, layout, variable_count }));
-        let usage = match call.bind(Some(id), raw, &device, 0, state) {
+        let usage = match call.bind_one(Some(id), raw, &device, 0, state, &encoding) {
             Err(Fault::Failed(result)) => {
                 bound = Err(Fault::Failed(result));
                 continue;

@@ -255,7 +255,7 @@ pub fn create_device<'a>(
         device: None,
         state: State::Device(device),
         usage: Arc::default(),
-        created_by: call.bytes.into(),
+        created_by: call.encoding(),
     };
     call.renderer.objects.insert(id.id(), object).map_err(ContextLost::from)?;
     Ok(venus::CreateDeviceReply { result: venus::VkResult::SUCCESS, p_device: c.p_device })

@@ -132,7 +132,7 @@ pub fn create_instance<'a>(
         device: None,
         state: State::Instance(instance),
         usage: Arc::default(),
-        created_by: call.bytes.into(),
+        created_by: call.encoding(),
     };
     call.renderer.objects.insert(id.id(), object).map_err(ContextLost::from)?;
     Ok(venus::CreateInstanceReply { result: venus::VkResult::SUCCESS, p_instance: c.p_instance })
@@ -189,7 +189,7 @@ fn bind_physical_device(
         device: None,
         state: State::PhysicalDevice(Arc::new(physical)),
         usage: Arc::default(),
-        created_by: call.bytes.into(),
+        created_by: call.encoding(),
     };
     call.renderer.objects.insert(id.id(), object).map_err(ContextLost::from)?;
     bound.push(id);

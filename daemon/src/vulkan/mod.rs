@@ -26,6 +26,7 @@ mod command_buffer;
 mod command_pool;
 mod descriptor_pool;
 mod device;
+mod encoding;
 mod error;
 mod extensions;
 #[cfg(any(test, feature = "null-driver"))]

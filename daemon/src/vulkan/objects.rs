@@ -8,6 +8,7 @@
 use super::command_buffer::{CommandBuffer, CommandPool};
 use super::descriptor_pool::{DescriptorPool, DescriptorSet};
 use super::device::Device;
+use super::encoding::{Encoding, Kept};
 use super::error::{ContextLost, Fault};
 use super::instance::Instance;
 use super::memory::Memory;
@@ -47,7 +48,7 @@ pub struct Object {
     /// Who uses it.
     pub usage: Arc<Usage>,
     /// The encoding of the command that created it.
-    pub created_by: Box<[u8]>,
+    pub created_by: Encoding,
 }
 
 /// Why an object has no place in the table.
@@ -111,41 +112,51 @@ pub struct Table {
     entries: FxHashMap<u64, Entry>,
     /// Of the entries, those that stand for nothing.
     failed: usize,
-    /// Bytes of the commands that made the others.
-    described: u64,
+    /// Bytes of the commands that made the others, and what waits to be destroyed.
+    described: Kept,
     max_objects: usize,
     max_described: u64,
 }
 
 /// The object table, shared by all rings of a context.
 #[derive(Debug)]
-pub struct Objects(RwLock<Table>);
+pub struct Objects {
+    table: RwLock<Table>,
+    described: Kept,
+}
 
 impl Objects {
     /// An empty table.
     pub fn new(limits: &ContextLimits) -> Self {
         let (max_objects, max_described) = (limits.objects, limits.shader_bytes);
-        Self(RwLock::new(Table { max_objects, max_described, ..Table::default() }))
+        let described = Kept::default();
+        let table = Table { max_objects, max_described, described: described.clone(), ..Table::default() };
+        Self { table: RwLock::new(table), described }
+    }
+
+    /// How many bytes of commands are kept that made objects.
+    pub fn described(&self) -> &Kept {
+        &self.described
     }
 
     /// Locks for reading.
     pub fn read(&self) -> RwLockReadGuard<'_, Table> {
-        self.0.read()
+        self.table.read()
     }
 
     /// Binds an id to an object.
     pub fn insert(&self, id: u64, object: Object) -> Result<(), Unplaced> {
-        self.0.write().insert(id, object)
+        self.table.write().insert(id, object)
     }
 
     /// Remembers that the object was not created.
     pub fn insert_failed(&self, id: u64, kind: ObjectType, result: i32) -> Result<(), ContextLost> {
-        self.0.write().insert_failed(id, kind, result)
+        self.table.write().insert_failed(id, kind, result)
     }
 
     /// From now on the object can only be destroyed; whatever else names it fails with `result`.
     pub fn fail<H: Handle>(&self, handle: H, result: i32) {
-        let mut table = self.0.write();
+        let mut table = self.table.write();
         if let Some(entry) = table.entries.get_mut(&handle.id()) {
             let failed = Entry::Failed(H::KIND, result);
             *entry = match std::mem::replace(entry, failed) {
@@ -160,7 +171,7 @@ impl Objects {
         if handle.id() == 0 {
             return Ok(None);
         }
-        let mut table = self.0.write();
+        let mut table = self.table.write();
         match table.entries.get(&handle.id()) {
             Some(Entry::Live(object) | Entry::Useless(object, _)) if object.kind == H::KIND => {}
             Some(Entry::Failed(kind, _)) if *kind == H::KIND => {}
@@ -171,7 +182,7 @@ impl Objects {
 
     /// Changes an object in place.
     pub fn update<H: Handle, T>(&self, handle: H, change: impl FnOnce(&mut Object) -> T) -> Result<T, Fault> {
-        let mut table = self.0.write();
+        let mut table = self.table.write();
         match table.entries.get_mut(&handle.id()) {
             Some(Entry::Live(object)) if object.kind == H::KIND => Ok(change(object)),
             Some(Entry::Failed(kind, result)) if *kind == H::KIND => Err(Fault::Failed(*result)),
@@ -182,7 +193,7 @@ impl Objects {
 
     /// Removes ids whatever they are; those that are gone already are skipped.
     pub fn forget(&self, ids: impl IntoIterator<Item = u64>) {
-        let mut table = self.0.write();
+        let mut table = self.table.write();
         for id in ids {
             table.take(id);
         }
@@ -190,7 +201,7 @@ impl Objects {
 
     /// Removes and returns everything that belongs to `device`.
     pub fn drain_device(&self, device: &Arc<Device>) -> Vec<Object> {
-        let mut table = self.0.write();
+        let mut table = self.table.write();
         let ids: Vec<u64> = table
             .entries
             .iter()
@@ -202,7 +213,7 @@ impl Objects {
 
     /// Removes and returns the devices that are left.
     pub fn drain_devices(&self) -> Vec<Arc<Device>> {
-        let mut table = self.0.write();
+        let mut table = self.table.write();
         let device = |(id, e): (&u64, &Entry)| match e {
             Entry::Live(Object { state: State::Device(device), .. }) => Some((*id, device.clone())),
             _ => None,
@@ -219,9 +230,9 @@ impl Objects {
 
     /// Forgets everything.
     pub fn clear(&self) {
-        let mut table = self.0.write();
+        let mut table = self.table.write();
         table.entries.clear();
-        (table.failed, table.described) = (0, 0);
+        table.failed = 0;
     }
 
     /// The live objects of a kind, oldest ids first.
@@ -240,7 +251,7 @@ impl Objects {
     /// The encoding of the command that created an object, if it lives.
     pub fn created_by(&self, id: u64) -> Option<Box<[u8]>> {
         match self.read().entries.get(&id) {
-            Some(Entry::Live(object)) => Some(object.created_by.clone()),
+            Some(Entry::Live(object)) => Some((*object.created_by).into()),
             _ => None,
         }
     }
@@ -259,14 +270,12 @@ impl Table {
 
     fn insert(&mut self, id: u64, object: Object) -> Result<(), Unplaced> {
         self.check_id(id).map_err(Unplaced::Lost)?;
-        let described = self.described.saturating_add(object.created_by.len() as u64);
         if self.entries.len() - self.failed >= self.max_objects {
             return Err(Unplaced::Full("objects", Box::new(object)));
         }
-        if described > self.max_described {
+        if self.described.bytes() > self.max_described {
             return Err(Unplaced::Full("shader_bytes", Box::new(object)));
         }
-        self.described = described;
         self.entries.insert(id, Entry::Live(object));
         Ok(())
     }
@@ -302,7 +311,6 @@ impl Table {
     fn take(&mut self, id: u64) -> Option<Object> {
         match self.entries.remove(&id)? {
             Entry::Live(object) | Entry::Useless(object, _) => {
-                self.described -= object.created_by.len() as u64;
                 object.usage.end();
                 Some(object)
             }

@@ -135,10 +135,11 @@ fn bind_pipelines<'r>(
     made: impl Iterator<Item = (&'r u64, State)>,
     result: i32,
 ) -> Result<(), Fault> {
+    let encoding = call.encodings(ids.len());
     let mut bound = Ok(());
     for (id, (raw, state)) in ids.iter().zip(made) {
         if *raw != 0 {
-            match call.bind(Some(id), *raw, device, 0, state) {
+            match call.bind_one(Some(id), *raw, device, 0, state, &encoding) {
                 Err(Fault::Failed(result)) => bound = Err(Fault::Failed(result)),
                 other => drop(other?),
             }
