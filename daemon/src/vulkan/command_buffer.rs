@@ -16,7 +16,7 @@ use super::validity::query::ActiveQueries;
 use crate::shm::Told;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::venus::generated as venus;
-use rustc_hash::FxHashMap;
+use slab::Slab;
 use std::sync::Arc;
 
 /// A command pool.
@@ -27,10 +27,10 @@ pub struct CommandPool {
     recordings: Mutex<Recordings>,
 }
 
-/// Everything allocated from one pool, by the host's handle.
+/// Everything allocated from one pool.
 #[derive(Debug, Default)]
 pub struct Recordings {
-    live: FxHashMap<u64, Recording>,
+    live: Slab<Recording>,
     destroyed: bool,
 }
 
@@ -43,11 +43,15 @@ pub struct CommandBuffer {
     pub device: Arc<Device>,
     /// Where it was allocated.
     pub pool: Arc<CommandPool>,
+    /// Its place among what is allocated there.
+    pub place: usize,
 }
 
 /// How a recording stands.
 #[derive(Debug)]
 pub struct Recording {
+    /// The host's handle.
+    raw: u64,
     /// The guest's id.
     pub id: u64,
     /// What it names.
@@ -113,15 +117,21 @@ impl CommandPool {
 }
 
 impl Recordings {
+    /// The place of the command buffer that is added next.
+    pub fn next_place(&self) -> usize {
+        self.live.vacant_key()
+    }
+
     /// Adds a command buffer.
     pub fn add(&mut self, raw: u64, id: u64, usage: Arc<Usage>, secondary: bool, most_groups: [u32; 3]) {
         let state = RecordingState { secondary, most_groups, ..RecordingState::default() };
-        self.live.insert(raw, Recording { id, uses: Uses::default(), usage, state });
+        self.live.insert(Recording { raw, id, uses: Uses::default(), usage, state });
     }
 
     /// The recording of a command buffer, whatever its state.
     pub fn find(&mut self, command_buffer: &CommandBuffer) -> Result<&mut Recording, Fault> {
-        let found = self.live.get_mut(&command_buffer.raw);
+        // Once it is freed its place may be another's.
+        let found = self.live.get_mut(command_buffer.place).filter(|found| found.raw == command_buffer.raw);
         found.ok_or_else(|| Fault::invalid("a command buffer is used while it is freed"))
     }
 
@@ -135,25 +145,27 @@ impl Recordings {
         }
     }
 
-    /// Takes a command buffer out, with the host's handle.
-    pub fn remove(&mut self, raw: u64) -> Option<Recording> {
-        self.live.remove(&raw)
+    /// Takes a command buffer out.
+    pub fn remove(&mut self, command_buffer: &CommandBuffer) {
+        if self.find(command_buffer).is_ok() {
+            self.live.remove(command_buffer.place);
+        }
     }
 
     /// All of them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Recording> {
-        self.live.values_mut()
+        self.live.iter_mut().map(|(_, recording)| recording)
     }
 
     /// The pool is destroyed: takes all out.
     pub fn close(&mut self) -> impl Iterator<Item = Recording> {
         self.destroyed = true;
-        self.live.drain().map(|(_, recording)| recording)
+        self.live.drain()
     }
 
     /// The last submission that any of them is in.
     pub fn last_submission(&self) -> Number {
-        self.live.values().map(|recording| recording.usage.last()).max().unwrap_or_default()
+        self.live.iter().map(|(_, recording)| recording.usage.last()).max().unwrap_or_default()
     }
 }
 

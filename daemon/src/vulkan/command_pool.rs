@@ -92,7 +92,8 @@ pub fn allocate_command_buffers<'a>(
     let secondary = info.level == venus::CommandBufferLevel::SECONDARY;
     let mut bound = Ok(());
     for (id, raw) in ids.iter().zip(&*raws) {
-        let command_buffer = CommandBuffer { raw: *raw, device: device.clone(), pool: pool.clone() };
+        let (device_of, pool, place) = (device.clone(), pool.clone(), recordings.next_place());
+        let command_buffer = CommandBuffer { raw: *raw, device: device_of, pool, place };
         let state = State::CommandBuffer(Arc::new(command_buffer));
         let usage = match call.bind_one(Some(id), *raw, &device, 0, state, &encoding) {
             Err(Fault::Failed(result)) => {
@@ -130,7 +131,7 @@ pub fn free_command_buffers<'a>(
             log::debug!("a command buffer is freed from a pool that it is not of");
             continue;
         }
-        recordings.remove(object.raw);
+        recordings.remove(command_buffer);
         patient = patient && call.await_submission(&device, object.usage.last()).is_ok();
         // One that stays pending ends with the pool.
         if patient || device.completed(object.usage.last()) {
