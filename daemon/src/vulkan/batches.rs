@@ -5,6 +5,7 @@ use super::objects::{State, Table};
 use super::submission::{Driver, Progress, Signal, Wait};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,6 +19,9 @@ pub struct Group {
     waits: Vec<Used>,
     signals: Vec<(Arc<Mutex<Signal>>, u64)>,
 }
+
+/// The groups of a call, usually one.
+pub type Groups = SmallVec<[Group; 1]>;
 
 /// A semaphore in a batch.
 #[derive(Debug)]
@@ -37,8 +41,8 @@ pub trait Batch {
 }
 
 /// Splits the batches of a call. A batch that waits behind one that runs would hide how long that runs.
-pub fn groups(objects: &Table, batches: &[impl Batch]) -> Result<Vec<Group>, Fault> {
-    let mut groups: Vec<Group> = Vec::with_capacity(1);
+pub fn groups(objects: &Table, batches: &[impl Batch]) -> Result<Groups, Fault> {
+    let mut groups = Groups::new();
     for (index, batch) in batches.iter().enumerate() {
         let waits = batch.waits().filter(|(semaphore, _)| semaphore.0 != 0);
         let waits: Vec<Used> =
@@ -67,10 +71,10 @@ fn used(objects: &Table, semaphore: venus::Semaphore, value: u64) -> Result<Used
 
 impl Group {
     /// What is left of a submission of a lost device, if anything: its time counts at once.
-    pub fn of_lost(count: usize) -> Vec<Self> {
+    pub fn of_lost(count: usize) -> Groups {
         match count {
-            0 => Vec::new(),
-            _ => vec![Self { batches: 0..count, ..Self::default() }],
+            0 => Groups::new(),
+            _ => smallvec![Self { batches: 0..count, ..Self::default() }],
         }
     }
 

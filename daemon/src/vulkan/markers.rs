@@ -2,6 +2,7 @@
 
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 /// Those of a device that are in no use.
 #[derive(Debug, Default)]
@@ -18,11 +19,11 @@ impl Markers {
     }
 
     /// Takes fences back that came from [`Self::take`] and that no queue uses any more.
-    pub fn give(&self, device: &ash::Device, markers: Vec<u64>) {
+    pub fn give(&self, device: &ash::Device, markers: impl IntoIterator<Item = u64>) {
+        let markers: SmallVec<[_; 4]> = markers.into_iter().map(vk::Fence::from_raw).collect();
         if markers.is_empty() {
             return;
         }
-        let markers: Vec<_> = markers.into_iter().map(vk::Fence::from_raw).collect();
         // SAFETY: device and fences are live, and no submission is left that uses them.
         let reset = unsafe { device.reset_fences(&markers) };
         let mut free = self.0.lock();

@@ -1,6 +1,6 @@
 //! `VkQueue`: submission under one lock, and fences of the guest's kernel that wait for what was submitted.
 
-use super::batches::{Batch, Group, groups};
+use super::batches::{Batch, Group, Groups, groups};
 use super::call::{Call, inconsistent};
 use super::cancel::Cancel;
 use super::command_buffer;
@@ -15,7 +15,7 @@ use super::objects::{Objects, State, Table};
 use super::pending::Fence;
 use super::renderer::Renderer;
 use super::stamps::{Slot, Stamps};
-use super::submission::{Driver, Look, Number, Submission, Submissions};
+use super::submission::{Driver, Few, Look, Number, Submission, Submissions};
 use super::usage::Uses;
 use super::validity::semaphores;
 use super::watch::Watcher;
@@ -23,6 +23,7 @@ use ash::vk::{self, Handle as _};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
@@ -159,7 +160,7 @@ impl Queue {
         groups: &[Group],
         fence: Option<&Arc<Fence>>,
         mark: impl FnOnce(Number) -> Result<(), Fault>,
-    ) -> Result<Vec<Arc<Submission>>, Fault> {
+    ) -> Result<Few, Fault> {
         let number = device.numbers.fetch_add(1, Ordering::SeqCst) + 1;
         let state = fence.map(|fence| fence.lock_unused(device)).transpose()?;
         // All of them before the first runs, so that nothing is taken for complete in between.
@@ -167,7 +168,7 @@ impl Queue {
             let fence = fence.filter(|_| at + 1 == groups.len());
             self.begin(renderer, device, number, group, fence)
         });
-        let begun = begun.collect::<Result<Vec<_>, _>>()?;
+        let begun = begun.collect::<Result<Few, _>>()?;
         if let Err(fault) = mark(number) {
             self.withdraw(device, &begun);
             return Err(fault);
@@ -209,24 +210,24 @@ impl Queue {
     pub(super) fn withdraw(&self, device: &Device, begun: &[Arc<Submission>]) {
         for submission in begun {
             self.submissions.lock().withdraw(submission);
-            self.settle(device, vec![Arc::clone(submission)]);
+            self.settle(device, std::slice::from_ref(submission));
         }
     }
 
     /// Takes note of what is complete.
     pub(super) fn collect(&self, device: &Device, submissions: &mut Submissions) {
-        let complete = submissions.collect(&device, Instant::now());
+        let complete = submissions.collect(&device, Instant::now);
         if !complete.is_empty() {
-            self.settle(device, complete);
+            self.settle(device, &complete);
         }
     }
 
     /// Frees our markers of submissions that are not pending any more, unless somebody watches them.
-    fn settle(&self, device: &Device, submissions: Vec<Arc<Submission>>) {
+    fn settle(&self, device: &Device, submissions: &[Arc<Submission>]) {
         submissions.iter().for_each(|submission| self.account(device, submission));
         let free =
             submissions.iter().filter(|submission| !submission.is_watched() && submission.lent.is_none());
-        device.markers.give(&device.ash, free.map(|submission| submission.marker).collect());
+        device.markers.give(&device.ash, free.map(|submission| submission.marker));
     }
 
     /// Whether no submission up to a number is pending.
@@ -286,7 +287,7 @@ impl Queue {
     /// Forgets its submissions; the queue is idle and its device is about to be destroyed.
     pub fn forget_submissions(&self, device: &Device) {
         let left = self.submissions.lock().clear();
-        self.settle(device, left);
+        self.settle(device, &left);
         self.forget_stamps(device);
     }
 
@@ -463,19 +464,18 @@ fn runnable<T>(call: &Call<'_>, whole: impl FnOnce() -> Result<T, Fault>) -> Res
     }
 }
 
+/// Those of a submission.
+type CommandBuffers = SmallVec<[venus::CommandBuffer; 4]>;
+
 /// What a submission names: marked before the driver is called, so that nothing of it is destroyed or reset meanwhile.
 pub(super) struct Named {
     uses: Uses,
-    command_buffers: Vec<venus::CommandBuffer>,
+    command_buffers: CommandBuffers,
     pub fence: Option<Arc<Fence>>,
 }
 
 impl Named {
-    fn new(
-        l: &Lowering<'_>,
-        command_buffers: Vec<venus::CommandBuffer>,
-        fence: venus::Fence,
-    ) -> Result<Self, Fault> {
+    fn new(l: &Lowering<'_>, command_buffers: CommandBuffers, fence: venus::Fence) -> Result<Self, Fault> {
         let uses = Uses::default();
         l.handle(fence)?;
         let fence = match fence.0 {
@@ -497,7 +497,7 @@ impl Named {
         fence: venus::Fence,
     ) -> Result<Self, Fault> {
         let runs = |id: &venus::CommandBuffer| matches!(command_buffer::runs(call, *id), Ok(Some((_, None))));
-        let command_buffers: Vec<_> = command_buffers.filter(runs).collect();
+        let command_buffers = command_buffers.filter(runs).collect();
         let l = call.lowering();
         let fence = if matches!(l.handle(fence), Err(Fault::Failed(_))) { venus::Fence(0) } else { fence };
         Self::new(&l, command_buffers, fence)
@@ -512,7 +512,7 @@ impl Named {
 }
 
 /// The groups of a submission, its batches in C form and what it names.
-pub(super) type Prepared<T> = (Vec<Group>, *const T, Named);
+pub(super) type Prepared<T> = (Groups, *const T, Named);
 
 /// Prepares a submission; `lost` makes the part of it that can run if not all can.
 fn prepared<'a, B: Batch + Lower<Sys: 'a>, I: Iterator<Item = venus::CommandBuffer>>(

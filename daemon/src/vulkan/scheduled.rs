@@ -1,6 +1,6 @@
 //! How submissions of a queue pass the gate, at once or in their turn, and how what they cost is told.
 
-use super::batches::Group;
+use super::batches::{Group, Groups};
 use super::call::Call;
 use super::device::Device;
 use super::error::{ContextLost, Fault};
@@ -135,7 +135,7 @@ impl Queue {
     pub(super) fn submit_unscheduled(
         &self,
         call: &Call<'_>,
-        mut groups: Vec<Group>,
+        mut groups: Groups,
         mut submit: HeldSubmit,
     ) -> Result<i32, Fault> {
         groups.iter_mut().for_each(|group| group.is_free = true);
@@ -155,7 +155,7 @@ impl Queue {
         &self,
         call: &Call<'_>,
         device: &Arc<Device>,
-        groups: Vec<Group>,
+        groups: Groups,
         fence: Option<Arc<Fence>>,
         mark: impl FnOnce(Number) -> Result<(), Fault>,
         submit: HeldSubmit,

@@ -11,6 +11,7 @@
 use super::pending::Fence;
 use parking_lot::Mutex;
 use protocol::venus::generated::Semaphore;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -115,6 +116,9 @@ pub trait Driver {
     /// Whether a timeline semaphore has reached a value, or is gone.
     fn has_reached(&self, semaphore: Semaphore, raw: u64, value: u64) -> bool;
 }
+
+/// Submissions that are dealt with together, usually one.
+pub type Few = SmallVec<[Arc<Submission>; 2]>;
 
 /// What is submitted to a queue and not complete.
 #[derive(Debug)]
@@ -237,13 +241,13 @@ impl Submissions {
     }
 
     /// Takes out what is complete, to be settled: the markers that nobody watches are free.
-    pub fn collect(&mut self, driver: &impl Driver, now: Instant) -> Vec<Arc<Submission>> {
-        let mut complete = Vec::new();
+    pub fn collect(&mut self, driver: &impl Driver, now: impl Fn() -> Instant) -> Few {
+        let mut complete = Few::new();
         let is_complete =
             |first: &Arc<Submission>| first.progress.is_taken() && driver.is_signalled(first.marker);
         while self.pending.front().is_some_and(is_complete) {
             complete.extend(self.pending.pop_front().inspect(|first| first.progress.reach(COMPLETE)));
-            (self.ran, self.counted) = (Duration::ZERO, now);
+            (self.ran, self.counted) = (Duration::ZERO, now());
         }
         complete
     }
@@ -287,7 +291,7 @@ impl Submissions {
     }
 
     /// Forgets everything, on a queue that is idle; hands it out to be settled.
-    pub fn clear(&mut self) -> Vec<Arc<Submission>> {
+    pub fn clear(&mut self) -> Few {
         self.pending.drain(..).collect()
     }
 }

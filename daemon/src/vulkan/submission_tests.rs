@@ -35,7 +35,7 @@ fn watch(queues: &mut [&mut Submissions], driver: &Fake, now: &mut Instant, time
     while *now < end {
         *now += STEP;
         for queue in &mut *queues {
-            queue.collect(driver, *now);
+            queue.collect(driver, || *now);
         }
         let looks = queues.iter_mut().map(|queue| queue.look(driver, *now, true));
         look = looks.fold(Look::default(), Look::and);

@@ -7,6 +7,7 @@
 //! Knows no commands. What shaders reach through descriptors and addresses is not counted: the driver's and the GPU's affair.
 
 use super::submission::Number;
+use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,7 +42,7 @@ impl Usage {
 
 /// What a recording names.
 #[derive(Debug, Default)]
-pub struct Uses(RefCell<Vec<Arc<Usage>>>);
+pub struct Uses(RefCell<SmallVec<[Arc<Usage>; 4]>>);
 
 /// How many of the latest entries are searched before another is added: recordings name the same few again and again.
 const RECENT: usize = 8;

@@ -54,7 +54,7 @@ fn watch(device: &Device, queue: &Weak<Queue>, arriving: &Receiver<Arc<Submissio
         }
         match &submission.lent {
             Some(fence) => fence.watched(),
-            None => device.markers.give(&device.ash, vec![submission.marker]),
+            None => device.markers.give(&device.ash, [submission.marker]),
         }
     }
 }
