@@ -110,17 +110,18 @@ fn record_copies() -> (Vec<u8>, u32) {
     })
 }
 
-/// One command buffer and a fence.
+/// One command buffer and a fence, which is reset then.
 fn submit() -> (Vec<u8>, u32) {
     let batch = venus::SubmitInfo {
         command_buffer_count: 1,
         p_command_buffers: Some(&[READY]),
         ..venus::SubmitInfo::default()
     };
-    lap(TIMES, 1, 0, |w| {
+    lap(TIMES, 2, 0, |w| {
         for _ in 0..TIMES {
             venus::QueueSubmit { queue: QUEUE, submit_count: 1, p_submits: Some(&[batch]), fence: FENCE }
                 .encode(ASYNC, w);
+            venus::ResetFences { device: DEVICE, fence_count: 1, p_fences: Some(&[FENCE]) }.encode(ASYNC, w);
         }
     })
 }

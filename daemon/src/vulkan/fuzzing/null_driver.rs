@@ -121,6 +121,8 @@ fn find(name: &str) -> Option<Function> {
         }
         "vkGetPipelineCacheData" => untyped!(cache_data, u64, u64, *mut usize, *mut u8),
         "vkMapMemory" | "vkMapMemory2" => untyped!(refuse_to_map, u64),
+        "vkGetFenceStatus" => untyped!(fence_status, u64, u64),
+        "vkResetFences" => untyped!(reset_fences, u64, u32, *const u64),
         "vkQueueSubmit" => untyped!(queue_submit, u64, u32, *const vk::SubmitInfo<'static>, u64),
         "vkQueueSubmit2" => untyped!(queue_submit2, u64, u32, *const vk::SubmitInfo2<'static>, u64),
         "vkUpdateDescriptorSets" => untyped!(
@@ -322,7 +324,7 @@ unsafe extern "system" fn queue_submit(
             );
         }
     }
-    state::failure().map_or(0, |_| vk::Result::ERROR_DEVICE_LOST.as_raw())
+    submitted(fence)
 }
 
 unsafe extern "system" fn queue_submit2(
@@ -344,7 +346,35 @@ unsafe extern "system" fn queue_submit2(
             state::assert_of(queue, vk::Handle::as_raw(info.command_buffer), Kind::CommandBuffer);
         }
     }
-    state::failure().map_or(0, |_| vk::Result::ERROR_DEVICE_LOST.as_raw())
+    submitted(fence)
+}
+
+/// A submission is done at once, or the device is lost.
+fn submitted(fence: u64) -> i32 {
+    if state::failure().is_some() {
+        return vk::Result::ERROR_DEVICE_LOST.as_raw();
+    }
+    if fence != 0 {
+        state::set_signalled(fence, true);
+    }
+    0
+}
+
+unsafe extern "system" fn fence_status(device: u64, fence: u64) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    state::assert_of(device, fence, Kind::Fence);
+    if state::is_signalled(fence) { 0 } else { vk::Result::NOT_READY.as_raw() }
+}
+
+unsafe extern "system" fn reset_fences(device: u64, count: u32, fences: *const u64) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    for at in 0..count as usize {
+        // SAFETY: callers pass `count` fences.
+        let fence = unsafe { *fences.add(at) };
+        state::assert_of(device, fence, Kind::Fence);
+        state::set_signalled(fence, false);
+    }
+    0
 }
 
 unsafe extern "system" fn update_descriptor_sets(

@@ -1,7 +1,7 @@
 //! What the null driver knows: which handles live, whose they are, and when to fail next.
 
 use parking_lot::{Mutex, MutexGuard};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -46,6 +46,8 @@ struct State {
     live: FxHashMap<u64, u64>,
     /// Handles that are asked for rather than created: by parent, kind and index.
     found: FxHashMap<(u64, u8, u64), u64>,
+    /// Fences that are signalled: at once, by what they are submitted with.
+    signalled: FxHashSet<u64>,
     last: u64,
     random: u64,
     /// Objects were lost sight of with their context, so parents may go before them.
@@ -71,6 +73,9 @@ static TAKEN: Mutex<()> = Mutex::new(());
 
 /// Nothing is looked at, and nothing fails: the driver costs next to nothing.
 static TRUSTING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the last fence that was submitted or reset is signalled, while it is so: who counts uses one at a time.
+static SIGNALLED: AtomicBool = AtomicBool::new(false);
 
 /// Calls while it is so.
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -233,6 +238,22 @@ pub fn remove_parent(handle: u64, kind: u8) {
     let left: Vec<_> = live.iter().filter(|(_, parent)| **parent == handle).collect();
     assert!(*leaky || left.is_empty(), "{handle:#x} ends before {left:x?}");
     live.remove(&handle);
+}
+
+/// A fence is signalled or reset.
+pub fn set_signalled(fence: u64, signalled: bool) {
+    if is_trusting() {
+        SIGNALLED.store(signalled, Ordering::Relaxed);
+    } else if signalled {
+        STATE.lock().signalled.insert(fence);
+    } else {
+        STATE.lock().signalled.remove(&fence);
+    }
+}
+
+/// Whether a fence is signalled.
+pub fn is_signalled(fence: u64) -> bool {
+    if is_trusting() { SIGNALLED.load(Ordering::Relaxed) } else { STATE.lock().signalled.contains(&fence) }
 }
 
 /// One creation in sixteen fails, of two kinds.
