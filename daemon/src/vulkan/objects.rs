@@ -185,9 +185,7 @@ impl Objects {
         let mut table = self.table.write();
         match table.entries.get_mut(&handle.id()) {
             Some(Entry::Live(object)) if object.kind == H::KIND => Ok(change(object)),
-            Some(Entry::Failed(kind, result)) if *kind == H::KIND => Err(Fault::Failed(*result)),
-            Some(Entry::Useless(object, result)) if object.kind == H::KIND => Err(Fault::Failed(*result)),
-            found => Err(mismatch(handle, found.map(|e| &*e)).into()),
+            found => Err(unusable(handle, found.map(|e| &*e))),
         }
     }
 
@@ -259,12 +257,11 @@ impl Objects {
 
 impl Table {
     /// The object an id names.
+    #[inline]
     pub fn get<H: Handle>(&self, handle: H) -> Result<&Object, Fault> {
         match self.entries.get(&handle.id()) {
             Some(Entry::Live(object)) if object.kind == H::KIND => Ok(object),
-            Some(Entry::Failed(kind, result)) if *kind == H::KIND => Err(Fault::Failed(*result)),
-            Some(Entry::Useless(object, result)) if object.kind == H::KIND => Err(Fault::Failed(*result)),
-            found => Err(mismatch(handle, found).into()),
+            found => Err(unusable(handle, found)),
         }
     }
 
@@ -328,6 +325,16 @@ impl From<Unplaced> for ContextLost {
             Unplaced::Full(limit, _) => Self::new(format!("limit reached: {limit}")),
             Unplaced::Lost(lost) => lost,
         }
+    }
+}
+
+/// Why an entry that is no live object of the kind cannot be used.
+#[cold]
+fn unusable<H: Handle>(handle: H, found: Option<&Entry>) -> Fault {
+    match found {
+        Some(Entry::Failed(kind, result)) if *kind == H::KIND => Fault::Failed(*result),
+        Some(Entry::Useless(object, result)) if object.kind == H::KIND => Fault::Failed(*result),
+        found => mismatch(handle, found).into(),
     }
 }
 

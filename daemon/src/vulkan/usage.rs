@@ -49,6 +49,7 @@ const RECENT: usize = 8;
 
 impl Uses {
     /// Adds an object.
+    #[inline]
     pub fn add(&self, usage: &Arc<Usage>) {
         let mut uses = self.0.borrow_mut();
         if !uses.iter().rev().take(RECENT).any(|known| Arc::ptr_eq(known, usage)) {
