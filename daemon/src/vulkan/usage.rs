@@ -8,11 +8,11 @@
 
 use super::submission::Number;
 use smallvec::SmallVec;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Whether one object is alive, and its last submission.
+/// Whether one object is alive, its last submission, and who names it.
 ///
 /// Either side writes its own part before it reads the other's (sequentially consistent), so a destruction and a submission that
 /// meet cannot both overlook the other.
@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Usage {
     destroyed: AtomicBool,
     last: AtomicU64,
+    /// The last that it was added to; a hint, as another may be since.
+    named_by: AtomicU64,
 }
 
 impl Usage {
@@ -41,35 +43,59 @@ impl Usage {
 }
 
 /// What a recording names.
-#[derive(Debug, Default)]
-pub struct Uses(RefCell<SmallVec<[Arc<Usage>; 4]>>);
+#[derive(Debug)]
+pub struct Uses {
+    /// No other has it, nor had this one with other contents.
+    mark: Cell<u64>,
+    all: RefCell<SmallVec<[Arc<Usage>; 4]>>,
+}
 
-/// How many of the latest entries are searched before another is added: recordings name the same few again and again.
+/// How many of the latest entries are searched where several recordings name the same objects at once, and so mark them by turns.
 const RECENT: usize = 8;
+
+impl Default for Uses {
+    fn default() -> Self {
+        Self { mark: Cell::new(new_mark()), all: RefCell::default() }
+    }
+}
+
+fn new_mark() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
 
 impl Uses {
     /// Adds an object.
     #[inline]
     pub fn add(&self, usage: &Arc<Usage>) {
-        let mut uses = self.0.borrow_mut();
+        // What carries the mark was added: nobody else knows it.
+        if usage.named_by.load(Ordering::Relaxed) != self.mark.get() {
+            self.add_unmarked(usage);
+        }
+    }
+
+    fn add_unmarked(&self, usage: &Arc<Usage>) {
+        let mut uses = self.all.borrow_mut();
         if !uses.iter().rev().take(RECENT).any(|known| Arc::ptr_eq(known, usage)) {
             uses.push(Arc::clone(usage));
+            usage.named_by.store(self.mark.get(), Ordering::Relaxed);
         }
     }
 
     /// Adds all that another recording names.
     pub fn add_all(&self, other: &Self) {
-        self.0.borrow_mut().extend(other.0.borrow().iter().cloned());
+        self.all.borrow_mut().extend(other.all.borrow().iter().cloned());
     }
 
     /// Forgets everything.
     pub fn clear(&self) {
-        self.0.borrow_mut().clear();
+        self.all.borrow_mut().clear();
+        self.mark.set(new_mark());
     }
 
     /// Marks everything as submitted. Answers whether all of it is alive.
     pub fn submit(&self, submission: Number) -> bool {
-        self.0.borrow().iter().all(|usage| usage.submit(submission))
+        self.all.borrow().iter().all(|usage| usage.submit(submission))
     }
 }
 
@@ -91,5 +117,24 @@ mod tests {
         uses.clear();
         assert!(uses.submit(5));
         assert_eq!(kept.last(), 4);
+        uses.add(&kept);
+        assert!(uses.submit(6));
+        assert_eq!(kept.last(), 6);
+    }
+
+    #[test]
+    fn objects_that_come_again_after_many_others_are_named_once() {
+        let all: Vec<_> = (0..100).map(|_| Arc::new(Usage::default())).collect();
+        let (one, other) = (Uses::default(), Uses::default());
+        for _ in 0..10 {
+            all.iter().for_each(|usage| one.add(usage));
+        }
+        assert_eq!(one.all.borrow().len(), all.len());
+        // By turns with another, which takes the mark over.
+        for _ in 0..10 {
+            all.iter().take(2).for_each(|usage| other.add(usage));
+            all.iter().take(2).for_each(|usage| one.add(usage));
+        }
+        assert_eq!((one.all.borrow().len(), other.all.borrow().len()), (all.len() + 2, 2));
     }
 }
