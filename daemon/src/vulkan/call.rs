@@ -34,6 +34,8 @@ pub struct Call<'a> {
     pub heard: bool,
     /// The device that the command is for, once it was looked up; everything else it names must be of this device.
     pub owner: Cell<Option<*const Device>>,
+    /// The command goes into a recording.
+    pub records: Cell<bool>,
 }
 
 /// Turns a legal failure into the reply that tells it.
@@ -72,6 +74,12 @@ impl<'a> Call<'a> {
 
     /// The same for a recorded command: what it names goes into `uses`.
     pub fn recording<'u>(&'u self, uses: &'u Uses) -> Lowering<'u> {
+        self.records.set(true);
+        self.naming(uses)
+    }
+
+    /// The same for a submission.
+    pub fn naming<'u>(&'u self, uses: &'u Uses) -> Lowering<'u> {
         Lowering { uses: Some(uses), ..self.lowering() }
     }
 

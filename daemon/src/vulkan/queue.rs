@@ -530,7 +530,7 @@ fn prepared<'a, B: Batch + Lower<Sys: 'a>, I: Iterator<Item = venus::CommandBuff
             check(&l.objects)?;
             (groups(&l.objects, batches)?, Named::new(&l, command_buffers().collect(), fence)?)
         };
-        let submits = call.recording(&named.uses).array(Some(batches))?;
+        let submits = call.naming(&named.uses).array(Some(batches))?;
         Ok((groups, submits, named))
     };
     match runnable(call, whole)? {

@@ -169,9 +169,14 @@ impl Renderer {
             return Err(ContextLost::new("a graphics command without a graphics queue"));
         }
         let heard = reply.is_some();
-        let _in_flight = self.retired.enter();
-        let owner = Cell::new(None);
-        generated::execute(&Call { renderer: self, arena, bytes, cancel, heard, owner }, command, reply)
+        let in_flight = self.retired.enter();
+        let (owner, records) = (Cell::new(None), Cell::new(false));
+        let call = Call { renderer: self, arena, bytes, cancel, heard, owner, records };
+        let done = generated::execute(&call, command, reply);
+        if call.records.get() {
+            in_flight.only_records();
+        }
+        done
     }
 
     /// A command failed that the guest does not wait for: the next that can tell it does.

@@ -7,6 +7,7 @@
 use super::error::ContextLost;
 use super::objects::{Object, State};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -21,10 +22,18 @@ pub struct Retired {
     limit: usize,
 }
 
-/// A command in flight; collects what can be destroyed when it ends.
+/// A command in flight; collects what can be destroyed when it ends, unless it says that nothing can.
 pub struct InFlight<'a> {
     retired: &'a Retired,
     epoch: u64,
+    collects: Cell<bool>,
+}
+
+impl InFlight<'_> {
+    /// The command only records: it learns of no completion, of which it would be too early to ask the driver each time.
+    pub fn only_records(&self) {
+        self.collects.set(false);
+    }
 }
 
 impl Retired {
@@ -45,7 +54,7 @@ impl Retired {
             let epoch = self.epoch.load(Ordering::SeqCst);
             self.active(epoch).fetch_add(1, Ordering::SeqCst);
             if self.epoch.load(Ordering::SeqCst) == epoch {
-                return InFlight { retired: self, epoch };
+                return InFlight { retired: self, epoch, collects: Cell::new(true) };
             }
             self.active(epoch).fetch_sub(1, Ordering::SeqCst);
         }
@@ -105,7 +114,7 @@ impl Retired {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.retired.active(self.epoch).fetch_sub(1, Ordering::SeqCst);
-        if self.retired.count.load(Ordering::Relaxed) > 0 {
+        if self.collects.get() && self.retired.count.load(Ordering::Relaxed) > 0 {
             self.retired.collect();
         }
     }

@@ -16,6 +16,7 @@ use ash::vk::{self, Handle as _};
 use protocol::cursor::{Arena, Limits, Reader};
 use protocol::venus::generated as venus;
 use protocol::venus::stream::Header;
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -116,8 +117,8 @@ impl Queue {
         let (arena, bytes) = (Arena::new(call.renderer.limits.arena_bytes), Box::<[u8]>::from(call.bytes));
         let (groups, batches, named) = {
             let Call { renderer, cancel, heard, .. } = *call;
-            let own =
-                Call { renderer, arena: &arena, bytes: &bytes, cancel, heard, owner: call.owner.clone() };
+            let (owner, records) = (call.owner.clone(), Cell::new(false));
+            let own = Call { renderer, arena: &arena, bytes: &bytes, cancel, heard, owner, records };
             prepare(&own, self, device, &decode::<C>(&bytes, &arena)?)?
         };
         let kept = Kept { _arena: arena, _bytes: bytes, batches };
