@@ -9,6 +9,7 @@ use super::error::Fault;
 use super::submission::Number;
 use ash::vk;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a command waits for a submission that uses its object. Programs may learn of a completion some microseconds before the
@@ -21,6 +22,8 @@ pub struct Fence {
     /// The host's handle.
     pub raw: vk::Fence,
     last: Mutex<Number>,
+    /// It was once given to the driver with no batch, of which no submission of ours knows the end.
+    bare: AtomicBool,
     held: Mutex<Held>,
     released: Condvar,
 }
@@ -37,7 +40,8 @@ struct Held {
 impl Fence {
     /// One that was given to no submission.
     pub fn new(raw: vk::Fence) -> Self {
-        Self { raw, last: Mutex::default(), held: Mutex::default(), released: Condvar::new() }
+        let (last, bare, held) = Default::default();
+        Self { raw, last, bare, held, released: Condvar::new() }
     }
 
     /// Locks the fence for a submission, unless one uses it already.
@@ -47,6 +51,16 @@ impl Fence {
             true => Ok(last),
             false => Err(Fault::invalid("a fence is submitted that is in use")),
         }
+    }
+
+    /// It is given to the driver with no batch.
+    pub fn give_bare(&self) {
+        self.bare.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the driver may signal it for what it was given with before: then it marks the end of nothing else.
+    pub fn may_be_signalled_late(&self) -> bool {
+        self.bare.load(Ordering::Relaxed)
     }
 
     /// What signals it begins or ends to wait at the gate.

@@ -173,6 +173,9 @@ impl Queue {
             self.withdraw(device, &begun);
             return Err(fault);
         }
+        if let (true, Some(fence)) = (groups.is_empty(), fence) {
+            fence.give_bare();
+        }
         if let Some(mut last) = state {
             *last = number;
         }
@@ -253,7 +256,8 @@ impl Queue {
             return Err(Fault::lost(format!("limit reached: submissions ({limit})")));
         }
         // The guest's fence is as good a marker as ours, and the driver takes only one.
-        let lent = fence.filter(|fence| device.is_unsignalled(fence.raw)).cloned();
+        let lends = |fence: &&Arc<Fence>| !fence.may_be_signalled_late() && device.is_unsignalled(fence.raw);
+        let lent = fence.filter(lends).cloned();
         let marker = match &lent {
             Some(fence) => fence.raw.as_raw(),
             None => device.markers.take(&device.ash)?,
