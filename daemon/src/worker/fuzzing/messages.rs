@@ -28,6 +28,7 @@ pub fn fuzz_messages(bytes: &[u8]) -> usize {
     let _exclusive = null::begin(bytes.len() as u64);
     let (ours, peer) = channels();
     let resources = Arc::<Resources>::default();
+    let context = Arc::downgrade(&resources);
     let backend = null::renderer(Arc::clone(&resources) as _);
     let worker = std::thread::spawn(move || {
         let (page, _) = StatusPage::create().expect("a memory file");
@@ -60,6 +61,11 @@ pub fn fuzz_messages(bytes: &[u8]) -> usize {
         std::thread::yield_now();
     }
     worker.join().expect("the worker does not panic");
+    // Who brought the driver up may be the last to let go of the context, and with it of the driver, which is another's then.
+    while context.strong_count() > 0 {
+        assert!(start.elapsed() < END_MAX, "the context does not end");
+        std::thread::yield_now();
+    }
     sent
 }
 
