@@ -49,6 +49,9 @@ pub struct Serve {
     /// What memory that guests map is made of; auto takes the first that works
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     pub memory: Memory,
+    /// Whether guests may map the GPU's own memory where its driver exports none: auto if --window-size is larger than --device-memory
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub map_device_memory: MapDeviceMemory,
     /// A submission that runs longer costs its context; with ms, s or min
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub max_submit_time: Duration,
@@ -378,6 +381,13 @@ impl From<Memory> for Option<MemoryBackEnd> {
     }
 }
 
+/// Whether guests map device memory that is not exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MapDeviceMemory {
+    Auto,
+    Never,
+}
+
 /// [`Queues`] on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum QueueKind {
@@ -511,6 +521,7 @@ mod tests {
             queues = "all"
             window-size = "16GiB"
             memory = "memfd"
+            map-device-memory = "never"
             max-submit-time = "20s"
             max-submit-time-contended = 5
             strikes = 2

@@ -2,7 +2,7 @@
 
 mod memory;
 
-pub use memory::{Heap, MemoryId, PerHeap, Wanted};
+pub use memory::{ANCHORS_MAX, Heap, MemoryId, PerHeap, Wanted};
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -205,6 +205,18 @@ pub struct MemoryTrial {
     pub mappable_types: u32,
     /// Memory of one device can be imported into another.
     pub shareable: bool,
+    /// What guests can map beside that, if it is offered.
+    pub driver_mapped: DriverMapped,
+}
+
+/// Memory types that a driver shares with nobody, but maps for the processor out of a device node that others can map as well. Such a
+/// mapping keeps nothing alive: see `serve::lenders`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverMapped {
+    /// The types, a bit each; none if 0.
+    pub types: u32,
+    /// The device node (`st_rdev`).
+    pub device: u64,
 }
 
 /// The secret that authenticates pipeline caches which come back through a guest's files. Printed by nobody.

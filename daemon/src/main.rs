@@ -4,7 +4,7 @@
 mod cli;
 
 use anyhow::{Context, bail};
-use cli::{Child, Cli, LogLevel, Role, Serve};
+use cli::{Child, Cli, LogLevel, MapDeviceMemory, Role, Serve};
 use daemon::broker::{self, ClientError, Settings, Watch};
 use daemon::config::{GpuChoice, GpuInfo, HangLimits, Protection};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
@@ -101,16 +101,22 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     if protection != Protection::default() {
         log::warn!(target: LOG, protection:?; "protections are off");
     }
+    let mut choices: Vec<_> = gpus
+        .iter()
+        .map(|(_, choice)| GpuChoice { queues: options.queues.into(), protection, ..*choice })
+        .collect();
+    let wanted = options.map_device_memory == MapDeviceMemory::Auto;
+    let device_memory = options.quotas.device_memory;
+    if let Some(needed) = serve::offer_mapped(&mut choices, wanted, options.window_size, device_memory) {
+        log::info!(target: LOG, "guests could map the GPU's own memory with {needed}");
+    }
     log_ready(&gpus);
     serve::serve(serve::Options {
         listen,
         window_size: options.window_size,
         num_scanouts: options.scanouts,
         exit_on_disconnect: options.exit_on_disconnect,
-        gpus: gpus
-            .iter()
-            .map(|(_, choice)| GpuChoice { queues: options.queues.into(), protection, ..*choice })
-            .collect(),
+        gpus: choices,
         capset: Capset::default().to_bytes().to_vec(),
         signals,
         launcher,

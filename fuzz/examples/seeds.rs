@@ -1,6 +1,6 @@
 //! Writes the seeds of all targets into `corpus/`, and `venus.dict`: the same files in every run.
 
-use daemon::config::{CacheKey, GpuChoice, MemoryBackEnd, MemoryTrial, Protection, Queues};
+use daemon::config::{CacheKey, DriverMapped, GpuChoice, MemoryBackEnd, MemoryTrial, Protection, Queues};
 use daemon::ipc::{Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
 use protocol::cursor::{Arena, Reader};
 use protocol::error::{DecodeError, DecodeErrorKind as Kind};
@@ -189,7 +189,7 @@ fn ring(offset: u64, buffer: u64, pending: u32) -> Vec<u8> {
 fn packets() -> Vec<Vec<u8>> {
     let (resource_id, size) = (ResourceId(5), 8192);
     let fence = Fence { ring_idx: RingIdx(1), fence_id: FenceId(300) };
-    let trial = MemoryTrial { mappable_types: 7, shareable: true };
+    let trial = MemoryTrial { mappable_types: 7, shareable: true, driver_mapped: DriverMapped::default() };
     let gpu = GpuChoice { uuid: [3; 16], memory: MemoryBackEnd::Memfd, trial, queues: Queues::All, protection: Protection::default() };
     let setup = WorkerSetup {
         ctx_id: ContextId(1),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// commit that changes it here. Everything else has none.
 const UNSAFE: &[(&str, usize)] = &[
     ("daemon/src/shm/", 21),
-    ("daemon/src/sandbox/sys.rs", 20),
+    ("daemon/src/sandbox/sys.rs", 22),
     ("daemon/examples/escape.rs", 4),
     // One or two calls for each command of the allow-list, all of one form.
     ("daemon/src/vulkan/generated/", 1000),

@@ -56,3 +56,6 @@ impl<T> PerHeap<T> {
         }
     }
 }
+
+/// Descriptors of one worker that keep the memory of its driver alive, at most. NVIDIA's driver has three for an instance with a device.
+pub const ANCHORS_MAX: usize = 16;

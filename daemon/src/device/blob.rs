@@ -30,6 +30,10 @@ enum State<T> {
     Shmem,
     /// Exported by a worker.
     Exported(MapCache),
+    /// Exported by the worker of this context, whose driver may free it, or end with it, only when it is mapped nowhere.
+    Lent(MapCache, ContextId),
+    /// The worker that lent it is gone. The guest may not know that it is not mapped any more.
+    Revoked { seems_mapped: bool },
 }
 
 impl<T> HostBlob<T> {
@@ -44,6 +48,18 @@ impl<T> HostBlob<T> {
             State::Pending { .. } => Shown::Expected,
             State::Shmem => Shown::SharedMemory,
             State::Exported(_) => Shown::DeviceMemory { mappable: self.mappable, memory: self.memory },
+            // For nobody else to import.
+            State::Lent(..) | State::Revoked { .. } => {
+                Shown::DeviceMemory { mappable: self.mappable, memory: None }
+            }
+        }
+    }
+
+    /// The context whose worker lends it, and what it lends.
+    pub fn lent(&self) -> Option<(ContextId, MemoryId)> {
+        match self.state {
+            State::Lent(_, lender) => Some((lender, self.memory?)),
+            _ => None,
         }
     }
 
@@ -202,18 +218,19 @@ impl<T> Device<T> {
     }
 
     /// A worker exported the blob of a [`Self::pending_export`]; its memory is kept under `resource_id`, and is the piece `memory`
-    /// that the worker holds.
+    /// that the worker holds. If it is `lent`, [`Effects::blob_gone`] will say when it may be freed.
     pub fn blob_exported<E: Effects<Ticket = T>>(
         &mut self,
         resource_id: ResourceId,
         cache: MapCache,
         memory: Option<MemoryId>,
+        lent: bool,
         effects: &mut E,
     ) {
         let Some(blob) = self.blob_mut(resource_id) else { return };
-        let State::Pending { creator, create, waiting } =
-            std::mem::replace(&mut blob.state, State::Exported(cache))
-        else {
+        let State::Pending { creator, .. } = blob.state else { return };
+        let state = if lent { State::Lent(cache, creator) } else { State::Exported(cache) };
+        let State::Pending { create, waiting, .. } = std::mem::replace(&mut blob.state, state) else {
             return;
         };
         blob.memory = memory;
@@ -224,6 +241,9 @@ impl<T> Device<T> {
         if let Some(context) = self.contexts.get_mut(&creator) {
             context.export_ends(resource_id);
             context.attach(resource_id);
+            if lent {
+                context.lends(resource_id);
+            }
         }
         if let Some((_, ticket)) = create {
             effects.respond(ticket, Response::OkNodata);
@@ -270,7 +290,8 @@ impl<T> Device<T> {
         let cache = match &blob.state {
             State::Pending { .. } => return Err(GuestError::UnknownResource(resource_id)),
             State::Shmem => MapCache::Cached,
-            State::Exported(cache) => *cache,
+            State::Exported(cache) | State::Lent(cache, _) => *cache,
+            State::Revoked { .. } => return Err(GuestError::Host),
         };
         if !blob.mappable {
             return Err(GuestError::Invalid("mapping of a blob that is not mappable"));
@@ -295,6 +316,12 @@ impl<T> Device<T> {
         effects: &mut E,
     ) -> Result<Response, GuestError> {
         self.check_resource(resource_id)?;
+        if let Some(State::Revoked { seems_mapped: seems @ true }) =
+            self.blob_mut(resource_id).map(|blob| &mut blob.state)
+        {
+            *seems = false;
+            return Ok(Response::OkNodata);
+        }
         if !self.unmap(resource_id, effects)? {
             return Err(GuestError::Invalid("unmapping of what is not mapped"));
         }
@@ -313,8 +340,36 @@ impl<T> Device<T> {
         let Some(offset) = blob.mapped.take() else { return Ok(false) };
         self.window.remove(offset);
         self.quotas.give_back_map(owner, size);
-        effects.unmap_blob(resource_id, offset, size)?;
+        let unmapped = effects.unmap_blob(resource_id, offset, size);
+        if unmapped.is_err() && blob.lent().is_some() {
+            // It may still be mapped: it is never given back.
+            blob.state = State::Revoked { seems_mapped: false };
+        }
+        unmapped?;
         Ok(true)
+    }
+
+    /// A worker is gone or about to go, so nobody may have its memory mapped any more.
+    pub(super) fn revoke<E: Effects<Ticket = T>>(
+        &mut self,
+        resources: impl IntoIterator<Item = ResourceId>,
+        effects: &mut E,
+    ) {
+        for resource_id in resources {
+            // If it fails, whoever performs effects has logged it, and keeps what it can.
+            let seems_mapped = !matches!(self.unmap(resource_id, effects), Ok(false));
+            let Some(blob) = self.blob_mut(resource_id) else { continue };
+            let lent = blob.lent();
+            let memory = blob.memory.take();
+            blob.state = State::Revoked { seems_mapped };
+            effects.revoke_blob(resource_id);
+            if let Some((lender, memory)) = lent {
+                effects.blob_gone(lender, memory);
+            }
+            if let Some(memory) = memory {
+                self.hide_piece(memory, effects);
+            }
+        }
     }
 
     fn blob_mut(&mut self, resource_id: ResourceId) -> Option<&mut HostBlob<T>> {

@@ -39,6 +39,8 @@ pub struct Context<T> {
     timelines: BTreeMap<RingIdx, VecDeque<(FenceId, T)>>,
     /// Resources its worker was asked to export and has not answered for.
     exporting: FxHashSet<ResourceId>,
+    /// Resources whose memory is gone with its worker.
+    lending: FxHashSet<ResourceId>,
 }
 
 impl<T> Context<T> {
@@ -70,6 +72,16 @@ impl<T> Context<T> {
     /// Forgets an export that was answered.
     pub fn export_ends(&mut self, resource_id: ResourceId) {
         self.exporting.remove(&resource_id);
+    }
+
+    /// Notes a resource whose memory its worker lends.
+    pub fn lends(&mut self, resource_id: ResourceId) {
+        self.lending.insert(resource_id);
+    }
+
+    /// Forgets such a resource.
+    pub fn lends_no_more(&mut self, resource_id: ResourceId) {
+        self.lending.remove(&resource_id);
     }
 
     /// Keeps the ticket of a fenced submission.
@@ -124,6 +136,7 @@ impl<T> Device<T> {
             attached: FxHashSet::default(),
             timelines: BTreeMap::new(),
             exporting: FxHashSet::default(),
+            lending: FxHashSet::default(),
         };
         self.contexts.insert(ctx_id, context);
         Ok(Response::OkNodata)
@@ -137,6 +150,7 @@ impl<T> Device<T> {
         let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;
         let mut context = self.contexts.remove(&ctx_id).ok_or(GuestError::UnknownContext)?;
         self.quotas.contexts.give_back(context.program, 1);
+        self.revoke(std::mem::take(&mut context.lending), effects);
         if context.has_worker() {
             effects.end_worker(ctx_id);
         }
@@ -284,7 +298,15 @@ impl<T> Device<T> {
         }
     }
 
-    /// A context's worker ended or gave up. Its fences are passed, its exports are refused; what was mapped stays mapped.
+    /// Nobody may have any memory mapped that workers lend: they are about to go.
+    pub fn revoke_all<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
+        let lending = self.contexts.values_mut().flat_map(|context| std::mem::take(&mut context.lending));
+        let lending: Vec<_> = lending.collect();
+        self.revoke(lending, effects);
+    }
+
+    /// A context's worker ended or gave up. Its fences are passed, its exports are refused; what was mapped stays mapped, but for what
+    /// was lent.
     pub fn context_lost<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
         let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
         if context.state != State::Alive {
@@ -292,9 +314,11 @@ impl<T> Device<T> {
         }
         context.state = State::Lost;
         let exporting = std::mem::take(&mut context.exporting);
+        let lending = std::mem::take(&mut context.lending);
         for ticket in context.signal_all() {
             effects.respond(ticket, Response::OkNodata);
         }
+        self.revoke(lending, effects);
         for resource_id in exporting {
             self.blob_refused(resource_id, effects);
         }

@@ -94,7 +94,13 @@ pub trait Effects {
         mappable: bool,
     ) -> Result<(), EffectFailed>;
 
-    /// Lets go of the memory kept under `resource_id`.
+    /// Tells the worker of a context that a blob of memory which it lends is gone, and mapped nowhere.
+    fn blob_gone(&mut self, ctx_id: ContextId, memory: MemoryId);
+
+    /// Lets go of the memory kept under `resource_id`, which is not mapped, and keeps in mind that there was some.
+    fn revoke_blob(&mut self, resource_id: ResourceId);
+
+    /// Lets go of the memory kept under `resource_id`, if it is still there.
     fn drop_blob(&mut self, resource_id: ResourceId);
 
     /// Shows the memory kept under `resource_id` to a context's worker.

@@ -48,7 +48,7 @@ impl Rig {
     fn show(&mut self, ctx_id: u32, resource_id: u32, memory: u64) {
         self.start(header(ctx_id, None), blob(resource_id, 77, 4096));
         let (resource, memory) = (ResourceId(resource_id), Some(MemoryId(memory)));
-        self.device.blob_exported(resource, MapCache::Cached, memory, &mut self.world);
+        self.device.blob_exported(resource, MapCache::Cached, memory, false, &mut self.world);
         self.asked();
     }
 
@@ -190,4 +190,82 @@ fn one_program_leaves_maps_and_contexts_to_others() {
     assert_eq!(named(&mut rig, 10, b"app"), 222);
     assert_eq!(named(&mut rig, 1000, b"other"), 28);
     assert_eq!(rig.world.refused.last(), Some(&"contexts"));
+}
+
+impl Rig {
+    /// Memory of the driver's of a context, lent as a blob that is mapped at `offset`; its number.
+    fn lend(&mut self, ctx_id: u32, resource_id: u32, offset: u64) -> u64 {
+        let wanted = Wanted::Piece { heap: Heap::Device, bytes: 4096 };
+        let Asked::Grant(_, _, Some(memory), _) = self.want(ctx_id, wanted) else { panic!("no memory") };
+        self.start(header(ctx_id, None), blob(resource_id, 77, 4096));
+        let resource = ResourceId(resource_id);
+        let piece = Some(MemoryId(memory));
+        self.device.blob_exported(resource, MapCache::WriteCombined, piece, true, &mut self.world);
+        self.call(0, Command::ResourceMapBlob { resource_id: resource, offset });
+        self.asked();
+        memory
+    }
+}
+
+#[test]
+fn lent_memory_may_be_freed_when_its_blob_is_unmapped_and_gone() {
+    let mut rig = rig();
+    let memory = rig.lend(1, 5, 0x1000);
+    let resource_id = ResourceId(5);
+    rig.call(2, Command::CtxAttachResource { resource_id });
+    // Nothing that could be imported.
+    let shown = Shown::DeviceMemory { mappable: true, memory: None };
+    assert_eq!(rig.asked(), [Asked::Attach(2, 5, 4096, shown)]);
+    assert_eq!(rig.give_back(1, memory), [], "the blob holds it");
+    assert_eq!(rig.call(0, Command::ResourceUnref { resource_id }), OK);
+    let asked = rig.asked();
+    let at = |wanted: Asked| asked.iter().position(|asked| *asked == wanted).unwrap();
+    let (unmapped, told) = (at(Asked::Unmap(5, 0x1000, 4096)), at(Asked::BlobGone(1, memory)));
+    assert!(unmapped < at(Asked::Drop(5)) && at(Asked::Drop(5)) < told, "{asked:?}");
+    assert_eq!(rig.device.memory_used(), (0, 0));
+}
+
+#[test]
+fn what_a_lost_context_lent_is_unmapped_at_once_and_its_guest_need_not_know() {
+    let mut rig = rig();
+    let (memory, resource_id) = (rig.lend(1, 5, 0x1000), ResourceId(5));
+    rig.device.context_lost(ContextId(1), &mut rig.world);
+    let revoked = [Asked::Unmap(5, 0x1000, 4096), Asked::Revoke(5), Asked::BlobGone(1, memory)];
+    assert_eq!(rig.asked(), revoked);
+    assert_eq!(rig.device.live_maps(), 0);
+    let map = Command::ResourceMapBlob { resource_id, offset: 0x1000 };
+    assert_eq!(rig.call(0, map), Response::Err(ResponseType::ERR_UNSPEC));
+    let unmap = || Command::ResourceUnmapBlob { resource_id };
+    assert_eq!(rig.call(0, unmap()), OK);
+    assert_eq!(rig.call(0, unmap()), Response::Err(ResponseType::ERR_INVALID_PARAMETER));
+    assert_eq!(rig.call(0, Command::ResourceUnref { resource_id }), OK);
+    let asked = rig.asked();
+    assert!(asked.contains(&Asked::Drop(5)) && !asked.contains(&Asked::BlobGone(1, memory)), "{asked:?}");
+}
+
+#[test]
+fn a_context_that_is_destroyed_has_what_it_lent_unmapped_before_its_worker_ends() {
+    let mut rig = rig();
+    let memory = rig.lend(1, 5, 0x1000);
+    assert_eq!(rig.call(1, Command::CtxDestroy), OK);
+    let asked = rig.asked();
+    let unmapped = [Asked::Unmap(5, 0x1000, 4096), Asked::Revoke(5), Asked::BlobGone(1, memory)];
+    assert_eq!(asked[..4], [&unmapped[..], &[Asked::End(1)]].concat());
+}
+
+#[test]
+fn what_may_still_be_mapped_is_never_given_back() {
+    for unref in [true, false] {
+        let mut rig = rig();
+        let (memory, resource_id) = (rig.lend(1, 5, 0x1000), ResourceId(5));
+        rig.world.fails = true;
+        if unref {
+            assert_ne!(rig.call(0, Command::ResourceUnref { resource_id }), OK);
+        } else {
+            rig.device.context_lost(ContextId(1), &mut rig.world);
+        }
+        let asked = rig.asked();
+        assert!(asked.contains(&Asked::Unmap(5, 0x1000, 4096)), "{asked:?}");
+        assert!(!asked.contains(&Asked::BlobGone(1, memory)), "{asked:?}");
+    }
 }

@@ -118,10 +118,11 @@ impl<T> Device<T> {
         if resource.holds_blob() {
             self.detach_everywhere(resource_id, effects);
             effects.drop_blob(resource_id);
-            if let Kind::HostBlob(blob) = &resource.kind
-                && let Some(memory) = blob.memory()
-            {
-                self.hide_piece(memory, effects);
+            if let Kind::HostBlob(blob) = &resource.kind {
+                self.give_back_lent(resource_id, blob, effects);
+                if let Some(memory) = blob.memory() {
+                    self.hide_piece(memory, effects);
+                }
             }
         } else {
             for context in self.contexts.values_mut() {
@@ -132,6 +133,19 @@ impl<T> Device<T> {
             && blob.is_shmem()
         {
             self.quotas.shmem_bytes.give_back(resource.owner, resource.size);
+        }
+    }
+
+    fn give_back_lent<E: Effects<Ticket = T>>(
+        &mut self,
+        resource_id: ResourceId,
+        blob: &HostBlob<T>,
+        effects: &mut E,
+    ) {
+        let Some((lender, memory)) = blob.lent() else { return };
+        effects.blob_gone(lender, memory);
+        if let Some(context) = self.contexts.get_mut(&lender) {
+            context.lends_no_more(resource_id);
         }
     }
 

@@ -27,6 +27,8 @@ enum Asked {
     Grant(u32, u32, Option<u64>, u64),
     RefuseMemory(u32, u32, &'static str),
     Forget(u64),
+    BlobGone(u32, u64),
+    Revoke(u32),
 }
 
 #[derive(Default)]
@@ -103,6 +105,12 @@ impl Effects for World {
         mappable: bool,
     ) -> Result<(), EffectFailed> {
         self.ask(Asked::Export(ctx_id.0, resource_id.0, blob_id.0, size, mappable))
+    }
+    fn blob_gone(&mut self, ctx_id: ContextId, memory: MemoryId) {
+        let _ = self.ask(Asked::BlobGone(ctx_id.0, memory.0));
+    }
+    fn revoke_blob(&mut self, resource_id: ResourceId) {
+        let _ = self.ask(Asked::Revoke(resource_id.0));
     }
     fn drop_blob(&mut self, resource_id: ResourceId) {
         let _ = self.ask(Asked::Drop(resource_id.0));
@@ -415,7 +423,7 @@ fn an_export_is_answered_when_the_worker_answers() {
     assert_eq!(rig.answer(create), None);
     assert_eq!(rig.device.pending_export(ContextId(1), ResourceId(5)), Some((8192, true)));
     assert_eq!(rig.device.pending_export(ContextId(2), ResourceId(5)), None);
-    rig.device.blob_exported(ResourceId(5), MapCache::WriteCombined, None, &mut rig.world);
+    rig.device.blob_exported(ResourceId(5), MapCache::WriteCombined, None, false, &mut rig.world);
     assert_eq!(rig.answer(create), Some(OK));
     assert_eq!(rig.device.pending_export(ContextId(1), ResourceId(5)), None);
     assert_eq!(rig.call(0, map(5, 0)), Response::OkMapInfo(MapCache::WriteCombined));
@@ -436,7 +444,7 @@ fn commands_on_a_pending_blob_wait_for_it_in_order() {
     // Other resources do not wait.
     assert_eq!(rig.call(1, blob(6, 0, 4096)), OK);
     rig.asked();
-    rig.device.blob_exported(ResourceId(5), MapCache::Cached, None, &mut rig.world);
+    rig.device.blob_exported(ResourceId(5), MapCache::Cached, None, false, &mut rig.world);
     assert_eq!(rig.answer(create), Some(OK));
     let answers: Vec<_> = waiting.iter().map(|ticket| rig.answer(*ticket).unwrap()).collect();
     let unknown = error(ResponseType::ERR_INVALID_RESOURCE_ID);
@@ -463,7 +471,7 @@ fn a_pending_blob_is_expected_by_other_contexts_before_what_they_submit_next() {
     assert_eq!(rig.call(2, submit), OK);
     let expected = Asked::Attach(2, 5, 4096, Shown::Expected);
     assert_eq!(rig.asked(), [expected.clone(), Asked::Submit(2, vec![1, 2, 3, 4], None)]);
-    rig.device.blob_exported(ResourceId(5), MapCache::Cached, None, &mut rig.world);
+    rig.device.blob_exported(ResourceId(5), MapCache::Cached, None, false, &mut rig.world);
     assert_eq!(rig.answer(create), Some(OK));
     assert_eq!(
         rig.asked(),
@@ -475,7 +483,7 @@ fn a_pending_blob_is_expected_by_other_contexts_before_what_they_submit_next() {
     rig.asked();
     assert_eq!(rig.call(2, attach(6)), OK);
     assert_eq!(rig.call(2, detach(6)), OK);
-    rig.device.blob_exported(ResourceId(6), MapCache::Cached, None, &mut rig.world);
+    rig.device.blob_exported(ResourceId(6), MapCache::Cached, None, false, &mut rig.world);
     assert_eq!(rig.asked(), [Asked::Attach(2, 6, 4096, Shown::Expected), Asked::Detach(2, 6)]);
     for lose in [false, true] {
         rig.start(header(1, None), blob(7, 77, 4096));
@@ -502,7 +510,7 @@ fn a_refused_export_leaves_no_resource() {
     rig.call(1, blob(6, 0, 4096));
     for id in [5, 6] {
         rig.device.blob_refused(ResourceId(id), &mut rig.world);
-        rig.device.blob_exported(ResourceId(id), MapCache::Cached, None, &mut rig.world);
+        rig.device.blob_exported(ResourceId(id), MapCache::Cached, None, false, &mut rig.world);
     }
     assert_eq!(rig.call(0, map(6, 0)), Response::OkMapInfo(MapCache::Cached));
 }
@@ -731,7 +739,7 @@ fn whatever_guest_and_workers_do_every_command_is_answered_once_and_ranges_stay_
                 1 => {
                     let id = ResourceId(numbers.below(7) as u32);
                     if numbers.below(2) == 0 {
-                        rig.device.blob_exported(id, MapCache::Cached, None, &mut rig.world);
+                        rig.device.blob_exported(id, MapCache::Cached, None, false, &mut rig.world);
                     } else {
                         rig.device.blob_refused(id, &mut rig.world);
                     }

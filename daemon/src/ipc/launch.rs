@@ -42,6 +42,24 @@ pub enum ToLauncher {
         /// As given at its start.
         child: u32,
     },
+    /// The process that may have mapped what is kept from now on. Descriptor: of that process (`pidfd`); none if nobody knows it.
+    Frontend,
+    /// Keep a descriptor, one of a set. Descriptor: that one. Until it is said otherwise, and when the device process is gone for as long
+    /// as the frontend's process lives.
+    Keep {
+        /// The set.
+        set: u64,
+    },
+    /// Close the descriptors of a set. Answered by [`FromLauncher::Released`].
+    LetGo {
+        /// The set.
+        set: u64,
+    },
+    /// Keep the descriptors of a set until the frontend's process has ended. Answered by [`FromLauncher::Released`].
+    KeepOn {
+        /// The set.
+        set: u64,
+    },
     /// Remove this socket file when the device process is gone, if it is still the same.
     RemoveAtEnd {
         /// An absolute path.
@@ -56,6 +74,11 @@ pub enum FromLauncher {
     Ready {
         /// One entry for each part.
         lacks: Vec<String>,
+    },
+    /// What was said of a set is done: the device process may close its own descriptors.
+    Released {
+        /// The set.
+        set: u64,
     },
     /// A child is gone.
     Ended {

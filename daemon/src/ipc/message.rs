@@ -115,6 +115,12 @@ pub enum ToWorker {
         /// As asked.
         request: u32,
     },
+    /// A blob of this piece that the worker exported is gone, and nobody has it mapped: sent once for each blob whose memory the driver
+    /// maps out of a device node, and must not free before.
+    BlobGone {
+        /// The piece.
+        memory: MemoryId,
+    },
     /// Behind the set-up, for each GPU in order, if submissions are scheduled. Descriptor: the page of grants.
     Grants,
     /// Behind [`Self::Grants`]. Descriptor: what to ring when the scheduler has something to look at.
@@ -134,6 +140,12 @@ pub enum ToDevice {
         map_info: MapInfo,
         /// The piece it is; none without a descriptor.
         memory: Option<MemoryId>,
+    },
+    /// Ahead of blobs whose memory the driver maps out of a device node. Descriptor: something that keeps that memory alive when the
+    /// worker is gone. What comes so replaces what came before, once none are left.
+    Anchor {
+        /// How many follow.
+        left: u32,
     },
     /// Answer to [`ToWorker::ExportBlob`]: there is no such memory, or it cannot be shared.
     BlobRefused {

@@ -29,6 +29,15 @@ pub struct Ended {
     pub status: Result<ExitStatus, String>,
 }
 
+/// What the launcher says while the device process serves.
+#[derive(Debug)]
+pub enum FromChildren {
+    /// A child has ended.
+    Ended(Ended),
+    /// What was said of a set of kept descriptors is done.
+    Released(u64),
+}
+
 /// Time the launcher has to try out the sandbox, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -55,7 +64,7 @@ impl Launcher {
         let mut launcher = Self { channel, lacks: Vec::new(), process };
         match launcher.receive_within(PATIENCE)? {
             FromLauncher::Ready { lacks } => launcher.lacks = lacks,
-            FromLauncher::Ended { .. } => {
+            FromLauncher::Ended { .. } | FromLauncher::Released { .. } => {
                 return Err(io::Error::other("the launcher does not know how to begin"));
             }
         }
@@ -99,22 +108,46 @@ impl Launcher {
         self.send(&ToLauncher::RemoveAtEnd { path }, None)
     }
 
-    /// A child that has ended, if one has.
+    /// Says which process may have mapped what is kept from now on; none if nobody knows it.
+    pub fn frontend(&self, process: Option<&OwnedFd>) -> io::Result<()> {
+        self.send(&ToLauncher::Frontend, process.map(AsFd::as_fd))
+    }
+
+    /// Has a descriptor kept, one of a set, beyond the end of this process if need be.
+    pub fn keep(&self, set: u64, fd: &OwnedFd) -> io::Result<()> {
+        self.send(&ToLauncher::Keep { set }, Some(fd.as_fd()))
+    }
+
+    /// Has those of a set closed.
+    pub fn let_go(&self, set: u64) -> io::Result<()> {
+        self.send(&ToLauncher::LetGo { set }, None)
+    }
+
+    /// Has those of a set kept until the frontend's process has ended.
+    pub fn keep_on(&self, set: u64) -> io::Result<()> {
+        self.send(&ToLauncher::KeepOn { set }, None)
+    }
+
+    /// What the launcher has said, if anything.
     ///
     /// # Errors
     ///
     /// The launcher is gone, and every child with it.
-    pub fn ended(&self) -> io::Result<Option<Ended>> {
+    pub fn heard(&self) -> io::Result<Option<FromChildren>> {
         match self.channel.try_receive() {
-            Ok(Some((message, _))) => Self::ended_of(message).map(Some),
+            Ok(Some((message, _))) => Self::meaning(message).map(Some),
             Ok(None) => Ok(None),
             Err(error) => Err(gone(&error)),
         }
     }
 
-    /// As [`Self::ended`], waiting for it.
+    /// A child that has ended, waiting for it.
     pub fn ended_within(&self, limit: Duration) -> io::Result<Ended> {
-        Self::ended_of(self.receive_within(limit)?)
+        loop {
+            if let FromChildren::Ended(ended) = Self::meaning(self.receive_within(limit)?)? {
+                return Ok(ended);
+            }
+        }
     }
 
     /// Ends it and waits for that: it kills what still runs and removes what it was told to.
@@ -131,11 +164,12 @@ impl Launcher {
         }
     }
 
-    fn ended_of(message: FromLauncher) -> io::Result<Ended> {
+    fn meaning(message: FromLauncher) -> io::Result<FromChildren> {
         match message {
             FromLauncher::Ended { child, status } => {
-                Ok(Ended { child, status: status.map(ExitStatus::from_raw) })
+                Ok(FromChildren::Ended(Ended { child, status: status.map(ExitStatus::from_raw) }))
             }
+            FromLauncher::Released { set } => Ok(FromChildren::Released(set)),
             FromLauncher::Ready { .. } => Err(io::Error::other("the launcher begins twice")),
         }
     }

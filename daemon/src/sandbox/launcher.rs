@@ -2,9 +2,10 @@
 //!
 //! It exists so that the device process, which reads a hostile guest's requests, can be forbidden to open files and to execute
 //! programs. It reads no guest byte and loads no driver, and it has one thread, so that it may copy itself. It ends, with all its
-//! children, when the device process is gone.
+//! children, when the device process is gone, or later if it has to keep memory alive that a frontend may have mapped.
 
 use super::child::{self, Program};
+use super::keeper::Keeper;
 use crate::ipc::{Channel, ChildRole, DriverFamily, FromLauncher, ReceiveError, SendError, ToLauncher};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
@@ -19,7 +20,8 @@ use std::process::ExitCode;
 
 /// Lives until the device process is gone.
 pub fn run(channel: Channel, program: &Program) -> ExitCode {
-    let mut launcher = Launcher { channel, children: Vec::new(), unsent: VecDeque::new(), at_end: None };
+    let (children, unsent, keeper) = Default::default();
+    let mut launcher = Launcher { channel, children, unsent, at_end: None, keeper };
     launcher.tell(FromLauncher::Ready { lacks: program.lacks() });
     let result = launcher.serve(program);
     launcher.end();
@@ -38,6 +40,7 @@ struct Launcher {
     /// What the device process has not read yet.
     unsent: VecDeque<FromLauncher>,
     at_end: Option<SocketFile>,
+    keeper: Keeper,
 }
 
 struct Started {
@@ -63,6 +66,7 @@ impl Launcher {
                 let status = status(&pidfd, report);
                 self.tell(FromLauncher::Ended { child: number, status });
             }
+            self.keeper.look();
             self.flush()?;
             if hears && !self.obey_all(program)? {
                 return Ok(());
@@ -87,6 +91,7 @@ impl Launcher {
         let wanted = if self.unsent.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
         let mut ready = vec![PollFd::new(&self.channel, wanted)];
         ready.extend(self.children.iter().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)));
+        ready.extend(self.keeper.awaited().map(|process| PollFd::new(process, PollFlags::IN)));
         loop {
             match poll(&mut ready, None) {
                 Err(rustix::io::Errno::INTR) => {}
@@ -95,7 +100,8 @@ impl Launcher {
             }
         }
         let happened = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        let ended = ready[1..].iter().enumerate().filter(|(_, fd)| happened(fd)).map(|(at, _)| at).collect();
+        let children = &ready[1..=self.children.len()];
+        let ended = children.iter().enumerate().filter(|(_, fd)| happened(fd)).map(|(at, _)| at).collect();
         Ok((ready[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR), ended))
     }
 
@@ -111,6 +117,20 @@ impl Launcher {
                     // One that has ended already cannot be killed again.
                     let _ = pidfd_send_signal(&started.pidfd, Signal::KILL);
                 }
+            }
+            ToLauncher::Frontend => self.keeper.frontend(fd),
+            ToLauncher::Keep { set } => {
+                if let Some(fd) = fd {
+                    self.keeper.keep(set, fd);
+                }
+            }
+            ToLauncher::LetGo { set } => {
+                self.keeper.let_go(set);
+                self.tell(FromLauncher::Released { set });
+            }
+            ToLauncher::KeepOn { set } => {
+                self.keeper.keep_on(set);
+                self.tell(FromLauncher::Released { set });
             }
             // Once, and said before the device process hears of a guest.
             ToLauncher::RemoveAtEnd { path } if self.at_end.is_none() => {
@@ -176,6 +196,7 @@ impl Launcher {
         for child in self.children {
             let _ = waitid(WaitId::PidFd(child.pidfd.as_fd()), WaitIdOptions::EXITED);
         }
+        self.keeper.wait_for_all();
     }
 }
 

@@ -1,12 +1,13 @@
 //! Starting child processes that hold nothing but what they are given, and confining processes.
 //!
 //! Reading order: `launch` (the device process's side), `launcher` (the process that starts children), `child` (one start), `isolation`
-//! and `root` (namespaces, what a child sees), `seal` (what a process gives up itself), `seccomp`; `policy` with its data files says
+//! and `root` (namespaces, what a child sees), `seal` (what a process gives up itself), `seccomp`, `keeper` (what outlives the device process); `policy` with its data files says
 //! what is allowed. `device` starts the device processes of several VMs. Knows nothing of contexts.
 
 mod child;
 mod device;
 mod isolation;
+mod keeper;
 mod launch;
 mod launcher;
 mod limits;
@@ -19,10 +20,10 @@ mod sys;
 
 pub use child::Program;
 pub use device::start_device_process;
-pub use launch::{Ended, Launcher};
+pub use launch::{Ended, FromChildren, Launcher};
 pub use launcher::run as run_launcher;
 pub use options::{Options, SandboxMode, SeccompMode};
 pub use policy::Policy;
 pub use seal::{seal_child, seal_device_process};
 pub use seccomp::names as system_calls;
-pub use sys::{end_at_once, inherited};
+pub use sys::{end_at_once, inherited, peer_process};

@@ -126,6 +126,26 @@ pub fn close_all_but(keep: BorrowedFd<'_>) {
     }
 }
 
+/// The process that connected or made the other end of a Unix socket, if the system can tell (Linux 6.5).
+pub fn peer_process(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let (mut pidfd, mut size): (RawFd, libc::socklen_t) = (-1, size_of::<RawFd>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most `size` bytes, which is as much as there is, and its length; both live until the call returns.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut pidfd).cast(),
+            &raw mut size,
+        )
+    };
+    // SAFETY: with success it is a descriptor that the kernel has just made for the caller.
+    (result == 0 && pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) })
+}
+
+/// `SO_PEERPIDFD` of Linux's `asm-generic/socket.h`.
+const SO_PEERPIDFD: libc::c_int = 77;
+
 /// Ends this process without running what libraries want to run at its end.
 pub fn end_at_once(code: i32) -> ! {
     // SAFETY: ends the process; nothing is run or touched.

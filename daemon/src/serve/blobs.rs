@@ -1,8 +1,9 @@
 //! The memory behind host blobs, by resource.
 
+use super::lenders::Lenders;
 use crate::config::{MemoryBackEnd, MemoryId};
 use crate::shm::{self, FixedFile, Mapping, ResultWords};
-use protocol::ids::ResourceId;
+use protocol::ids::{ContextId, ResourceId};
 use protocol::venus::generated::VkResult;
 use rustc_hash::FxHashMap;
 use std::io;
@@ -17,7 +18,7 @@ pub enum BlobError {
     #[error("no descriptor")]
     Missing,
     /// Not what this GPU's memory is made of. Accessing a file that can shrink could kill whoever maps it.
-    #[error("not a sealed memory file or dma-buf, as agreed")]
+    #[error("not a sealed memory file, dma-buf or device, as agreed")]
     WrongKind,
     /// Smaller than the blob.
     #[error("too small")]
@@ -25,6 +26,22 @@ pub enum BlobError {
     /// Not the memory that was given to the worker: it would not be counted.
     #[error("not the memory that was asked for")]
     Foreign,
+    /// Lent by a driver, and nothing says for how long.
+    #[error("memory that nothing keeps alive")]
+    Loose,
+}
+
+/// An export that is due.
+#[derive(Clone, Copy, Debug)]
+pub struct Export {
+    /// Whose worker makes it.
+    pub ctx_id: ContextId,
+    /// For which resource.
+    pub resource_id: ResourceId,
+    /// Bytes.
+    pub size: u64,
+    /// The guest wants to map it.
+    pub mappable: bool,
 }
 
 /// The table.
@@ -34,7 +51,24 @@ pub struct Blobs {
     exported: FixedFile,
     /// Which file is which piece: device and inode. A file that has gone makes room for another with its number at worst.
     made: FxHashMap<MemoryId, (u64, u64)>,
-    files: FxHashMap<ResourceId, OwnedFd>,
+    files: FxHashMap<ResourceId, File>,
+}
+
+/// Memory of a resource.
+#[derive(Debug)]
+struct File {
+    fd: OwnedFd,
+    /// Whose worker lends it: nobody but the frontend is given that, and nothing is read or written there.
+    lender: Option<ContextId>,
+}
+
+/// What was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is there for as long as somebody holds it, or there is none.
+    ForGood,
+    /// It is gone with its worker, and when its driver frees it.
+    Lent,
 }
 
 impl Blobs {
@@ -49,7 +83,8 @@ impl Blobs {
 
     /// Makes zeroed shared memory for a resource.
     pub fn create(&mut self, resource_id: ResourceId, size: u64) -> io::Result<()> {
-        self.files.insert(resource_id, shm::create("virtio-gpu blob", size)?);
+        let fd = shm::create("virtio-gpu blob", size)?;
+        self.files.insert(resource_id, File { fd, lender: None });
         Ok(())
     }
 
@@ -66,19 +101,27 @@ impl Blobs {
     }
 
     /// Takes what a worker exported, after checking that it cannot harm whoever maps its first `size` bytes, and that it is the piece
-    /// `memory`.
+    /// `memory`. A device node that `lenders` know is taken from a worker that gave anchors; how much of it can be mapped its driver will
+    /// say to the frontend.
     pub fn accept(
         &mut self,
-        resource_id: ResourceId,
+        export: &Export,
         file: Option<OwnedFd>,
         memory: Option<MemoryId>,
-        size: u64,
-        mappable: bool,
-    ) -> Result<(), BlobError> {
+        lenders: &Lenders,
+    ) -> Result<Taken, BlobError> {
+        let Export { ctx_id, resource_id, size, mappable } = *export;
         let Some(file) = file else {
-            return if mappable { Err(BlobError::Missing) } else { Ok(()) };
+            return if mappable { Err(BlobError::Missing) } else { Ok(Taken::ForGood) };
         };
         let Some(memory) = memory else { return Err(BlobError::Foreign) };
+        if shm::device_node(&file).is_some_and(|device| lenders.knows(device)) {
+            if !mappable || !lenders.is_anchored(ctx_id) {
+                return Err(BlobError::Loose);
+            }
+            self.files.insert(resource_id, File { fd: file, lender: Some(ctx_id) });
+            return Ok(Taken::Lent);
+        }
         match shm::inspect(&file) {
             Ok((kind, bytes)) if kind == self.exported => {
                 if bytes < size {
@@ -92,13 +135,18 @@ impl Blobs {
         if self.exported == FixedFile::Memfd && !made() {
             return Err(BlobError::Foreign);
         }
-        self.files.insert(resource_id, file);
-        Ok(())
+        self.files.insert(resource_id, File { fd: file, lender: None });
+        Ok(Taken::ForGood)
     }
 
-    /// The memory of a resource; `None` for one that nobody but its worker can access.
+    /// The memory of a resource; `None` for one that nobody but its worker can access, and for one that a worker lends.
     pub fn get(&self, resource_id: ResourceId) -> Option<BorrowedFd<'_>> {
-        self.files.get(&resource_id).map(AsFd::as_fd)
+        self.files.get(&resource_id).filter(|file| file.lender.is_none()).map(|file| file.fd.as_fd())
+    }
+
+    /// What the frontend maps of a resource, and whose worker lends it, if one does.
+    pub fn for_frontend(&self, resource_id: ResourceId) -> Option<(BorrowedFd<'_>, Option<ContextId>)> {
+        self.files.get(&resource_id).map(|file| (file.fd.as_fd(), file.lender))
     }
 
     /// Stores `VK_ERROR_DEVICE_LOST` where the driver looks for the results of its fences, for a worker that is gone. `shown` names the
@@ -119,9 +167,9 @@ impl Blobs {
         }
     }
 
-    /// Lets go of a resource's memory.
-    pub fn remove(&mut self, resource_id: ResourceId) {
-        self.files.remove(&resource_id);
+    /// Lets go of a resource's memory; answers the descriptor of a device, which may take long to close.
+    pub fn remove(&mut self, resource_id: ResourceId) -> Option<OwnedFd> {
+        self.files.remove(&resource_id).filter(|file| file.lender.is_some()).map(|file| file.fd)
     }
 }
 
@@ -133,7 +181,48 @@ fn identity(file: &OwnedFd) -> io::Result<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::DriverMapped;
     use crate::shm::StatusPage;
+    use rustix::fs::makedev;
+
+    const A: ContextId = ContextId(1);
+
+    /// Takes from context 1 what its driver cannot lend.
+    fn accept(
+        blobs: &mut Blobs,
+        resource_id: ResourceId,
+        file: Option<OwnedFd>,
+        memory: Option<MemoryId>,
+        size: u64,
+        mappable: bool,
+    ) -> Result<Taken, BlobError> {
+        blobs.accept(&Export { ctx_id: A, resource_id, size, mappable }, file, memory, &Lenders::new([]))
+    }
+
+    #[test]
+    fn memory_of_a_device_is_taken_from_whom_it_was_granted_and_anchored_by_and_shown_to_the_frontend_alone()
+    {
+        let open = |path: &str| OwnedFd::from(std::fs::File::open(path).unwrap());
+        let mut lenders = Lenders::new([DriverMapped { types: 1, device: makedev(1, 5) }]);
+        let mut blobs = Blobs::new(MemoryBackEnd::Memfd);
+        let (resource_id, memory) = (ResourceId(1), Some(MemoryId(1)));
+        let export = Export { ctx_id: A, resource_id, size: 4096, mappable: true };
+        let mut accept = |export: &Export, path: &str, memory, lenders: &Lenders| {
+            blobs.accept(export, Some(open(path)), memory, lenders)
+        };
+        assert_eq!(accept(&export, "/dev/zero", memory, &lenders), Err(BlobError::Loose));
+        lenders.anchor(A, Some(open("/dev/full")), 0).unwrap();
+        assert_eq!(accept(&export, "/dev/zero", None, &lenders), Err(BlobError::Foreign));
+        assert_eq!(accept(&export, "/dev/full", memory, &lenders), Err(BlobError::WrongKind));
+        let other = Export { ctx_id: ContextId(2), ..export };
+        assert_eq!(accept(&other, "/dev/zero", memory, &lenders), Err(BlobError::Loose));
+        assert_eq!(accept(&export, "/dev/zero", memory, &Lenders::new([])), Err(BlobError::WrongKind));
+        assert_eq!(accept(&export, "/dev/zero", memory, &lenders), Ok(Taken::Lent));
+        assert!(blobs.get(resource_id).is_none());
+        assert_eq!(blobs.for_frontend(resource_id).unwrap().1, Some(A));
+        blobs.remove(resource_id);
+        assert!(blobs.for_frontend(resource_id).is_none());
+    }
 
     #[test]
     fn only_sealed_memory_files_of_sufficient_size_are_taken() {
@@ -141,18 +230,18 @@ mod tests {
         let (id, memory) = (ResourceId(1), Some(MemoryId(1)));
         let made = blobs.make(MemoryId(1), 8192).unwrap();
         let file = || Some(made.try_clone().unwrap());
-        assert_eq!(blobs.accept(id, None, None, 4096, true), Err(BlobError::Missing));
-        assert_eq!(blobs.accept(id, None, None, 4096, false), Ok(()));
+        assert_eq!(accept(&mut blobs, id, None, None, 4096, true), Err(BlobError::Missing));
+        assert_eq!(accept(&mut blobs, id, None, None, 4096, false), Ok(Taken::ForGood));
         assert!(blobs.get(id).is_none());
-        assert_eq!(blobs.accept(id, file(), memory, 12288, true), Err(BlobError::TooSmall));
+        assert_eq!(accept(&mut blobs, id, file(), memory, 12288, true), Err(BlobError::TooSmall));
         let unsealed = OwnedFd::from(tempfile::tempfile().unwrap());
-        assert_eq!(blobs.accept(id, Some(unsealed), memory, 4096, true), Err(BlobError::WrongKind));
-        assert_eq!(blobs.accept(id, file(), memory, 8192, true), Ok(()));
+        assert_eq!(accept(&mut blobs, id, Some(unsealed), memory, 4096, true), Err(BlobError::WrongKind));
+        assert_eq!(accept(&mut blobs, id, file(), memory, 8192, true), Ok(Taken::ForGood));
         assert!(blobs.get(id).is_some());
         blobs.remove(id);
         assert!(blobs.get(id).is_none());
         let mut blobs = Blobs::new(MemoryBackEnd::DmaBuf);
-        assert_eq!(blobs.accept(id, file(), memory, 8192, true), Err(BlobError::WrongKind));
+        assert_eq!(accept(&mut blobs, id, file(), memory, 8192, true), Err(BlobError::WrongKind));
     }
 
     #[test]
@@ -186,11 +275,11 @@ mod tests {
         let own = || Some(shm::create("own", 8192).unwrap());
         let file = || Some(made.try_clone().unwrap());
         for memory in [None, Some(MemoryId(1)), Some(MemoryId(2))] {
-            assert_eq!(blobs.accept(id, own(), memory, 4096, true), Err(BlobError::Foreign));
+            assert_eq!(accept(&mut blobs, id, own(), memory, 4096, true), Err(BlobError::Foreign));
         }
-        assert_eq!(blobs.accept(id, file(), Some(MemoryId(2)), 4096, true), Err(BlobError::Foreign));
-        assert_eq!(blobs.accept(id, file(), Some(MemoryId(1)), 4096, true), Ok(()));
+        assert_eq!(accept(&mut blobs, id, file(), Some(MemoryId(2)), 4096, true), Err(BlobError::Foreign));
+        assert_eq!(accept(&mut blobs, id, file(), Some(MemoryId(1)), 4096, true), Ok(Taken::ForGood));
         blobs.forget(MemoryId(1));
-        assert_eq!(blobs.accept(id, file(), Some(MemoryId(1)), 4096, true), Err(BlobError::Foreign));
+        assert_eq!(accept(&mut blobs, id, file(), Some(MemoryId(1)), 4096, true), Err(BlobError::Foreign));
     }
 }

@@ -2,7 +2,9 @@
 
 use super::blobs::Blobs;
 use super::broker::Broker;
+use super::closer::Closer;
 use super::hangs::Hangs;
+use super::lenders::{Lenders, Order};
 use super::limiter::LogLimiter;
 use super::rings::Rings;
 use super::strikes::Strikes;
@@ -11,7 +13,7 @@ use crate::config::MemoryId;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
 use crate::ipc::{Fence, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, ToWorker};
 use crate::shm::{self, StatusPage};
-use crate::transport::{CONTROLQ, PendingResponse, QUEUES, Session};
+use crate::transport::{CONTROLQ, PendingResponse, QUEUES, Session, SessionError};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
 use std::fmt;
@@ -25,6 +27,8 @@ pub struct World {
     pub session: Option<Session>,
     pub workers: Workers,
     pub blobs: Blobs,
+    pub lenders: Lenders,
+    pub closer: Closer,
     pub rings: Rings,
     pub hangs: Hangs,
     pub strikes: Strikes,
@@ -48,6 +52,20 @@ impl World {
     pub fn warn(&mut self, kind: &'static str, message: fmt::Arguments<'_>) {
         if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {
             log::warn!(suppressed; "{message}");
+        }
+    }
+
+    /// Tells the launcher what it is to keep of what workers lend.
+    pub fn order_keeper(&mut self) {
+        for order in self.lenders.take_orders() {
+            let launcher = self.workers.launcher();
+            let told = match &order {
+                Order::Keep(set, fd) => launcher.keep(*set, fd),
+                Order::LetGo(set) => launcher.let_go(*set),
+                Order::KeepOn(set) => launcher.keep_on(*set),
+            };
+            // It is gone, then, which the loop hears of.
+            let _ = told.inspect_err(|error| log::debug!("not told to the launcher: {error}"));
         }
     }
 
@@ -119,6 +137,7 @@ impl Effects for World {
             self.tell_end(ctx_id, None, false);
         }
         self.workers.end(ctx_id);
+        self.lenders.ends(ctx_id);
         self.hangs.ends(ctx_id);
         self.rings.forget(ctx_id);
     }
@@ -186,8 +205,16 @@ impl Effects for World {
         Ok(())
     }
 
+    fn blob_gone(&mut self, ctx_id: ContextId, memory: MemoryId) {
+        self.send(ctx_id, ToWorker::BlobGone { memory }, None);
+    }
+
+    fn revoke_blob(&mut self, resource_id: ResourceId) {
+        self.closer.close(self.blobs.remove(resource_id));
+    }
+
     fn drop_blob(&mut self, resource_id: ResourceId) {
-        self.blobs.remove(resource_id);
+        self.closer.close(self.blobs.remove(resource_id));
     }
 
     fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown) {
@@ -209,10 +236,22 @@ impl Effects for World {
     fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
         // The frontend takes its time; what is answered already should not wait.
         self.signal();
-        let (Some(file), Some(session)) = (self.blobs.get(resource_id), &self.session) else {
+        let (Some((file, lender)), Some(session)) = (self.blobs.for_frontend(resource_id), &self.session)
+        else {
             return Err(EffectFailed);
         };
+        if let Some(lender) = lender {
+            if !session.acknowledges() {
+                return Err(
+                    self.failed("cannot map a blob", &"the frontend does not say when it is unmapped")
+                );
+            }
+            self.lenders.mapped(lender, offset);
+        }
         let mapped = session.map_blob(&file, offset, size);
+        if mapped.as_ref().is_err_and(SessionError::is_refusal) {
+            self.lenders.unmapped(offset);
+        }
         if mapped.is_ok() && !session.vring(CONTROLQ).is_started() {
             self.late_maps.push((offset, size));
         }
@@ -224,6 +263,9 @@ impl Effects for World {
         self.late_maps.retain(|map| *map != (offset, size));
         let Some(session) = &self.session else { return Err(EffectFailed) };
         let unmapped = session.unmap_blob(offset, size);
+        if unmapped.is_ok() {
+            self.lenders.unmapped(offset);
+        }
         unmapped.map_err(|e| self.failed("cannot unmap a blob", &e))
     }
 

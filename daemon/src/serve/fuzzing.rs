@@ -7,8 +7,8 @@
 use super::run::{Options, Server};
 use super::socket::Listen;
 use crate::config::{
-    CacheKey, ContextLimits, GpuChoice, HangLimits, Heap, MemoryBackEnd, MemoryId, MemoryTrial, Protection,
-    Queues, Wanted,
+    CacheKey, ContextLimits, DriverMapped, GpuChoice, HangLimits, Heap, MemoryBackEnd, MemoryId, MemoryTrial,
+    Protection, Queues, Wanted,
 };
 use crate::device::fuzzing::{self as guest, Event, LIMITS, WINDOW};
 use crate::ipc::{Channel, DriverFamily, Fence, MapInfo, ToDevice, ToLauncher};
@@ -19,7 +19,7 @@ use crate::transport::fuzzing::pending;
 use arbitrary::{Result, Unstructured};
 use protocol::ids::{ContextId, FenceId, ResourceId, RingIdx};
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, memfd_create, openat};
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, makedev, memfd_create, openat};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -90,7 +90,11 @@ fn options(launcher: Launcher) -> Options {
         gpus: vec![GpuChoice {
             uuid: [0; 16],
             memory: MemoryBackEnd::Memfd,
-            trial: MemoryTrial { mappable_types: 1, shareable: true },
+            trial: MemoryTrial {
+                mappable_types: 1,
+                shareable: true,
+                driver_mapped: DriverMapped { types: 2, device: makedev(1, 3) },
+            },
             queues: Queues::Compute,
             protection: Protection::default(),
         }],
@@ -120,7 +124,8 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToDevice> {
             let map_info = if u.arbitrary()? { MapInfo::Cached } else { MapInfo::WriteCombined };
             ToDevice::BlobExported { resource_id, map_info, memory: Some(MemoryId(number(u)?)) }
         }
-        15..=20 => ToDevice::RingBegins { ring: number(u)?, resource_id, status: number(u)?.wrapping_mul(4) },
+        20 => ToDevice::Anchor { left: number(u)? as u32 },
+        15..=19 => ToDevice::RingBegins { ring: number(u)?, resource_id, status: number(u)?.wrapping_mul(4) },
         24 => ToDevice::MemoryReturned { memory: MemoryId(number(u)?) },
         25 => ToDevice::CreditReturned { heap: Heap::Device, bytes: number(u)?.wrapping_mul(4096) },
         26 => {
@@ -128,6 +133,10 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToDevice> {
             ToDevice::MemoryWanted { request: 0, wanted: Wanted::Credit { heap: Heap::Device, least, bytes } }
         }
         27 => ToDevice::MemoryWanted { request: 1, wanted: Wanted::Pages(number(u)?.wrapping_mul(4096)) },
+        28 => {
+            let bytes = number(u)?.wrapping_mul(4096);
+            ToDevice::MemoryWanted { request: 2, wanted: Wanted::Piece { heap: Heap::Device, bytes } }
+        }
         21..=23 => ToDevice::RingEnds { ring: number(u)? },
         _ => ToDevice::FenceSignalled(Fence {
             ring_idx: RingIdx(number(u)? as u8),
@@ -136,7 +145,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToDevice> {
     })
 }
 
-/// A descriptor of any kind; mostly what was agreed.
+/// A descriptor of any kind; mostly what was agreed. Memory may be lent out of `/dev/null`, and `/dev/full` is an anchor then.
 fn descriptor(u: &mut Unstructured<'_>) -> Result<Option<OwnedFd>> {
     let open = |path: &str| openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
     let memory = |size: u64| {
@@ -155,6 +164,7 @@ fn descriptor(u: &mut Unstructured<'_>) -> Result<Option<OwnedFd>> {
         7 => UnixStream::pair().ok().map(|(one, _)| one.into()),
         8 => eventfd(0, EventfdFlags::CLOEXEC).ok(),
         9 => epoll::create(epoll::CreateFlags::CLOEXEC).ok(),
+        10 => open("/dev/full"),
         _ => shm::create("fuzz", 0x4000).ok(),
     })
 }

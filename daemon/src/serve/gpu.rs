@@ -245,9 +245,13 @@ fn dashed(uuid: &[u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::MemoryTrial;
+    use crate::config::{DriverMapped, MemoryTrial};
 
-    const TRIAL: MemoryTrial = MemoryTrial { mappable_types: 1, shareable: true };
+    const TRIAL: MemoryTrial = MemoryTrial {
+        mappable_types: 1,
+        shareable: true,
+        driver_mapped: DriverMapped { types: 0, device: 0 },
+    };
 
     fn gpu(name: &str, id: u8, pci: Option<&str>, software: bool, unusable: Option<&str>) -> GpuInfo {
         GpuInfo {

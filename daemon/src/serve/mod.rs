@@ -6,12 +6,15 @@
 
 mod blobs;
 mod broker;
+mod closer;
 mod effects;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod gpu;
 mod hangs;
+mod lenders;
 mod limiter;
+mod offer;
 mod rings;
 mod run;
 mod socket;
@@ -21,6 +24,7 @@ mod workers;
 
 pub use broker::Broker;
 pub use gpu::{Chosen, List, NoGpu, family, probe, select};
+pub use offer::offer_mapped;
 pub use run::{Options, serve, take_signals};
 pub use socket::{Listen, SocketError};
 pub use state::cache_key;

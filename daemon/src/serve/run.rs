@@ -1,9 +1,11 @@
 //! The device thread's loop.
 
-use super::blobs::Blobs;
+use super::blobs::{Blobs, Export, Taken};
 use super::broker::Broker;
+use super::closer::Closer;
 use super::effects::World;
 use super::hangs::Hangs;
+use super::lenders::Lenders;
 use super::limiter::LogLimiter;
 use super::rings::Rings;
 use super::socket::Listen;
@@ -12,7 +14,8 @@ use super::workers::{CHANNEL_TOKEN, FromWorker, Unexplained, Workers};
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
 use crate::ipc::{self, DriverFamily, FromBroker, HeldMemory, ReceiveError, SharedGpu, ToBroker, ToDevice};
-use crate::sandbox::{Ended, Launcher};
+use crate::sandbox::{Ended, FromChildren, Launcher, peer_process};
+use crate::shm::device_node;
 use crate::transport::{
     CONTROLQ, DeviceConfig, PendingResponse, Popped, QUEUES, Session, SessionError, Tokens, Vring,
 };
@@ -22,7 +25,7 @@ use rustix::event::{Timespec, epoll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -117,6 +120,7 @@ impl Server {
             broker.tell(&ToBroker::Ready { gpus: options.shared_gpus }, None);
         }
         let memory = options.gpus.first().map(|gpu| gpu.memory).ok_or(io::ErrorKind::InvalidInput)?;
+        let lenders = Lenders::new(options.gpus.iter().map(|gpu| gpu.trial.driver_mapped));
         let workers = Workers::new(
             launcher,
             options.family,
@@ -139,6 +143,7 @@ impl Server {
             config: DeviceConfig {
                 space: Config::new(options.num_scanouts, 1).as_bytes().to_vec(),
                 window_size: options.window_size,
+                lent_devices: lenders.devices().to_vec(),
             },
             command_limits: CommandLimits {
                 backing_entries: limits.backing_entries,
@@ -150,6 +155,8 @@ impl Server {
                 session: None,
                 workers,
                 blobs: Blobs::new(memory),
+                lenders,
+                closer: Closer::default(),
                 rings: Rings::new(options.context_limits.rings),
                 hangs: Hangs::new(options.hangs, Instant::now()),
                 strikes: Strikes::new(options.hangs),
@@ -179,6 +186,7 @@ impl Server {
             let now = Instant::now();
             self.world.workers.kill_late(now);
             self.world.hangs.look(now).into_iter().for_each(|ctx_id| self.kill_hung(ctx_id));
+            self.world.order_keeper();
             self.world.signal();
         }
         Ok(())
@@ -247,6 +255,13 @@ impl Server {
 
     fn start_session(&mut self, connection: UnixStream) -> io::Result<()> {
         connection.set_nonblocking(false)?;
+        if !self.world.lenders.devices().is_empty() {
+            let process = peer_process(connection.as_fd());
+            if process.is_none() {
+                log::debug!("the frontend's process is not known");
+            }
+            self.world.workers.launcher().frontend(process.as_ref())?;
+        }
         let tokens = Tokens { kick: TOKEN_KICK, doorbell: TOKEN_DOORBELL };
         let session = Session::start(connection, self.config.clone(), Arc::clone(&self.epoll), tokens);
         self.world.session = Some(session.map_err(io::Error::other)?);
@@ -291,6 +306,8 @@ impl Server {
         self.tell_frontend(false);
         self.world.late_maps.clear();
         self.device.reset(MapsAtReset::Forget, &mut self.world);
+        self.world.lenders.frontend_gone();
+        self.world.order_keeper();
     }
 
     fn run_queues(&mut self) {
@@ -360,6 +377,9 @@ impl Server {
                 // The frontend may have dropped it nevertheless.
                 let _ = self.world.unmap_blob(ResourceId(0), offset, size);
             }
+            if self.world.session.as_ref().is_some_and(|session| !session.has_ended()) {
+                self.world.lenders.unmapped_all();
+            }
         }
     }
 
@@ -385,6 +405,13 @@ impl Server {
                     ipc::MapInfo::WriteCombined => MapCache::WriteCombined,
                 };
                 self.blob_exported(ctx_id, resource_id, cache, fd.map(|fd| (fd, memory)));
+            }
+            ToDevice::Anchor { left } => {
+                if let Err(reason) = self.world.lenders.anchor(ctx_id, fd, left) {
+                    self.lose(ctx_id, reason);
+                }
+                // Before anything is mapped that they keep alive.
+                self.world.order_keeper();
             }
             ToDevice::BlobRefused { resource_id, reason } => {
                 self.refuse_blob(ctx_id, resource_id, &reason);
@@ -416,14 +443,30 @@ impl Server {
         cache: MapCache,
         file: Option<(OwnedFd, Option<MemoryId>)>,
     ) {
-        // A resource may be gone before its worker has answered.
-        let Some((size, mappable)) = self.device.pending_export(ctx_id, resource_id) else { return };
         let (file, memory) = file.map_or((None, None), |(file, memory)| (Some(file), memory));
-        // What the worker does not hold is not what it was given.
-        let held = memory.filter(|memory| self.device.held_piece(ctx_id, *memory) >= Some(size));
-        match self.world.blobs.accept(resource_id, file, held, size, mappable) {
-            Ok(()) => self.device.blob_exported(resource_id, cache, held, &mut self.world),
-            Err(error) => self.refuse_blob(ctx_id, resource_id, &error.to_string()),
+        let lent = memory.filter(|_| file.as_ref().is_some_and(|file| device_node(file).is_some()));
+        let taken = match self.device.pending_export(ctx_id, resource_id) {
+            // A resource may be gone before its worker has answered.
+            None => None,
+            Some((size, mappable)) => {
+                // What the worker does not hold is not what it was given.
+                let held = memory.filter(|memory| self.device.held_piece(ctx_id, *memory) >= Some(size));
+                let export = Export { ctx_id, resource_id, size, mappable };
+                let taken = self.world.blobs.accept(&export, file, held, &self.world.lenders);
+                taken
+                    .map(|taken| (taken, held))
+                    .map_err(|error| self.refuse_blob(ctx_id, resource_id, &error.to_string()))
+                    .ok()
+            }
+        };
+        match (taken, lent) {
+            (Some((taken, held)), _) => {
+                let lent = taken == Taken::Lent;
+                self.device.blob_exported(resource_id, cache, held, lent, &mut self.world);
+            }
+            // Nobody has it mapped and nobody will.
+            (None, Some(memory)) => self.world.blob_gone(ctx_id, memory),
+            (None, None) => {}
         }
     }
 
@@ -436,7 +479,14 @@ impl Server {
     }
 
     fn workers_ended(&mut self) -> io::Result<()> {
-        while let Some(Ended { child, status }) = self.world.workers.ended()? {
+        while let Some(heard) = self.world.workers.heard()? {
+            let Ended { child, status } = match heard {
+                FromChildren::Ended(ended) => ended,
+                FromChildren::Released(set) => {
+                    self.world.closer.close(self.world.lenders.released(set));
+                    continue;
+                }
+            };
             if let Some(ctx_id) = self.world.workers.context(child) {
                 // What it sent last may say why.
                 self.receive_from(ctx_id);
@@ -495,6 +545,9 @@ impl Server {
 
     /// Ends everything and waits for it.
     pub(super) fn end(mut self) {
+        if self.world.session.as_ref().is_some_and(|session| !session.has_ended()) {
+            self.device.revoke_all(&mut self.world);
+        }
         self.end_session();
         let Self { listen, world, .. } = self;
         drop(listen);
@@ -545,6 +598,8 @@ impl Server {
             self.world.blobs.answer_fences(page.results(), |memory| shown.get(&memory).copied());
         }
         self.device.context_lost(ctx_id, &mut self.world);
+        // The frontend has unmapped what the worker had lent.
+        self.world.lenders.ends(ctx_id);
     }
 }
 

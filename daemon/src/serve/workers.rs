@@ -5,7 +5,7 @@ use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
 use crate::ipc::{
     Channel, ChildRole, DriverFamily, ReceiveError, SendError, ToDevice, ToWorker, WorkerSetup,
 };
-use crate::sandbox::{Ended, Launcher};
+use crate::sandbox::{FromChildren, Launcher};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
@@ -273,13 +273,18 @@ impl Workers {
         self.ending.iter_mut().take(surplus).for_each(Ending::kill);
     }
 
-    /// A worker process that has ended, if one has.
+    /// What the launcher says: that a worker process has ended, for one.
     ///
     /// # Errors
     ///
     /// No worker is left, and none can be started any more.
-    pub fn ended(&self) -> io::Result<Option<Ended>> {
-        self.launcher.ended()
+    pub fn heard(&self) -> io::Result<Option<FromChildren>> {
+        self.launcher.heard()
+    }
+
+    /// The process that starts them.
+    pub fn launcher(&self) -> &Launcher {
+        &self.launcher
     }
 
     /// Forgets a worker process that was told to end and has ended so: its number, as nothing of it is left.

@@ -63,6 +63,16 @@ impl Mapping {
         if size == 0 || size > actual || len > isize::MAX as usize {
             return Err(MapError::Size { wanted: size, actual });
         }
+        Self::map(file, len)
+    }
+
+    /// Maps the first `size` bytes of what a driver shows of a device's memory. For whoever has that memory, and until it is freed: what
+    /// the pages are later is not known.
+    pub fn of_device(device: impl AsFd, size: u64) -> Result<Self, MapError> {
+        Self::map(device, usize::try_from(size).unwrap_or(usize::MAX))
+    }
+
+    fn map(file: impl AsFd, len: usize) -> Result<Self, MapError> {
         // SAFETY: without an address hint and MAP_FIXED the kernel picks free addresses, so no memory in use is replaced.
         let start = unsafe {
             mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)

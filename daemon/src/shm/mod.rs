@@ -16,7 +16,7 @@ mod results;
 mod status;
 
 pub use doorbell::Doorbell;
-pub use fixed::{FixedFile, inspect};
+pub use fixed::{FixedFile, device_node, inspect, is_anchor};
 pub use grants::{Counters, GateSide, SchedulerSide, Work, grant_page, page_clock};
 #[cfg(test)]
 pub(crate) use mapping::tests;

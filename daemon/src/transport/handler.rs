@@ -39,7 +39,7 @@ pub struct Handler {
 impl Handler {
     pub fn new(shared: Arc<Shared>) -> Self {
         Self {
-            table: MemoryTable::new(shared.memory.clone()),
+            table: MemoryTable::new(shared.memory.clone(), shared.config.lent_devices.clone()),
             shared,
             kicks: [const { None }; QUEUES],
             features: 0,
@@ -245,6 +245,9 @@ impl VhostUserBackendReqHandlerMut for Handler {
 
     fn set_backend_req_fd(&mut self, backend: Backend) {
         backend.set_reply_ack_flag(self.protocol_features.contains(VhostUserProtocolFeatures::REPLY_ACK));
+        let acknowledges = self.protocol_features.contains(VhostUserProtocolFeatures::REPLY_ACK);
+        backend.set_reply_ack_flag(acknowledges);
+        self.shared.acknowledges.store(acknowledges, Ordering::Relaxed);
         backend.set_shmem_flag(self.protocol_features.contains(VhostUserProtocolFeatures::SHMEM));
         *self.shared.backend.lock() = Some(backend);
     }

@@ -1,4 +1,7 @@
 //! Guest memory as the frontend announces it.
+//!
+//! Frontends announce what they have mapped into the window, too. What was mapped out of a driver's device is left out: a guest that names
+//! it for a queue or a buffer names nothing, since that memory may be gone at any moment.
 
 use rustix::fs::{FileType, fstat};
 use std::fs::File;
@@ -17,6 +20,8 @@ struct FrontendRange {
     user_addr: u64,
     size: u64,
     guest_addr: u64,
+    /// It is not mapped here.
+    hidden: bool,
 }
 
 /// The memory table, owned by the message thread.
@@ -24,12 +29,14 @@ struct FrontendRange {
 pub struct MemoryTable {
     memory: Memory,
     ranges: Vec<FrontendRange>,
+    /// Device nodes (`st_rdev`) of which nothing is mapped here.
+    hidden: Vec<u64>,
 }
 
 impl MemoryTable {
-    /// An empty table that publishes to `memory`.
-    pub fn new(memory: Memory) -> Self {
-        Self { memory, ranges: Vec::new() }
+    /// An empty table that publishes to `memory` all but what is of the device nodes `hidden`.
+    pub fn new(memory: Memory, hidden: Vec<u64>) -> Self {
+        Self { memory, ranges: Vec::new(), hidden }
     }
 
     /// Regions announced.
@@ -39,28 +46,40 @@ impl MemoryTable {
 
     /// Replaces all regions.
     pub fn set(&mut self, regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<()> {
-        let mapped: Result<Vec<_>> =
-            regions.iter().zip(files).map(|(region, file)| map(region, file).map(Arc::new)).collect();
-        let memory = GuestMemoryMmap::from_arc_regions(mapped?).map_err(refused)?;
+        let (mut mapped, mut ranges) = (Vec::new(), Vec::new());
+        for (region, file) in regions.iter().zip(files) {
+            let hidden = self.hides(&file);
+            ranges.push(range(region, hidden));
+            if !hidden {
+                mapped.push(Arc::new(map(region, file)?));
+            }
+        }
+        let memory = GuestMemoryMmap::from_arc_regions(mapped).map_err(refused)?;
         self.publish(memory)?;
-        self.ranges = regions.iter().map(range).collect();
+        self.ranges = ranges;
         Ok(())
     }
 
     /// Adds a region.
     pub fn add(&mut self, region: &VhostUserMemoryRegion, file: File) -> Result<()> {
-        let memory = self.memory.memory().insert_region(Arc::new(map(region, file)?)).map_err(refused)?;
-        self.publish(memory)?;
-        self.ranges.push(range(region));
+        let hidden = self.hides(&file);
+        if !hidden {
+            let region = Arc::new(map(region, file)?);
+            self.publish(self.memory.memory().insert_region(region).map_err(refused)?)?;
+        }
+        self.ranges.push(range(region, hidden));
         Ok(())
     }
 
     /// Removes a region.
     pub fn remove(&mut self, region: &VhostUserMemoryRegion) -> Result<()> {
-        let (addr, size) = (GuestAddress(region.guest_phys_addr), region.memory_size);
-        let (memory, _) = self.memory.memory().remove_region(addr, size).map_err(refused)?;
-        self.publish(memory)?;
         let guest_addr = region.guest_phys_addr;
+        let hidden = |range: &FrontendRange| range.hidden && range.guest_addr == guest_addr;
+        if !self.ranges.iter().any(hidden) {
+            let (addr, size) = (GuestAddress(guest_addr), region.memory_size);
+            let (memory, _) = self.memory.memory().remove_region(addr, size).map_err(refused)?;
+            self.publish(memory)?;
+        }
         self.ranges.retain(|range| range.guest_addr != guest_addr);
         Ok(())
     }
@@ -72,6 +91,12 @@ impl MemoryTable {
             range.guest_addr.checked_add(offset)
         });
         found.ok_or(Error::InvalidParam)
+    }
+
+    fn hides(&self, file: &File) -> bool {
+        fstat(file).is_ok_and(|stat| {
+            FileType::from_raw_mode(stat.st_mode).is_char_device() && self.hidden.contains(&stat.st_rdev)
+        })
     }
 
     fn publish(&self, memory: GuestMemoryMmap) -> Result<()> {
@@ -97,11 +122,12 @@ fn holds(file: &File, region: &VhostUserMemoryRegion) -> Result<bool> {
     Ok(FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || end.is_some_and(|end| end <= size))
 }
 
-fn range(region: &VhostUserMemoryRegion) -> FrontendRange {
+fn range(region: &VhostUserMemoryRegion, hidden: bool) -> FrontendRange {
     FrontendRange {
         user_addr: region.user_addr,
         size: region.memory_size,
         guest_addr: region.guest_phys_addr,
+        hidden,
     }
 }
 
@@ -112,6 +138,37 @@ fn refused(error: impl std::error::Error + Send + Sync + 'static) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_of_a_driver_is_announced_and_not_mapped() {
+        use vm_memory::GuestMemoryBackend;
+        let memory = Memory::new(GuestMemoryMmap::new());
+        let mut table = MemoryTable::new(memory.clone(), vec![rustix::fs::makedev(1, 5)]);
+        let at = |guest_phys_addr, user_addr| VhostUserMemoryRegion {
+            guest_phys_addr,
+            memory_size: 0x1000,
+            user_addr,
+            mmap_offset: 0,
+        };
+        let plain = || {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(0x1000).unwrap();
+            file
+        };
+        let device = || File::options().read(true).write(true).open("/dev/zero").unwrap();
+        let mapped = || [0, 0x1000, 0x2000].map(|at| memory.memory().find_region(GuestAddress(at)).is_some());
+        table.set(&[at(0, 0x7000), at(0x1000, 0x8000)], vec![plain(), device()]).unwrap();
+        assert_eq!((table.len(), mapped()), (2, [true, false, false]));
+        table.add(&at(0x2000, 0x9000), device()).unwrap();
+        assert_eq!((table.len(), mapped()), (3, [true, false, false]));
+        for (left, guest_addr) in [(2, 0x1000), (1, 0x2000)] {
+            table.remove(&at(guest_addr, 0)).unwrap();
+            assert_eq!((table.len(), mapped()), (left, [true, false, false]));
+        }
+        assert!(table.remove(&at(0x2000, 0)).is_err());
+        table.remove(&at(0, 0)).unwrap();
+        assert_eq!((table.len(), mapped()), (0, [false; 3]));
+    }
 
     #[test]
     fn a_region_behind_the_end_of_its_file_is_refused() {

@@ -24,6 +24,8 @@ pub struct DeviceConfig {
     pub space: Vec<u8>,
     /// Bytes of the host-visible region.
     pub window_size: u64,
+    /// Device nodes (`st_rdev`) out of which memory is mapped there that can be gone at any moment.
+    pub lent_devices: Vec<u64>,
 }
 
 /// Values that the device thread's epoll instance reports for this session.
@@ -54,6 +56,13 @@ impl SessionError {
     pub fn is_disconnection(&self) -> bool {
         matches!(self, Self::Protocol(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)))
     }
+
+    /// The frontend has answered that it does not do what it was asked for.
+    pub fn is_refusal(&self) -> bool {
+        let Self::Io(error) = self else { return false };
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
+        matches!(cause, Some(Error::FrontendInternalError))
+    }
 }
 
 /// What the two threads share.
@@ -67,6 +76,8 @@ pub struct Shared {
     pub backend: Mutex<Option<Backend>>,
     /// The frontend keeps mappings in its memory table, and drops them at a reset as the specification says.
     pub announces_maps: AtomicBool,
+    /// The frontend answers requests when they are done.
+    pub acknowledges: AtomicBool,
     doorbell: OwnedFd,
     /// The frontend has sent a message.
     used: AtomicBool,
@@ -88,6 +99,7 @@ impl Shared {
             config,
             backend: Mutex::new(None),
             announces_maps: AtomicBool::new(false),
+            acknowledges: AtomicBool::new(false),
             doorbell,
             used: AtomicBool::new(false),
             ended: Mutex::new(None),
@@ -160,6 +172,11 @@ impl Session {
     /// Whether the frontend drops mappings by itself when the driver resets the device.
     pub fn drops_maps_at_reset(&self) -> bool {
         self.shared.announces_maps.load(Ordering::Relaxed)
+    }
+
+    /// Whether the frontend says when something is mapped and unmapped.
+    pub fn acknowledges(&self) -> bool {
+        self.shared.acknowledges.load(Ordering::Relaxed)
     }
 
     /// Whether the control queue is stopped: what is mapped now survives a reset that is under way.

@@ -96,10 +96,10 @@ pub fn enable(name: &str, host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Enab
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{MemoryTrial, Protection};
+    use crate::config::{DriverMapped, MemoryTrial, Protection};
 
     fn gpu(memory: MemoryBackEnd, shareable: bool) -> GpuChoice {
-        let trial = MemoryTrial { mappable_types: 1, shareable };
+        let trial = MemoryTrial { mappable_types: 1, shareable, driver_mapped: DriverMapped::default() };
         GpuChoice { uuid: [0; 16], memory, trial, queues: Queues::Compute, protection: Protection::default() }
     }
 

@@ -186,6 +186,8 @@ impl<B: Backend> Worker<B> {
             ToWorker::AttachResource { .. }
             | ToWorker::MemoryGranted { .. }
             | ToWorker::MemoryRefused { .. } => {}
+            // Nothing is lent.
+            ToWorker::BlobGone { .. } => {}
             ToWorker::DetachResource { resource_id } => self.context.resources.detach(resource_id, number),
             ToWorker::Submit { size, inline, fence } => self.submit(size, inline, fd, fence),
             ToWorker::ExportBlob { resource_id, blob_id, size, mappable } => {

@@ -3,7 +3,9 @@
 //! Commands are written as words, so that these tests do not depend on the encoder.
 
 use super::*;
-use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryTrial, Protection, Queues};
+use crate::config::{
+    CacheKey, ContextLimits, DriverMapped, GpuChoice, MemoryBackEnd, MemoryTrial, Protection, Queues,
+};
 use crate::shm::{self, Mapping};
 use crate::vulkan::{Cancel, Exported, Look, Piece, Pulse};
 use parking_lot::Mutex;
@@ -115,7 +117,11 @@ impl Peer {
             gpus: vec![GpuChoice {
                 uuid: [0; 16],
                 memory: MemoryBackEnd::Memfd,
-                trial: MemoryTrial { mappable_types: 0, shareable: false },
+                trial: MemoryTrial {
+                    mappable_types: 0,
+                    shareable: false,
+                    driver_mapped: DriverMapped::default(),
+                },
                 queues: Queues::Compute,
                 protection: Protection::default(),
             }],

@@ -4,11 +4,12 @@
 //! *and* counted as a violation, since some VMMs end the VM for one. Nothing is mapped into this process until someone asks.
 
 use anyhow::{Context, Result, ensure};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use vhost::VhostUserMemoryRegionInfo;
@@ -51,6 +52,8 @@ pub struct Window {
     dropped: Mutex<Vec<(u64, WindowMap)>>,
     /// A message to oneself duplicates a descriptor that is only lent as a number.
     duplicator: Mutex<(UnixStream, UnixStream)>,
+    /// Who holds this holds up whatever is to be unmapped.
+    unmapping: Mutex<()>,
     /// When present, every mapping is announced as a memory region before it is acknowledged, as QEMU does.
     announce: Option<Frontend>,
 }
@@ -64,6 +67,7 @@ impl Window {
             violations: Mutex::default(),
             dropped: Mutex::default(),
             duplicator: Mutex::new(UnixStream::pair().context("a pair of sockets")?),
+            unmapping: Mutex::default(),
             announce,
         })
     }
@@ -76,6 +80,11 @@ impl Window {
     /// What is mapped at exactly this offset.
     pub fn get(&self, offset: u64) -> Option<WindowMap> {
         self.maps.lock().get(&offset).cloned()
+    }
+
+    /// Nothing is unmapped, and so acknowledged, until this is dropped.
+    pub fn hold_unmaps(&self) -> MutexGuard<'_, ()> {
+        self.unmapping.lock()
     }
 
     /// Number of live mappings.
@@ -114,10 +123,15 @@ impl Window {
         self.check(request)?;
         let VhostUserMMap { shm_offset, len, fd_offset, flags, .. } = *request;
         let file = self.duplicate(fd)?;
-        let file_len = file.metadata()?.len();
-        ensure!(fd_offset + len <= file_len, "maps {len:#x} bytes of a file of {file_len:#x}");
+        let metadata = file.metadata()?;
+        let (file_len, endless) = (metadata.len(), metadata.file_type().is_char_device());
+        ensure!(endless || fd_offset + len <= file_len, "maps {len:#x} bytes of a file of {file_len:#x}");
         let writable = flags & VhostUserMMapFlags::WRITABLE.bits() != 0;
         let map = WindowMap { file: Arc::new(file), fd_offset, len, writable };
+        if endless {
+            // How much of it can be mapped its driver says to who maps it.
+            map.map().context("mapping a device")?;
+        }
         {
             let mut maps = self.maps.lock();
             let overlaps =
@@ -132,6 +146,7 @@ impl Window {
     }
 
     fn remove(&self, request: &VhostUserMMap) -> Result<()> {
+        let _held = self.unmapping.lock();
         self.check(request)?;
         let VhostUserMMap { shm_offset, len, .. } = *request;
         let map = {

@@ -114,7 +114,8 @@ impl Rig {
                     let mut pieces = (0..=MEMORIES).map(MemoryId);
                     let memory = pieces.rfind(|memory| self.device.held_piece(ctx_id, *memory) >= Some(size));
                     self.world.exported(ctx_id, resource_id, size);
-                    self.device.blob_exported(resource_id, MapCache::Cached, memory, &mut self.world);
+                    let lent = memory.is_some_and(|memory| memory.0 & 1 != 0);
+                    self.device.blob_exported(resource_id, MapCache::Cached, memory, lent, &mut self.world);
                 }
             }
             Says::Refused(resource) => {

@@ -25,6 +25,8 @@ pub struct World {
     blobs: BTreeMap<ResourceId, u64>,
     /// Which of it was made by [`Effects::create_shmem`].
     shared: BTreeSet<ResourceId>,
+    /// Those whose memory is gone.
+    revoked: BTreeSet<ResourceId>,
     /// Mapped ranges: start, and end and resource.
     maps: BTreeMap<u64, (u64, ResourceId)>,
     /// Workers whose processes are about to end.
@@ -109,8 +111,9 @@ impl World {
 
     /// Checks what holds after every event.
     pub fn check(&self, contexts: usize) {
-        // A command that waited may detach its resource from every context, unmap it, drop it, and be answered.
-        let bound = (2 + self.due_before) * (contexts + 4) + LIMITS.resources + LIMITS.live_maps;
+        // A command that waited may detach its resource from every context, unmap it, drop it, and be answered. What a worker lent is
+        // taken back when it goes.
+        let bound = (2 + self.due_before) * (contexts + 4) + 3 * LIMITS.resources + LIMITS.live_maps;
         assert!(self.effects <= bound, "{} effects of one event", self.effects);
         assert!(self.workers.len() <= contexts);
         let shared: u64 = self.shared.iter().filter_map(|id| self.blobs.get(id)).sum();
@@ -219,8 +222,21 @@ impl Effects for World {
         self.outcome()
     }
 
+    fn blob_gone(&mut self, _: ContextId, memory: MemoryId) {
+        self.effects += 1;
+        assert!(self.memories.contains(&memory.0), "nobody holds it any more");
+    }
+
+    fn revoke_blob(&mut self, resource_id: ResourceId) {
+        self.effects += 1;
+        assert!(self.blobs.contains_key(&resource_id), "no memory under {resource_id}");
+        assert!(self.revoked.insert(resource_id), "revoked twice");
+        assert!(self.maps.values().all(|(_, mapped)| *mapped != resource_id), "it is still mapped");
+    }
+
     fn drop_blob(&mut self, resource_id: ResourceId) {
         self.effects += 1;
+        self.revoked.remove(&resource_id);
         assert!(self.blobs.remove(&resource_id).is_some(), "no memory under {resource_id}");
         assert!(self.workers.values().all(|seen| !seen.contains(&resource_id)), "a worker still sees it");
         assert!(self.maps.values().all(|(_, mapped)| *mapped != resource_id), "it is still mapped");
@@ -245,6 +261,7 @@ impl Effects for World {
     }
 
     fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
+        assert!(!self.revoked.contains(&resource_id), "it is nobody's");
         assert_eq!(self.blobs.get(&resource_id), Some(&size));
         let end = offset.checked_add(size).expect("a range");
         assert!(offset.is_multiple_of(4096) && end <= WINDOW);

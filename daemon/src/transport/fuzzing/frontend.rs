@@ -6,7 +6,7 @@ use crate::transport::{DeviceConfig, Popped, QUEUES, Tokens};
 use arbitrary::{Arbitrary, Unstructured};
 use protocol::virtio_gpu::Response;
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, memfd_create, openat};
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, makedev, memfd_create, openat};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, sendmsg, shutdown};
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -40,7 +40,8 @@ pub fn fuzz_frontend(bytes: &[u8]) -> usize {
     }
     shutdown(&ours, Shutdown::Write).expect("connected");
     let Ok(epoll) = epoll::create(epoll::CreateFlags::CLOEXEC) else { return 0 };
-    let config = DeviceConfig { space: vec![5; 16], window_size: 16 * PAGE };
+    let config =
+        DeviceConfig { space: vec![5; 16], window_size: 16 * PAGE, lent_devices: vec![makedev(1, 3)] };
     let Ok(shared) = Shared::new(config, Arc::new(epoll), Tokens { kick: 0, doorbell: 1 }) else { return 0 };
     let handler = Handler::new(Arc::clone(&shared));
     let mut requests = BackendReqHandler::from_stream(theirs, Arc::new(Mutex::new(handler)));

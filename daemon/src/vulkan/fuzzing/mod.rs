@@ -14,7 +14,8 @@ use super::error::ContextLost;
 use super::memory::{Allowance, Lease, MemoryFile, Piece, ResourceMemory, ResourceTable};
 use super::{Cancel, Renderer};
 use crate::config::{
-    CacheKey, ContextLimits, GpuChoice, Heap, MemoryBackEnd, MemoryTrial, Protection, Queues, ShaderLimits,
+    CacheKey, ContextLimits, DriverMapped, GpuChoice, Heap, MemoryBackEnd, MemoryTrial, Protection, Queues,
+    ShaderLimits,
 };
 use crate::shm;
 pub use null_state::Exclusive;
@@ -88,7 +89,7 @@ pub fn gpus() -> Vec<GpuChoice> {
     let gpu = |uuid| GpuChoice {
         uuid,
         memory: MemoryBackEnd::Memfd,
-        trial: MemoryTrial { mappable_types: 2, shareable: true },
+        trial: MemoryTrial { mappable_types: 2, shareable: true, driver_mapped: DriverMapped::default() },
         queues: Queues::All,
         // Memory of the null driver is none: there is nothing to clear.
         protection: Protection { zero_memory: false, ..Protection::default() },

@@ -2,7 +2,7 @@
 //! VMM would map. No answer of a driver is believed without that; amdgpu's, for one, offers imports that fail for files.
 
 use super::{dma_buf, memfd, memfd::Pages};
-use crate::config::MemoryTrial;
+use crate::config::{DriverMapped, MemoryTrial};
 use crate::shm::Mapping;
 use ash::vk;
 use std::collections::BTreeMap;
@@ -92,7 +92,8 @@ impl<'i> Bench<'i> {
         let alignment = functions.alignment();
         let pages = Pages::new(BYTES, alignment).map_err(|error| format!("no memory file: {error}"))?;
         let types = functions.types(&pages).map_err(|error| format!("it imports no memory file: {error}"))?;
-        let mut trial = MemoryTrial { mappable_types: 0, shareable: true };
+        let mut trial =
+            MemoryTrial { mappable_types: 0, shareable: true, driver_mapped: DriverMapped::default() };
         let mut refusal = "it imports memory files into no coherent memory type".to_owned();
         for ty in self.candidates(types) {
             match self.import_pages(&pages, ty, ty + 1) {
@@ -135,7 +136,8 @@ impl<'i> Bench<'i> {
             return Err("it exports no memory of buffers as dma-bufs".into());
         }
         let functions = dma_buf::Functions::new(self.instance, &self.device);
-        let mut trial = MemoryTrial { mappable_types: 0, shareable: true };
+        let mut trial =
+            MemoryTrial { mappable_types: 0, shareable: true, driver_mapped: DriverMapped::default() };
         let mut refusal = "it has no coherent memory type".to_owned();
         for ty in self.candidates(u32::MAX) {
             match self.export_memory(&functions, ty, ty + 1) {

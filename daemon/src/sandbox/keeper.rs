@@ -1,0 +1,147 @@
+//! Descriptors that the launcher keeps for the device process, in case that is killed.
+//!
+//! They keep memory alive that a frontend may have mapped (see `serve::lenders`). Who was not told to let go of them keeps them until the
+//! frontend's process has ended: then nobody has anything mapped.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What is kept.
+#[derive(Debug, Default)]
+pub struct Keeper {
+    /// The frontend's process, if it is known.
+    frontend: Option<Arc<OwnedFd>>,
+    sets: Vec<Set>,
+}
+
+#[derive(Debug)]
+struct Set {
+    number: u64,
+    fds: Vec<OwnedFd>,
+    frontend: Option<Arc<OwnedFd>>,
+    /// The frontend's end is waited for.
+    waits: bool,
+}
+
+impl Keeper {
+    /// From now on this process may map what is kept.
+    pub fn frontend(&mut self, process: Option<OwnedFd>) {
+        self.frontend = process.map(Arc::new);
+    }
+
+    /// Keeps a descriptor.
+    pub fn keep(&mut self, number: u64, fd: OwnedFd) {
+        if let Some(set) = self.sets.iter_mut().find(|set| set.number == number) {
+            set.fds.push(fd);
+        } else {
+            let frontend = self.frontend.clone();
+            self.sets.push(Set { number, fds: vec![fd], frontend, waits: false });
+        }
+    }
+
+    /// Closes a set.
+    pub fn let_go(&mut self, number: u64) {
+        self.sets.retain(|set| set.number != number);
+    }
+
+    /// Keeps a set until the frontend's process has ended, if that can be known.
+    pub fn keep_on(&mut self, number: u64) {
+        if let Some(set) = self.sets.iter_mut().find(|set| set.number == number) {
+            set.waits = true;
+        }
+        self.sets.retain(|set| !set.waits || set.frontend.is_some());
+    }
+
+    /// Processes whose end is waited for: readable then.
+    pub fn awaited(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.sets.iter().filter(|set| set.waits).filter_map(|set| set.frontend.as_deref())
+    }
+
+    /// Closes what waited for a process that has ended.
+    pub fn look(&mut self) {
+        self.sets.retain(|set| {
+            let Some(process) = set.frontend.as_deref().filter(|_| set.waits) else { return true };
+            let mut ended = [PollFd::new(process, PollFlags::IN)];
+            !matches!(poll(&mut ended, Some(&rustix::event::Timespec::default())), Ok(1..))
+        });
+    }
+
+    /// The device process is gone: waits for the end of every process that may have something mapped.
+    pub fn wait_for_all(mut self) {
+        let numbers: Vec<_> = self.sets.iter().map(|set| set.number).collect();
+        numbers.into_iter().for_each(|number| self.keep_on(number));
+        while !self.sets.is_empty() {
+            let mut awaited: Vec<_> = self.awaited().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            if poll(&mut awaited, None).is_err_and(|error| error != rustix::io::Errno::INTR) {
+                return;
+            }
+            self.look();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    use std::process::{Child, Command, Stdio};
+
+    fn frontend() -> (Child, OwnedFd) {
+        let child = Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32).unwrap();
+        (child, pidfd_open(pid, PidfdFlags::empty()).unwrap())
+    }
+
+    /// A descriptor, and what tells whether it is open.
+    fn kept() -> (OwnedFd, OwnedFd) {
+        let (watched, kept) = rustix::pipe::pipe().unwrap();
+        (kept, watched)
+    }
+
+    fn is_open(watched: &OwnedFd) -> bool {
+        let mut fds = [PollFd::new(watched, PollFlags::IN)];
+        poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap();
+        !fds[0].revents().contains(PollFlags::HUP)
+    }
+
+    #[test]
+    fn a_set_is_kept_until_it_is_let_go_or_the_frontend_has_ended() {
+        let (mut child, process) = frontend();
+        let mut keeper = Keeper::default();
+        keeper.frontend(Some(process));
+        let (fds, watched): (Vec<_>, Vec<_>) = (0..3).map(|_| kept()).unzip();
+        for (fd, set) in fds.into_iter().zip([1, 1, 2]) {
+            keeper.keep(set, fd);
+        }
+        keeper.let_go(2);
+        keeper.keep_on(1);
+        keeper.look();
+        assert_eq!(watched.iter().map(is_open).collect::<Vec<_>>(), [true, true, false]);
+        assert_eq!(keeper.awaited().count(), 1);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        keeper.look();
+        assert!(!watched.iter().any(is_open));
+        assert_eq!(keeper.awaited().count(), 0);
+    }
+
+    #[test]
+    fn when_the_device_process_is_gone_the_frontend_is_waited_for() {
+        let (mut child, process) = frontend();
+        let mut keeper = Keeper::default();
+        keeper.frontend(Some(process));
+        let ((fd, watched), (stranger, strange)) = (kept(), kept());
+        keeper.keep(1, fd);
+        // Of a frontend that nobody knows.
+        keeper.frontend(None);
+        keeper.keep(2, stranger);
+        let waits = std::thread::spawn(move || keeper.wait_for_all());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!waits.is_finished() && is_open(&watched) && !is_open(&strange));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        waits.join().unwrap();
+        assert!(!is_open(&watched));
+    }
+}

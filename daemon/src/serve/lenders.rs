@@ -1,0 +1,365 @@
+//! Workers whose driver lends memory to guests, and what keeps that memory until nobody has it mapped.
+//!
+//! Some drivers' memory can be mapped only out of a device node, and such a mapping keeps nothing alive: when the driver frees the memory,
+//! or its process ends, the pages are the next owner's, and whoever has them mapped sees them. So a worker frees what it has lent when it
+//! is told that all mappings are gone, and the device process holds descriptors of each such worker (*anchors*) without which the kernel
+//! frees nothing of it. They are closed as soon as the frontend has acknowledged that it unmapped all that the worker had lent: not
+//! before, and not later either, because what runs on the GPU runs for as long.
+//!
+//! Knows no sockets and no clock; what it is told of mappings decides.
+
+use crate::config::{ANCHORS_MAX, DriverMapped};
+use crate::shm::{device_node, is_anchor};
+use protocol::ids::ContextId;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::os::fd::OwnedFd;
+
+/// All workers of the VM that lend something.
+#[derive(Debug)]
+pub struct Lenders {
+    /// The device nodes that memory may be mapped out of.
+    devices: Vec<u64>,
+    lenders: Vec<Lender>,
+    /// Anchors that the launcher is told to let go of, by set.
+    closing: FxHashMap<u64, Vec<OwnedFd>>,
+    next_set: u64,
+    orders: Vec<Order>,
+}
+
+#[derive(Debug)]
+struct Lender {
+    /// Its context; none once the worker was told to end, or is gone.
+    ctx_id: Option<ContextId>,
+    anchors: Vec<OwnedFd>,
+    /// What the launcher knows them by.
+    set: u64,
+    /// Those that will replace them.
+    arriving: Vec<OwnedFd>,
+    /// Offsets in the window at which the frontend has something of it mapped, or may have.
+    mapped: FxHashSet<u64>,
+}
+
+/// What the launcher is to do, which keeps anchors as well: the device process may be killed.
+#[derive(Debug)]
+pub enum Order {
+    /// Keep a copy, of this set.
+    Keep(u64, OwnedFd),
+    /// Close those of this set, and say so.
+    LetGo(u64),
+    /// Keep those of this set until the frontend's process has ended, for nobody knows what it has mapped. Say that it is so.
+    KeepOn(u64),
+}
+
+impl Lenders {
+    /// None yet, for GPUs of which this can be mapped.
+    pub fn new(mapped: impl IntoIterator<Item = DriverMapped>) -> Self {
+        let devices = mapped.into_iter().filter(|mapped| mapped.types != 0).map(|mapped| mapped.device);
+        let (lenders, closing, orders) = Default::default();
+        Self { devices: devices.collect(), lenders, closing, next_set: 1, orders }
+    }
+
+    /// The device nodes that memory may be mapped out of.
+    pub fn devices(&self) -> &[u64] {
+        &self.devices
+    }
+
+    /// Whether memory may be mapped out of this device node.
+    pub fn knows(&self, device: u64) -> bool {
+        self.devices.contains(&device)
+    }
+
+    /// A worker sends an anchor, and says how many follow.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, for the log.
+    pub fn anchor(&mut self, ctx_id: ContextId, fd: Option<OwnedFd>, left: u32) -> Result<(), &'static str> {
+        let fd = fd.ok_or("an anchor without a descriptor")?;
+        let is_one = device_node(&fd).is_some_and(|device| is_anchor(device, &self.devices));
+        if !is_one {
+            return Err("an anchor that is no device of the driver");
+        }
+        let at = self.position(ctx_id);
+        let arriving = &mut self.lenders[at].arriving;
+        if arriving.len() >= ANCHORS_MAX {
+            return Err("limit reached: anchors");
+        }
+        arriving.push(fd);
+        if left == 0 { self.adopt(at) } else { Ok(()) }
+    }
+
+    /// All anchors of a worker are there.
+    fn adopt(&mut self, at: usize) -> Result<(), &'static str> {
+        let set = self.next_set;
+        let anchors = std::mem::take(&mut self.lenders[at].arriving);
+        for anchor in &anchors {
+            let copy = anchor.try_clone().map_err(|_| "no descriptor is left for an anchor")?;
+            self.orders.push(Order::Keep(set, copy));
+        }
+        self.next_set += 1;
+        let lender = &mut self.lenders[at];
+        let old = (lender.set, std::mem::replace(&mut lender.anchors, anchors));
+        lender.set = set;
+        self.let_go(old);
+        Ok(())
+    }
+
+    /// Whether what a worker lends stays when the worker goes.
+    pub fn is_anchored(&self, ctx_id: ContextId) -> bool {
+        self.lenders.iter().any(|lender| lender.ctx_id == Some(ctx_id) && !lender.anchors.is_empty())
+    }
+
+    /// The frontend is about to map something of a worker.
+    pub fn mapped(&mut self, ctx_id: ContextId, offset: u64) {
+        let at = self.position(ctx_id);
+        self.lenders[at].mapped.insert(offset);
+    }
+
+    /// What the frontend had mapped there it has not any more.
+    pub fn unmapped(&mut self, offset: u64) {
+        for lender in &mut self.lenders {
+            lender.mapped.remove(&offset);
+        }
+        self.close();
+    }
+
+    /// A worker is told to end, or is gone; nothing of it will be mapped any more.
+    pub fn ends(&mut self, ctx_id: ContextId) {
+        for lender in self.lenders.iter_mut().filter(|lender| lender.ctx_id == Some(ctx_id)) {
+            lender.ctx_id = None;
+        }
+        self.close();
+    }
+
+    /// The frontend has dropped every mapping by itself.
+    pub fn unmapped_all(&mut self) {
+        self.lenders.iter_mut().for_each(|lender| lender.mapped.clear());
+        self.close();
+    }
+
+    /// The frontend has gone without a word, and every worker was told to end.
+    pub fn frontend_gone(&mut self) {
+        for Lender { set, anchors, mapped, .. } in std::mem::take(&mut self.lenders) {
+            if mapped.is_empty() {
+                self.let_go((set, anchors));
+            } else if !anchors.is_empty() {
+                self.orders.push(Order::KeepOn(set));
+                self.closing.insert(set, anchors);
+            }
+        }
+    }
+
+    /// What the launcher is to be told.
+    pub fn take_orders(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    /// The launcher does what it was told to do with a set: what can be closed now.
+    pub fn released(&mut self, set: u64) -> Vec<OwnedFd> {
+        self.closing.remove(&set).unwrap_or_default()
+    }
+
+    fn position(&mut self, ctx_id: ContextId) -> usize {
+        self.lenders.iter().position(|lender| lender.ctx_id == Some(ctx_id)).unwrap_or_else(|| {
+            let (set, anchors, arriving, mapped) = Default::default();
+            self.lenders.push(Lender { ctx_id: Some(ctx_id), anchors, set, arriving, mapped });
+            self.lenders.len() - 1
+        })
+    }
+
+    /// Lets go of workers that have ended and of which nothing is mapped.
+    fn close(&mut self) {
+        let done = |lender: &mut Lender| lender.ctx_id.is_none() && lender.mapped.is_empty();
+        for Lender { set, anchors, .. } in self.lenders.extract_if(.., done).collect::<Vec<_>>() {
+            self.let_go((set, anchors));
+        }
+    }
+
+    /// The launcher closes its copies first, so that the last are closed by whom that may keep waiting.
+    fn let_go(&mut self, (set, anchors): (u64, Vec<OwnedFd>)) {
+        if !anchors.is_empty() {
+            self.orders.push(Order::LetGo(set));
+            self.closing.insert(set, anchors);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::fs::makedev;
+    use std::fs::File;
+
+    const A: ContextId = ContextId(1);
+    const B: ContextId = ContextId(2);
+
+    /// Memory out of `/dev/zero`: the other nodes of its driver are anchors.
+    fn lenders() -> Lenders {
+        Lenders::new([DriverMapped { types: 1, device: makedev(1, 5) }, DriverMapped::default()])
+    }
+
+    /// Plays the launcher, which keeps a copy until it is told not to.
+    #[derive(Default)]
+    struct Keeper {
+        kept: Vec<(u64, OwnedFd)>,
+        /// Sets that wait for the end of the frontend's process.
+        waiting: Vec<u64>,
+    }
+
+    impl Keeper {
+        fn obey(&mut self, lenders: &mut Lenders) {
+            for order in lenders.take_orders() {
+                let set = match order {
+                    Order::Keep(set, fd) => {
+                        self.kept.push((set, fd));
+                        continue;
+                    }
+                    Order::LetGo(set) => {
+                        self.kept.retain(|(of, _)| *of != set);
+                        set
+                    }
+                    Order::KeepOn(set) => {
+                        self.waiting.push(set);
+                        set
+                    }
+                };
+                assert!(!lenders.released(set).is_empty());
+            }
+        }
+    }
+
+    /// A terminal, whose other end tells when the anchor is closed.
+    struct Anchor {
+        watched: OwnedFd,
+        given: Option<OwnedFd>,
+        device: u64,
+    }
+
+    impl Anchor {
+        /// Open, in the eyes of whoever has obeyed all orders.
+        fn stays(&self, keeper: &mut Keeper, lenders: &mut Lenders) -> bool {
+            keeper.obey(lenders);
+            self.is_open()
+        }
+
+        fn new() -> Self {
+            let watched = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR).unwrap();
+            rustix::pty::unlockpt(&watched).unwrap();
+            let name = rustix::pty::ptsname(&watched, Vec::new()).unwrap();
+            let given = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+            let given = OwnedFd::from(given);
+            let device = device_node(&given).unwrap();
+            Self { watched, given: Some(given), device }
+        }
+
+        fn is_open(&self) -> bool {
+            let mut fds = [PollFd::new(&self.watched, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())).unwrap();
+            !fds[0].revents().contains(PollFlags::HUP)
+        }
+
+        /// A table for a driver whose anchors are terminals.
+        fn lenders(&self) -> Lenders {
+            let device = makedev(rustix::fs::major(self.device), 1 << 19);
+            Lenders::new([DriverMapped { types: 1, device }])
+        }
+    }
+
+    #[test]
+    fn anchors_stay_until_the_last_mapping_of_a_dead_worker_is_gone_and_no_longer() {
+        let mut anchor = Anchor::new();
+        let mut lenders = anchor.lenders();
+        let mut keeper = Keeper::default();
+        lenders.anchor(A, anchor.given.take(), 0).unwrap();
+        lenders.mapped(A, 0x1000);
+        lenders.mapped(A, 0x2000);
+        lenders.mapped(B, 0x3000);
+        assert!(lenders.is_anchored(A) && !lenders.is_anchored(B));
+        lenders.unmapped(0x1000);
+        lenders.ends(A);
+        lenders.unmapped(0x3000);
+        assert!(anchor.stays(&mut keeper, &mut lenders));
+        lenders.unmapped(0x2000);
+        assert!(!anchor.stays(&mut keeper, &mut lenders));
+        assert!(!lenders.is_anchored(A));
+    }
+
+    #[test]
+    fn a_worker_that_lives_keeps_its_anchors_and_one_of_which_nothing_is_mapped_does_not() {
+        let mut anchor = Anchor::new();
+        let mut lenders = anchor.lenders();
+        let mut keeper = Keeper::default();
+        lenders.anchor(A, anchor.given.take(), 0).unwrap();
+        lenders.mapped(A, 0x1000);
+        lenders.unmapped(0x1000);
+        assert!(anchor.stays(&mut keeper, &mut lenders) && lenders.is_anchored(A));
+        lenders.ends(A);
+        assert!(!anchor.stays(&mut keeper, &mut lenders));
+    }
+
+    #[test]
+    fn another_context_with_the_same_id_is_another_worker() {
+        let mut anchor = Anchor::new();
+        let mut lenders = anchor.lenders();
+        let mut keeper = Keeper::default();
+        lenders.anchor(A, anchor.given.take(), 0).unwrap();
+        lenders.mapped(A, 0x1000);
+        lenders.ends(A);
+        assert!(!lenders.is_anchored(A));
+        lenders.mapped(A, 0x2000);
+        lenders.ends(A);
+        lenders.unmapped(0x2000);
+        assert!(anchor.stays(&mut keeper, &mut lenders));
+    }
+
+    #[test]
+    fn a_frontend_that_drops_its_mappings_needs_no_anchors_and_one_that_vanished_does() {
+        let (mut dropped, mut vanished) = (Anchor::new(), Anchor::new());
+        let mut lenders = dropped.lenders();
+        let mut keeper = Keeper::default();
+        lenders.anchor(A, dropped.given.take(), 0).unwrap();
+        lenders.mapped(A, 0x1000);
+        lenders.ends(A);
+        lenders.unmapped_all();
+        assert!(!dropped.stays(&mut keeper, &mut lenders));
+        lenders.anchor(A, vanished.given.take(), 0).unwrap();
+        lenders.mapped(A, 0x1000);
+        lenders.ends(A);
+        lenders.frontend_gone();
+        assert!(vanished.stays(&mut keeper, &mut lenders));
+        assert_eq!(keeper.waiting, keeper.kept.iter().map(|(set, _)| *set).collect::<Vec<_>>());
+        drop(keeper);
+        assert!(!vanished.is_open());
+    }
+
+    #[test]
+    fn new_anchors_replace_the_old_ones_when_all_are_there() {
+        let (mut old, mut new) = (Anchor::new(), Anchor::new());
+        let mut lenders = old.lenders();
+        let mut keeper = Keeper::default();
+        lenders.anchor(A, old.given.take(), 0).unwrap();
+        lenders.anchor(A, new.given.take(), 1).unwrap();
+        assert!(old.stays(&mut keeper, &mut lenders) && new.is_open());
+        lenders.anchor(A, Anchor::new().given.take(), 0).unwrap();
+        assert!(!old.stays(&mut keeper, &mut lenders) && new.is_open());
+    }
+
+    #[test]
+    fn what_is_no_device_of_the_driver_is_no_anchor() {
+        let open = |path: &str| Some(OwnedFd::from(File::open(path).unwrap()));
+        let mut lenders = lenders();
+        assert!(lenders.knows(makedev(1, 5)) && !lenders.knows(makedev(1, 7)) && !lenders.knows(0));
+        assert!(lenders.anchor(A, None, 0).is_err());
+        for wrong in ["/dev/zero", "/", "/proc/self/maps", "/dev/tty"] {
+            if let Ok(file) = File::open(wrong) {
+                assert!(lenders.anchor(A, Some(file.into()), 0).is_err(), "{wrong}");
+            }
+        }
+        assert!(!lenders.is_anchored(A));
+        (0..ANCHORS_MAX).for_each(|_| lenders.anchor(A, open("/dev/full"), 1).unwrap());
+        assert_eq!(lenders.anchor(A, open("/dev/full"), 1), Err("limit reached: anchors"));
+        let mut none = Lenders::new([DriverMapped::default()]);
+        assert!(none.anchor(A, open("/dev/full"), 0).is_err());
+    }
+}

@@ -1,0 +1,216 @@
+//! Memory that a driver maps out of a device node, and that is gone when the driver frees it or its process ends: nobody has it mapped
+//! then. The `lender` program plays the worker, with `/dev/zero` for the memory and `/dev/full` for what keeps it alive; the device
+//! process, its launcher and the frontend are real.
+
+use anyhow::{Context, Result, ensure};
+use protocol::ids::{BlobId, ContextId};
+use protocol::virtio_gpu::{BlobFlags, Command, ResponseType};
+use rustix::process::{Signal, kill_process};
+use std::fs;
+use std::os::linux::fs::MetadataExt;
+use std::time::{Duration, Instant};
+use tests::daemon::{Daemon, eventually, is_alive};
+use tests::daemon_process::{build_example, launcher};
+use tests::frontend::{Options, Vmm};
+use tests::guest::{Blob, Gpu, GpuError, PATIENCE};
+use tests::packages::HostVulkan;
+
+const SIZE: u64 = 1 << 20;
+
+fn start() -> Result<Daemon> {
+    let program = HostVulkan::lavapipe()?.command(&build_example("lender")?)?;
+    let program = program.get_program().to_string_lossy().into_owned();
+    Daemon::start_with(&["--exe", &program, "--device-memory", "1GiB", "--window-size", "8GiB"])
+}
+
+fn lent(guest: &Gpu, context: ContextId) -> Result<Blob> {
+    guest.create_blob(context, BlobId(7), BlobFlags::MAPPABLE, SIZE)
+}
+
+/// Descriptors of one of the memory devices (major number 1) that a process holds. Their names lead nowhere when the worker that opened
+/// them has ended.
+fn nodes(process: u32, minor: u32) -> usize {
+    let device = rustix::fs::makedev(1, minor);
+    let fds = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    fds.filter(|fd| fs::metadata(fd.path()).is_ok_and(|file| file.st_rdev() == device)).count()
+}
+
+/// Anchors that a process holds.
+fn anchors(process: u32) -> usize {
+    nodes(process, 7)
+}
+
+/// A process holds so many, for a while.
+fn stays(process: u32, count: usize) {
+    let end = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < end {
+        assert_eq!(anchors(process), count);
+    }
+}
+
+fn told(daemon: &Daemon) -> usize {
+    daemon.log().matches("lender is told that a blob is gone").count()
+}
+
+fn refused(result: Result<protocol::virtio_gpu::Response, GpuError>, code: ResponseType) -> bool {
+    result == Err(GpuError::Refused(code))
+}
+
+#[test]
+fn a_worker_hears_that_it_may_free_what_nobody_has_mapped_any_more() -> Result<()> {
+    let daemon = start()?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("lender")?;
+    let (first, second) = (lent(&guest, context)?, lent(&guest, context)?);
+    assert_eq!(guest.session.window.live(), 2);
+    assert_eq!((anchors(daemon.id()), anchors(launcher(daemon.id())?)), (2, 2));
+    // Detached from its context it is mapped all the same.
+    let resource_id = first.resource_id;
+    guest.call(&Command::CtxDetachResource { resource_id }, Some(context))?;
+    let held = guest.session.window.hold_unmaps();
+    let unref = guest.start(&Command::ResourceUnref { resource_id }, None, None);
+    assert!(!unref.arrives_within(Duration::from_millis(200)));
+    assert_eq!(told(&daemon), 0);
+    drop(held);
+    unref.wait(PATIENCE)?;
+    assert!(eventually(PATIENCE, || told(&daemon) == 1), "{}", daemon.log());
+    // It holds its own anchors now, as the other blob does.
+    assert_eq!(anchors(daemon.id()), 2);
+    guest.destroy_blob(second)?;
+    assert!(eventually(PATIENCE, || told(&daemon) == 2), "{}", daemon.log());
+    guest.destroy_context(context)?;
+    assert!(eventually(PATIENCE, || anchors(daemon.id()) == 0));
+    Ok(())
+}
+
+fn dies_while_it_lends(vmm: Vmm) -> Result<()> {
+    let daemon = start()?;
+    let guest = daemon.guest_with(Options { vmm, ..Options::default() })?;
+    let context = guest.create_context("lender")?;
+    let worker = daemon.wait_for_workers(1)?[0];
+    let other = guest.create_context("other")?;
+    let kept = lent(&guest, other)?;
+    let blob = lent(&guest, context)?;
+    let (offset, _) = blob.mapping.as_ref().context("mapped")?;
+    let offset = *offset;
+    let held = guest.session.window.hold_unmaps();
+    kill_process(worker, Signal::KILL)?;
+    daemon.wait_for_workers(1)?;
+    // Nobody may be given its memory before the frontend has answered.
+    stays(daemon.id(), 4);
+    drop(held);
+    assert!(eventually(PATIENCE, || guest.session.window.live() == 1), "the guest was not asked");
+    let launcher = launcher(daemon.id())?;
+    assert!(eventually(PATIENCE, || (anchors(daemon.id()), anchors(launcher)) == (2, 2)), "kept alive");
+    // The guest's kernel does not know: what it undoes is undone, what it asks for is not there.
+    let resource_id = blob.resource_id;
+    let unmap = Command::ResourceUnmapBlob { resource_id };
+    guest.call(&unmap, None)?;
+    assert!(refused(guest.call(&unmap, None), ResponseType::ERR_INVALID_PARAMETER));
+    let map = Command::ResourceMapBlob { resource_id, offset };
+    assert!(refused(guest.call(&map, None), ResponseType::ERR_UNSPEC));
+    guest.call(&Command::ResourceUnref { resource_id }, None)?;
+    guest.destroy_context(context)?;
+    guest.destroy_blob(kept)?;
+    ensure!(guest.session.window.violations().is_empty(), "{:?}", guest.session.window.violations());
+    Ok(())
+}
+
+#[test]
+fn what_a_dead_worker_lent_is_unmapped_before_its_memory_can_be_given_to_others() -> Result<()> {
+    dies_while_it_lends(Vmm::Qemu)
+}
+
+#[test]
+fn a_frontend_that_announces_no_mappings_unmaps_as_well() -> Result<()> {
+    dies_while_it_lends(Vmm::Crosvm)
+}
+
+#[test]
+fn a_context_that_ends_with_mapped_memory_is_unmapped_first() -> Result<()> {
+    let daemon = start()?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("lender")?;
+    let blob = lent(&guest, context)?;
+    guest.destroy_context(context)?;
+    assert_eq!(guest.session.window.live(), 0);
+    assert!(eventually(PATIENCE, || told(&daemon) == 1), "{}", daemon.log());
+    guest.call(&Command::ResourceUnref { resource_id: blob.resource_id }, None)?;
+    assert!(eventually(PATIENCE, || anchors(daemon.id()) == 0));
+    Ok(())
+}
+
+#[test]
+fn other_contexts_cannot_have_lent_memory() -> Result<()> {
+    let daemon = start()?;
+    let guest = daemon.guest()?;
+    let other = guest.create_context("other")?;
+    let worker = daemon.wait_for_workers(1)?[0];
+    let context = guest.create_context("lender")?;
+    let blob = lent(&guest, context)?;
+    let resource_id = blob.resource_id;
+    guest.call(&Command::CtxAttachResource { resource_id }, Some(other))?;
+    assert_eq!((nodes(daemon.id(), 5), nodes(worker.as_raw_nonzero().get() as u32, 5)), (1, 0));
+    guest.destroy_blob(blob)?;
+    Ok(())
+}
+
+#[test]
+fn a_frontend_that_goes_without_a_word_is_waited_for() -> Result<()> {
+    let daemon = start()?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("lender")?;
+    let _blob = lent(&guest, context)?;
+    let launcher = launcher(daemon.id())?;
+    // This process is the frontend's, and lives on: the launcher, not the device process, keeps what it may have mapped.
+    drop(guest);
+    daemon.wait_for_workers(0)?;
+    assert!(eventually(PATIENCE, || anchors(daemon.id()) == 0));
+    assert_eq!(anchors(launcher), 2);
+    Ok(())
+}
+
+#[test]
+fn the_launcher_keeps_lent_memory_when_the_device_process_is_killed() -> Result<()> {
+    let daemon = start()?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("lender")?;
+    let _blob = lent(&guest, context)?;
+    let launcher = launcher(daemon.id())?;
+    let workers = daemon.workers();
+    kill_process(daemon.pid(), Signal::KILL)?;
+    assert!(eventually(PATIENCE, || workers.iter().all(|worker| !is_alive(*worker))));
+    stays(launcher, 2);
+    Ok(())
+}
+
+#[test]
+fn an_orderly_end_unmaps_first_and_keeps_nothing() -> Result<()> {
+    let daemon = start()?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("lender")?;
+    let _blob = lent(&guest, context)?;
+    let launcher = launcher(daemon.id())?;
+    daemon.into_process().stop()?;
+    assert_eq!(guest.session.window.live(), 0);
+    assert!(eventually(PATIENCE, || anchors(launcher) == 0));
+    Ok(())
+}
+
+#[test]
+fn device_memory_is_not_offered_when_the_window_is_too_small_or_nobody_wants_it() -> Result<()> {
+    let program = HostVulkan::lavapipe()?.command(&build_example("lender")?)?;
+    let program = program.get_program().to_string_lossy().into_owned();
+    for (options, why) in [
+        (&["--device-memory", "8GiB"][..], "could map the GPU's own memory with a --window-size larger"),
+        (&[], "could map the GPU's own memory with --device-memory, and"),
+        (&["--device-memory", "1GiB", "--map-device-memory", "never"], ""),
+    ] {
+        let daemon = Daemon::start_with(&[&["--exe", &program], options].concat())?;
+        let guest = daemon.guest()?;
+        let context = guest.create_context("lender")?;
+        assert!(eventually(PATIENCE, || daemon.log().contains("lender not offered")), "{}", daemon.log());
+        ensure!(daemon.log().contains(why) && lent(&guest, context).is_err(), "{options:?}");
+    }
+    Ok(())
+}
