@@ -1,9 +1,14 @@
-//! Links the C library's mathematics into the programs although no code of ours needs it.
+//! What the programs are linked with beyond what their code asks for.
 //!
-//! A software driver (lavapipe) compiles shaders at run time and looks for `expf` and its like among the process's own
-//! symbols, which nearly every Vulkan program happens to have. Without them it calls address 0.
+//! The C library's mathematics: a software driver (lavapipe) compiles shaders at run time and looks for `expf` and its like among the
+//! process's own symbols, which nearly every Vulkan program happens to have. Without them it calls address 0.
+//!
+//! Symbols of the daemon that libraries find before the C library's (`src/interpose.rs`).
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-link-arg-bins=-Wl,--push-state,--no-as-needed,-lm,--pop-state");
+    for symbol in ["mmap", "mmap64"] {
+        println!("cargo::rustc-link-arg-bin=vhost-user-vulkan=-Wl,--export-dynamic-symbol={symbol}");
+    }
 }

@@ -2,6 +2,7 @@
 //! device process of one, its launcher, a worker or a probe; or an operator's end of the broker.
 
 mod cli;
+mod interpose;
 
 use anyhow::{Context, bail};
 use cli::{Child, Cli, LogLevel, MapDeviceMemory, Role, Serve};

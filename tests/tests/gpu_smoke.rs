@@ -1,23 +1,37 @@
-//! The machine's own GPU in a guest: it shows up under its name, and a program computes on it.
+//! The machine's own GPU in a guest: it shows up under its name, a program computes on it, and a guest maps its memory.
 //!
 //! Without a GPU the test says so and passes; with `REQUIRE_GPU=1` it fails instead, so that a GPU runner cannot skip silently.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use protocol::venus::generated::DeviceMemory;
+use rustix::process::{Signal, kill_process};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tests::clients::Setup;
 use tests::completion;
-use tests::daemon::Daemon;
+use tests::daemon::{Daemon, eventually};
+use tests::guest::device::{Device, Source};
+use tests::guest::{Blob, PATIENCE};
 use tests::packages::{ClientRoot, Suite};
 use tests::prerequisites::has_gpu;
 use tests::program::succeed;
+use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-#[test]
-fn the_gpu_of_this_machine_computes_for_a_guest() -> Result<()> {
+/// Whether to go on; without a GPU the test passes only if it may.
+fn is_there() -> Result<bool> {
     if !has_gpu() {
         ensure!(std::env::var_os("REQUIRE_GPU").is_none(), "REQUIRE_GPU is set and there is no GPU");
         println!("skipped: no GPU");
+    }
+    Ok(has_gpu())
+}
+
+#[test]
+fn the_gpu_of_this_machine_computes_for_a_guest() -> Result<()> {
+    if !is_there()? {
         return Ok(());
     }
     let setup = Setup::on(Daemon::start_on_machine(&[])?)?;
@@ -38,5 +52,82 @@ fn the_gpu_of_this_machine_computes_for_a_guest() -> Result<()> {
     };
     let first = words()?;
     assert_eq!((first.len(), words()?), (24, first));
+    Ok(())
+}
+
+const SIZE: u64 = 4 << 20;
+/// What the neighbour writes into all memory that it gets.
+const FOREIGN: u32 = 0x5a5a_a5a5;
+
+/// Memory of the GPU's own in a guest, as its user space sees it.
+fn mapped(device: &mut Device, local: u32) -> Result<(DeviceMemory, Blob, MmapRegion)> {
+    let memory = device.allocate_of_type(SIZE, local, Source::New)?.ok().context("memory of the GPU")?;
+    let blob = device.blob(memory, SIZE)?;
+    let mapping = blob.mapping.as_ref().context("mapped")?.1.map()?;
+    Ok((memory, blob, mapping))
+}
+
+/// The first and the last word, and one between them.
+fn words(mapping: &MmapRegion) -> Result<[u32; 3]> {
+    let word = |at: u64| mapping.as_volatile_slice().load(at as usize, Ordering::Relaxed);
+    Ok([word(0)?, word(SIZE / 2)?, word(SIZE - 4)?])
+}
+
+/// Another VM takes memory and fills it.
+fn take_and_fill(device: &mut Device) -> Result<()> {
+    let local = device.local.context("the same memory in the other VM")?;
+    for _ in 0..64 {
+        let memory =
+            device.allocate_of_type(SIZE, local, Source::New)?.ok().context("a neighbour's memory")?;
+        device.fill(memory, SIZE, FOREIGN)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_guest_maps_memory_of_the_gpu_and_never_sees_a_neighbours_in_its_place() -> Result<()> {
+    if !is_there()? {
+        return Ok(());
+    }
+    let options = ["--device-memory", "4GiB", "--window-size", "8GiB"];
+    let (daemon, other) = (Daemon::start_on_machine(&options)?, Daemon::start_on_machine(&options)?);
+    let (gpu, neighbour) = (Arc::new(daemon.guest()?), Arc::new(other.guest()?));
+    let mut first = Device::create(&gpu, "first")?;
+    let Some(local) = first.local else {
+        println!("skipped: guests can map no memory of this GPU");
+        return Ok(());
+    };
+    let worker = daemon.wait_for_workers(1)?[0];
+    let mut second = Device::create(&neighbour, "second")?;
+    let (memory, blob, mapping) = mapped(&mut first, local)?;
+    assert_eq!(words(&mapping)?, [0; 3], "fresh memory");
+    first.fill(memory, SIZE, 0x1234_5678)?;
+    assert_eq!(words(&mapping)?, [0x1234_5678; 3], "written by the GPU");
+    mapping.as_volatile_slice().store(0x8765_4321_u32, SIZE as usize - 4, Ordering::Relaxed)?;
+    let (copy, copied, seen) = mapped(&mut first, local)?;
+    first.copy(memory, copy, SIZE)?;
+    assert_eq!(words(&seen)?, [0x1234_5678, 0x1234_5678, 0x8765_4321], "written by the processor");
+    drop(seen);
+    gpu.destroy_blob(copied)?;
+
+    // The guest gives memory back that it has mapped.
+    first.free(memory)?;
+    take_and_fill(&mut second)?;
+    assert_eq!(words(&mapping)?, [0x1234_5678, 0x1234_5678, 0x8765_4321], "freed and still mapped");
+    drop(mapping);
+    gpu.destroy_blob(blob)?;
+
+    // Its worker dies, and the frontend takes its time.
+    let live = gpu.session.window.live();
+    let (memory, _blob, mapping) = mapped(&mut first, local)?;
+    first.fill(memory, SIZE, 0x1234_5678)?;
+    let held = gpu.session.window.hold_unmaps();
+    kill_process(worker, Signal::KILL)?;
+    daemon.wait_for_workers(0)?;
+    take_and_fill(&mut second)?;
+    assert_eq!(words(&mapping)?, [0x1234_5678; 3], "its worker is dead and it is still mapped");
+    drop(mapping);
+    drop(held);
+    ensure!(eventually(PATIENCE, || gpu.session.window.live() == live), "still mapped");
     Ok(())
 }

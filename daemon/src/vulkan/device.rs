@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// A logical device of a guest.
 pub struct Device {
@@ -52,6 +52,10 @@ pub struct Device {
     handles: Mutex<Vec<(vk::Queue, Arc<Mutex<vk::Queue>>)>>,
     /// How many submissions there were.
     pub numbers: AtomicU64,
+    /// The device nodes that drivers map memory out of, of all GPUs of the context.
+    pub mapped_devices: Vec<u64>,
+    /// What keeps its memory alive was handed out.
+    pub is_anchored: AtomicBool,
     /// Queues that were created with the device.
     created: Vec<CreatedQueues>,
 }
@@ -83,6 +87,7 @@ impl Device {
         shaders: Shaders,
         spare: Option<Spare>,
         gate: Option<Arc<Gate>>,
+        mapped_devices: Vec<u64>,
     ) -> Self {
         let instance = &physical.instance.ash;
         // SAFETY: the caller's promise.
@@ -113,6 +118,8 @@ impl Device {
             notices,
             handles,
             numbers,
+            mapped_devices,
+            is_anchored: AtomicBool::new(false),
             created,
             physical,
         }
@@ -319,8 +326,11 @@ fn open(
         return Err(Fault::Failed(result));
     }
     let (raw, gate) = (vk::Device::from_raw(raw), call.renderer.gates.get(physical.index).cloned());
+    let driver_mapped = call.renderer.gpus.iter().map(|gpu| gpu.trial.driver_mapped);
+    let mapped_devices =
+        driver_mapped.filter(|mapped| mapped.types != 0).map(|mapped| mapped.device).collect();
     // SAFETY: the driver just made this device of `physical`.
-    Ok(unsafe { Device::new(physical.clone(), raw, created, shaders, spare, gate) })
+    Ok(unsafe { Device::new(physical.clone(), raw, created, shaders, spare, gate, mapped_devices) })
 }
 
 impl From<&venus::DeviceQueueCreateInfo<'_>> for CreatedQueues {

@@ -70,8 +70,8 @@ impl PhysicalDevice {
         let families = unsafe { instance.ash.get_physical_device_queue_family_properties(handle) };
         // SAFETY: as above.
         let mut memory = unsafe { instance.ash.get_physical_device_memory_properties(handle) };
-        shape::memory_types(&mut memory, gpu.trial.mappable_types);
-        shape::memory_heaps(&mut memory, gpu.memory, limits);
+        shape::memory_types(&mut memory, &gpu.trial);
+        shape::memory_heaps(&mut memory, gpu, limits);
         let largest_heap = memory.memory_heaps_as_slice().iter().map(|heap| heap.size).max().unwrap_or(0);
         // SAFETY: as above.
         let limits = unsafe { instance.ash.get_physical_device_properties(handle) }.limits;

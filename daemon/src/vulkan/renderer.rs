@@ -14,7 +14,7 @@ use super::pulse::Pulse;
 use super::queue::{Done, Queue};
 use super::retired::Retired;
 use super::submission::Look;
-use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, Queues, ShaderLimits};
+use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryId, Queues, ShaderLimits};
 use crate::shm::ResultWords;
 use parking_lot::Mutex;
 use protocol::cursor::Arena;
@@ -241,10 +241,24 @@ impl Renderer {
         let object = objects.get(venus::DeviceMemory(memory)).map_err(|fault| format!("{fault:?}"))?;
         match (&object.state, &object.device) {
             (State::Memory(memory), Some(device)) => {
-                memory::export(memory, device, object.raw, size, mappable)
+                let exported = memory::export(memory, device, object.raw, size, mappable)?;
+                if let (Some(_), Some(memory)) = (&exported.lent, memory.lent()) {
+                    self.retired.lend(memory);
+                }
+                Ok(exported)
             }
             _ => Err("no memory".into()),
         }
+    }
+
+    /// A blob of memory that is lent ([`Exported::lent`]) is gone, and nobody has it mapped.
+    pub fn blob_gone(&self, memory: MemoryId) {
+        self.retired.give_back(memory);
+    }
+
+    /// Whether others may have memory mapped that is gone when the driver frees it.
+    pub fn is_lending(&self) -> bool {
+        self.retired.is_lending()
     }
 
     /// The command that created an object, as the guest encoded it: what a snapshot rebuilds the object from.
@@ -311,7 +325,8 @@ impl Renderer {
         Ok(())
     }
 
-    /// Destroys everything a guest made. Waits for the device: bound it from outside. No command is in flight any more.
+    /// Destroys everything a guest made. Waits for the device: bound it from outside. No command is in flight any more, and nothing is
+    /// lent.
     pub fn destroy_objects(&self) {
         for device in self.objects.drain_devices() {
             // Only the limit can be in the way, and what exceeds it ends with the process.

@@ -2,10 +2,13 @@
 //!
 //! An object is destroyed when no command in flight can have looked it up, and no pending submission uses it. The first is known by
 //! epochs: a command enters the current one and leaves it; an object retired in one epoch is out of everybody's hands two epochs
-//! later, and an epoch ends when nobody is left in the one before. With one ring there is nobody else, and nothing waits.
+//! later, and an epoch ends when nobody is left in the one before. With one ring there is nobody else, and nothing waits. Memory that is
+//! lent waits longer ([`Parked`]).
 
 use super::error::ContextLost;
 use super::objects::{Object, State};
+use super::parked::Parked;
+use crate::config::MemoryId;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -20,6 +23,7 @@ pub struct Retired {
     waiting: Mutex<VecDeque<(u64, Object)>>,
     count: AtomicUsize,
     limit: usize,
+    parked: Parked,
 }
 
 /// A command in flight; collects what can be destroyed when it ends, unless it says that nothing can.
@@ -45,6 +49,7 @@ impl Retired {
             waiting: Mutex::default(),
             count: AtomicUsize::new(0),
             limit,
+            parked: Parked::default(),
         }
     }
 
@@ -65,7 +70,7 @@ impl Retired {
         // Whoever enters from now on does not find it in the table.
         let alone = self.active.iter().map(|active| active.load(Ordering::SeqCst)).sum::<usize>() <= 1;
         if alone && is_idle(&object) {
-            destroy(object);
+            self.finish(object);
             return Ok(());
         }
         let mut waiting = self.waiting.lock();
@@ -84,7 +89,22 @@ impl Retired {
     pub fn flush(&self) {
         let waiting = std::mem::take(&mut *self.waiting.lock());
         self.count.store(0, Ordering::SeqCst);
-        waiting.into_iter().for_each(|(_, object)| destroy(object));
+        waiting.into_iter().for_each(|(_, object)| self.finish(object));
+    }
+
+    /// Memory is about to be shown to others, and not to be freed before it is given back.
+    pub fn lend(&self, memory: MemoryId) {
+        self.parked.lend(memory);
+    }
+
+    /// A blob of memory that was lent is gone.
+    pub fn give_back(&self, memory: MemoryId) {
+        self.parked.return_one(memory).into_iter().for_each(destroy);
+    }
+
+    /// Memory is lent.
+    pub fn is_lending(&self) -> bool {
+        self.parked.is_lending()
     }
 
     fn active(&self, epoch: u64) -> &AtomicUsize {
@@ -104,10 +124,16 @@ impl Retired {
         }
         while waiting.front().is_some_and(|(retired, object)| retired + 2 <= epoch && is_idle(object)) {
             if let Some((_, object)) = waiting.pop_front() {
-                destroy(object);
+                self.finish(object);
             }
         }
         self.count.store(waiting.len(), Ordering::SeqCst);
+    }
+
+    fn finish(&self, object: Object) {
+        if let Some(object) = self.parked.park(object) {
+            destroy(object);
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use super::generated::sys;
 use super::lower::Header;
 use super::memory::heap;
-use crate::config::{ContextLimits, Heap, MemoryBackEnd, Queues};
+use crate::config::{ContextLimits, GpuChoice, Heap, MemoryBackEnd, MemoryTrial, Queues};
 use ash::vk;
 use protocol::venus::generated as venus;
 use std::ffi::c_void;
@@ -41,13 +41,15 @@ pub fn queue_families(
         .collect()
 }
 
-/// Types that a guest could not map lose HOST_VISIBLE. Indices and heaps stay.
-pub fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, mappable: u32) {
+/// Types that a guest could not map lose HOST_VISIBLE, and those that the driver maps for it HOST_CACHED. Indices and heaps stay.
+pub fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, trial: &MemoryTrial) {
     let host = vk::MemoryPropertyFlags::HOST_VISIBLE
         | vk::MemoryPropertyFlags::HOST_COHERENT
         | vk::MemoryPropertyFlags::HOST_CACHED;
     for (i, ty) in memory.memory_types.iter_mut().enumerate() {
-        if mappable & (1 << i) == 0 {
+        if trial.driver_mapped.types & (1 << i) != 0 {
+            ty.property_flags &= !vk::MemoryPropertyFlags::HOST_CACHED;
+        } else if trial.mappable_types & (1 << i) == 0 {
             ty.property_flags &= !host;
         }
         // Protected and lazily allocated memory belong to things that are not served.
@@ -58,22 +60,24 @@ pub fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, mappable: u
 /// Heaps are as large as what the context may have of them: a guest hears of no failed allocation before it is too late.
 pub fn memory_heaps(
     memory: &mut vk::PhysicalDeviceMemoryProperties,
-    back_end: MemoryBackEnd,
+    gpu: &GpuChoice,
     limits: &ContextLimits,
 ) {
     for index in 0..memory.memory_heap_count {
-        let most = |ty: &vk::MemoryType| {
+        let most = |(i, ty): (usize, &vk::MemoryType)| {
             let heap = heap(memory, ty);
             let of_heap = match heap {
                 Heap::Device => limits.device_memory,
                 Heap::Host => limits.host_memory,
             };
             // Pages are the host's, whatever heap the driver finds them in.
-            let pages = back_end == MemoryBackEnd::Memfd
-                && ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE);
+            let pages = gpu.memory == MemoryBackEnd::Memfd
+                && ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE)
+                && gpu.trial.driver_mapped.types & (1 << i) == 0;
             if pages { of_heap.min(limits.host_memory) } else { of_heap }
         };
-        let types = memory.memory_types_as_slice().iter().filter(|ty| ty.heap_index == index);
+        let types = memory.memory_types_as_slice().iter().enumerate();
+        let types = types.filter(|(_, ty)| ty.heap_index == index);
         if let Some(most) = types.map(most).max() {
             let size = &mut memory.memory_heaps[index as usize].size;
             *size = (*size).min(most);
@@ -100,7 +104,7 @@ pub const RESHAPED: &[Reshaped] = &[
     ("queueCount", "63 in all", "each queue has a fence timeline of the context, and there are 63"),
     (
         "memoryTypes",
-        "HOST_VISIBLE, HOST_COHERENT and HOST_CACHED only where a guest can map the memory; never PROTECTED",
+        "HOST_VISIBLE, HOST_COHERENT and HOST_CACHED only where a guest can map the memory (device memory that drivers do not export:          with `--map-device-memory`, never HOST_CACHED); never PROTECTED",
         "a guest maps pages that both the driver and the VMM can map",
     ),
     (
@@ -326,12 +330,18 @@ pub(super) fn for_each(first: *const c_void, mut visit: impl FnMut(vk::Structure
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{DriverMapped, Protection};
 
     const LOCAL: vk::MemoryHeapFlags = vk::MemoryHeapFlags::DEVICE_LOCAL;
     const NONE: vk::MemoryHeapFlags = vk::MemoryHeapFlags::empty();
 
     /// Sizes of heaps of 100 bytes each as shown, for `types` of flags and heap.
-    fn sizes(back_end: MemoryBackEnd, heaps: &[vk::MemoryHeapFlags], types: &[(bool, u32)]) -> Vec<u64> {
+    fn sizes(
+        memory_back_end: MemoryBackEnd,
+        driver_mapped: u32,
+        heaps: &[vk::MemoryHeapFlags],
+        types: &[(bool, u32)],
+    ) -> Vec<u64> {
         let mut memory = vk::PhysicalDeviceMemoryProperties {
             memory_heap_count: heaps.len() as u32,
             memory_type_count: types.len() as u32,
@@ -345,20 +355,43 @@ mod tests {
             *ty = vk::MemoryType { property_flags: flags, heap_index: *heap_index };
         }
         let limits = ContextLimits { device_memory: 50, host_memory: 20, ..ContextLimits::default() };
-        memory_heaps(&mut memory, back_end, &limits);
+        let driver_mapped = DriverMapped { types: driver_mapped, device: 1 };
+        let gpu = GpuChoice {
+            uuid: [0; 16],
+            memory: memory_back_end,
+            trial: MemoryTrial { mappable_types: 1, shareable: true, driver_mapped },
+            queues: Queues::Compute,
+            protection: Protection::default(),
+        };
+        memory_heaps(&mut memory, &gpu, &limits);
         memory.memory_heaps_as_slice().iter().map(|heap| heap.size).collect()
+    }
+
+    #[test]
+    fn a_guest_maps_what_the_back_end_or_the_driver_can_and_nothing_else() {
+        use vk::MemoryPropertyFlags as Flags;
+        let host = Flags::HOST_VISIBLE | Flags::HOST_COHERENT | Flags::HOST_CACHED;
+        let mut memory = vk::PhysicalDeviceMemoryProperties { memory_type_count: 3, ..Default::default() };
+        memory.memory_types[..3].fill(vk::MemoryType { property_flags: host, heap_index: 0 });
+        let driver_mapped = DriverMapped { types: 0b10, device: 1 };
+        memory_types(&mut memory, &MemoryTrial { mappable_types: 1, shareable: true, driver_mapped });
+        let seen = memory.memory_types_as_slice().iter().map(|ty| ty.property_flags).collect::<Vec<_>>();
+        assert!(seen == [host, Flags::HOST_VISIBLE | Flags::HOST_COHERENT, Flags::empty()]);
     }
 
     #[test]
     fn heaps_are_as_large_as_what_may_be_had_of_them() {
         let (memfd, dma_buf) = (MemoryBackEnd::Memfd, MemoryBackEnd::DmaBuf);
         // A card of its own, as its types are after shaping: only memory of the host can be mapped.
-        assert_eq!(sizes(memfd, &[LOCAL, NONE], &[(false, 0), (false, 1), (true, 1)]), [50, 20]);
+        assert_eq!(sizes(memfd, 0, &[LOCAL, NONE], &[(false, 0), (false, 1), (true, 1)]), [50, 20]);
+        // What the driver maps is no page of ours.
+        assert_eq!(sizes(memfd, 0b100, &[LOCAL, NONE], &[(true, 1), (true, 0), (true, 0)]), [50, 20]);
+        assert_eq!(sizes(memfd, 0, &[LOCAL, NONE], &[(true, 1), (true, 0), (true, 0)]), [20, 20]);
         // One memory for all.
-        assert_eq!(sizes(memfd, &[LOCAL], &[(true, 0)]), [20]);
-        assert_eq!(sizes(memfd, &[LOCAL], &[(false, 0), (true, 0)]), [50]);
-        assert_eq!(sizes(dma_buf, &[LOCAL, NONE], &[(true, 0), (true, 1)]), [50, 20]);
+        assert_eq!(sizes(memfd, 0, &[LOCAL], &[(true, 0)]), [20]);
+        assert_eq!(sizes(memfd, 0, &[LOCAL], &[(false, 0), (true, 0)]), [50]);
+        assert_eq!(sizes(dma_buf, 0, &[LOCAL, NONE], &[(true, 0), (true, 1)]), [50, 20]);
         // Nothing can be allocated from a heap without types.
-        assert_eq!(sizes(memfd, &[LOCAL, NONE], &[(true, 0)]), [20, 100]);
+        assert_eq!(sizes(memfd, 0, &[LOCAL, NONE], &[(true, 0)]), [20, 100]);
     }
 }

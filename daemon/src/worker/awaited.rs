@@ -4,6 +4,7 @@
 //! rings meanwhile, so that the guest's driver sees that somebody is there; only who needs the backend waits for it.
 
 use super::backend::Backend;
+use crate::config::MemoryId;
 use crate::vulkan::{Cancel, ContextLost, Exported, Gate, Look, Pulse};
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
@@ -66,6 +67,16 @@ impl<B: Backend> Backend for Awaited<B> {
 
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
         self.wait().map_err(|lost| lost.reason)?.export(memory, size, mappable)
+    }
+
+    fn blob_gone(&self, memory: MemoryId) {
+        if let Some(backend) = self.now() {
+            backend.blob_gone(memory);
+        }
+    }
+
+    fn is_lending(&self) -> bool {
+        self.now().is_some_and(Backend::is_lending)
     }
 
     fn queue_fence(&self, ring_idx: u8, done: Box<dyn FnOnce() + Send>) {

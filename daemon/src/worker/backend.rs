@@ -1,5 +1,6 @@
 //! What the worker wants from the host's Vulkan driver; tests put a fake in its place.
 
+use crate::config::MemoryId;
 use crate::vulkan::{Cancel, ContextLost, Exported, Look, Pulse, Renderer};
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
@@ -20,6 +21,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Makes the pages of a memory object available to others.
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String>;
 
+    /// A blob of memory that is lent ([`Exported::lent`]) is gone.
+    fn blob_gone(&self, memory: MemoryId);
+
+    /// Memory is lent: whatever happens, the driver must not free it before this process has ended.
+    fn is_lending(&self) -> bool;
+
     /// Calls `done`, on any thread, when all work submitted so far to the queue of this timeline is complete; at once if there is
     /// no such queue or it is lost.
     fn queue_fence(&self, ring_idx: u8, done: Box<dyn FnOnce() + Send>);
@@ -30,7 +37,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Tells when there is something to look at.
     fn pulse(&self) -> &Pulse;
 
-    /// Destroys everything the guest made, after waiting for the GPU. May take for ever on a lost device.
+    /// Destroys everything the guest made, after waiting for the GPU. May take for ever on a lost device. Nothing is lent.
     fn destroy_objects(&self);
 }
 
@@ -48,6 +55,14 @@ impl Backend for Renderer {
 
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
         Renderer::export(self, memory, size, mappable)
+    }
+
+    fn blob_gone(&self, memory: MemoryId) {
+        Renderer::blob_gone(self, memory);
+    }
+
+    fn is_lending(&self) -> bool {
+        Renderer::is_lending(self)
     }
 
     fn queue_fence(&self, ring_idx: u8, done: Box<dyn FnOnce() + Send>) {

@@ -163,6 +163,11 @@ pub(super) fn serve<B: Backend>(
     }
     worker.context.join();
     gates.iter().for_each(|gate| gate.end());
+    if worker.context.backend.is_lending() {
+        // Others hold what keeps it alive, and let go once it is mapped nowhere. Not even exit handlers of the driver may run.
+        (end.kill)();
+        return ExitCode::FAILURE;
+    }
     worker.context.backend.destroy_objects();
     drop(watchdog);
     log::debug!(ctx_id = setup.ctx_id.0; "worker ends");
@@ -185,9 +190,8 @@ impl<B: Backend> Worker<B> {
             // Handled on arrival.
             ToWorker::AttachResource { .. }
             | ToWorker::MemoryGranted { .. }
-            | ToWorker::MemoryRefused { .. } => {}
-            // Nothing is lent.
-            ToWorker::BlobGone { .. } => {}
+            | ToWorker::MemoryRefused { .. }
+            | ToWorker::BlobGone { .. } => {}
             ToWorker::DetachResource { resource_id } => self.context.resources.detach(resource_id, number),
             ToWorker::Submit { size, inline, fence } => self.submit(size, inline, fd, fence),
             ToWorker::ExportBlob { resource_id, blob_id, size, mappable } => {
@@ -230,6 +234,12 @@ impl<B: Backend> Worker<B> {
         }
     }
 
+    fn hand_out(&self, anchors: Vec<OwnedFd>) {
+        for (left, anchor) in (0..anchors.len() as u32).rev().zip(anchors) {
+            self.context.answer(&ToDevice::Anchor { left }, Some(anchor.as_fd()));
+        }
+    }
+
     fn answer_export(
         &self,
         resource_id: ResourceId,
@@ -238,11 +248,14 @@ impl<B: Backend> Worker<B> {
         number: u64,
     ) {
         match exported {
-            Ok(Exported { file, cached }) => {
+            Ok(Exported { file, cached, lent }) => {
+                let is_lent = lent.is_some();
+                self.hand_out(lent.unwrap_or_default());
                 let map_info = if cached { MapInfo::Cached } else { MapInfo::WriteCombined };
                 let fd = file.as_ref().map(|file| file.as_fd());
                 let memory = file.as_ref().and_then(|file| file.piece.memory);
                 self.context.answer(&ToDevice::BlobExported { resource_id, map_info, memory }, fd);
+                let file = file.filter(|_| !is_lent);
                 let memory = file.map(|file| ResourceMemory { file, size, mappable });
                 self.context.resources.attach_memory(resource_id, memory, number);
             }
@@ -254,7 +267,7 @@ impl<B: Backend> Worker<B> {
     }
 }
 
-/// Attaches a resource before its turn, since rings may name it already; answers those who wait for memory.
+/// Attaches a resource before its turn, since rings may name it already; answers those who wait for memory, and frees what may be freed.
 fn handle_on_arrival<B: Backend>(
     context: &Context<B>,
     allowances: &Allowances,
@@ -268,6 +281,10 @@ fn handle_on_arrival<B: Backend>(
         }
         ToWorker::MemoryRefused { request } => {
             allowances.refused(request);
+            return None;
+        }
+        ToWorker::BlobGone { memory } => {
+            context.backend.blob_gone(memory);
             return None;
         }
         ToWorker::AttachResource { resource_id, size, kind } => {

@@ -4,10 +4,11 @@
 
 use super::*;
 use crate::config::{
-    CacheKey, ContextLimits, DriverMapped, GpuChoice, MemoryBackEnd, MemoryTrial, Protection, Queues,
+    CacheKey, ContextLimits, DriverMapped, GpuChoice, MemoryBackEnd, MemoryId, MemoryTrial, Protection,
+    Queues,
 };
 use crate::shm::{self, Mapping};
-use crate::vulkan::{Cancel, Exported, Look, Piece, Pulse};
+use crate::vulkan::{Cancel, Exported, Lease, Look, Piece, Pulse};
 use parking_lot::Mutex;
 use protocol::cursor::{Arena, Writer};
 use protocol::ids::{ContextId, FenceId};
@@ -24,10 +25,16 @@ struct Fake {
     blocked: Arc<AtomicBool>,
     fences: Arc<Mutex<Vec<(u8, Done)>>>,
     destroyed: Arc<AtomicBool>,
+    /// Memory is lent, and what came back.
+    lending: Arc<AtomicBool>,
+    gone: Arc<Mutex<Vec<MemoryId>>>,
     /// For how long a submission has run, as far as it was looked at.
     ran: Arc<Mutex<Option<Duration>>>,
     pulse: Pulse,
 }
+
+/// Memory that is gone when the driver frees it.
+const LENT: u64 = 9;
 
 type Done = Box<dyn FnOnce() + Send>;
 
@@ -67,9 +74,26 @@ impl Backend for Fake {
                     Arc::new(MemoryFile::new(shm::create("test", size).unwrap(), Piece::uncounted()))
                 }),
                 cached: true,
+                lent: None,
             }),
+            LENT => {
+                self.lending.store(true, SeqCst);
+                let piece = Piece::new(MemoryId(LENT), Lease::new(|| ()));
+                let anchors = (0..3).map(|_| shm::create("anchor", 4096).unwrap()).collect();
+                let file = Some(Arc::new(MemoryFile::new(shm::create("test", size).unwrap(), piece)));
+                Ok(Exported { file, cached: false, lent: Some(anchors) })
+            }
             _ => Err("no memory".into()),
         }
+    }
+
+    fn blob_gone(&self, memory: MemoryId) {
+        self.gone.lock().push(memory);
+        self.lending.store(false, SeqCst);
+    }
+
+    fn is_lending(&self) -> bool {
+        self.lending.load(SeqCst)
     }
 
     fn queue_fence(&self, ring_idx: u8, done: Done) {
@@ -572,6 +596,50 @@ fn blobs_are_exported_and_refused_but_carry_no_streams() {
     peer.submit(&set_reply(30, 0, 16), None);
     peer.expect_lost("no shared memory");
     peer.end();
+}
+
+impl Peer {
+    /// Has a blob made of memory that the worker lends.
+    fn borrow(&self) {
+        let (resource_id, blob_id) = (ResourceId(30), BlobId(LENT));
+        let export = ToWorker::ExportBlob { resource_id, blob_id, size: 8192, mappable: true };
+        self.channel.send(&export, None).unwrap();
+        for left in [2, 1, 0] {
+            let (message, fd) = self.channel.receive::<ToDevice>().unwrap();
+            assert!(message == ToDevice::Anchor { left } && fd.is_some(), "{message:?}");
+        }
+        let memory = Some(MemoryId(LENT));
+        let exported = ToDevice::BlobExported { resource_id, map_info: MapInfo::WriteCombined, memory };
+        assert_eq!(self.answer(), exported);
+    }
+}
+
+#[test]
+fn what_keeps_lent_memory_alive_goes_ahead_of_it_and_it_comes_back_at_once() {
+    let peer = Peer::start();
+    peer.borrow();
+    // Not behind a stream that waits.
+    let blocked = GuestRing::create(&peer, 1, 10);
+    peer.submit(&wait_ring(1, 100), None);
+    peer.channel.send(&ToWorker::BlobGone { memory: MemoryId(LENT) }, None).unwrap();
+    let start = Instant::now();
+    while peer.fake.gone.lock().is_empty() {
+        assert!(start.elapsed() < LONG, "nobody is told");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(*peer.fake.gone.lock(), [MemoryId(LENT)]);
+    drop(blocked);
+    peer.end();
+}
+
+#[test]
+fn a_worker_that_lends_frees_nothing_at_its_end() {
+    let peer = Peer::start();
+    peer.borrow();
+    let Peer { channel, fake, thread, .. } = peer;
+    drop(channel);
+    thread.join().unwrap();
+    assert!(!fake.destroyed.load(SeqCst));
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub struct Device {
     pub visible: u32,
     /// The first that cannot, if there is one.
     pub hidden: Option<u32>,
+    /// The first that can be mapped and is the device's own, if there is one.
+    pub local: Option<u32>,
     next_id: u64,
 }
 
@@ -104,9 +106,9 @@ impl Device {
             venus::CreateCommandPool { device, p_create_info, p_command_pool: Some(&pool) }.encode(ASYNC, w);
         })?;
         ring.wait(seqno, PATIENCE)?;
-        let (visible, hidden) = memory_types(&mut ring, physical)?;
+        let (visible, hidden, local) = memory_types(&mut ring, physical)?;
         let gpu = Arc::clone(gpu);
-        Ok(Self { context, ring, gpu, physical, device, queue, pool, visible, hidden, next_id: 100 })
+        Ok(Self { context, ring, gpu, physical, device, queue, pool, visible, hidden, local, next_id: 100 })
     }
 
     /// The driver it is used with.
@@ -262,14 +264,56 @@ impl Device {
 
     /// Lets the device fill `size` bytes of memory with a word, through a buffer bound to it; waits for that.
     pub fn fill(&mut self, memory: venus::DeviceMemory, size: u64, data: u32) -> Result<()> {
-        let (buffer, commands) = (venus::Buffer(self.new_id()), venus::CommandBuffer(self.new_id()));
-        let (device, queue) = (self.device, self.queue);
+        let buffer = self.bound(memory, size)?;
+        self.run(|command_buffer, w| {
+            venus::CmdFillBuffer { command_buffer, dst_buffer: buffer, dst_offset: 0, size, data }
+                .encode(ASYNC, w);
+        })?;
+        self.destroy(buffer)
+    }
+
+    /// Lets the device copy `size` bytes from one memory to another; waits for that.
+    pub fn copy(&mut self, from: venus::DeviceMemory, to: venus::DeviceMemory, size: u64) -> Result<()> {
+        let (src_buffer, dst_buffer) = (self.bound(from, size)?, self.bound(to, size)?);
+        let regions = [venus::BufferCopy { src_offset: 0, dst_offset: 0, size }];
+        self.run(|command_buffer, w| {
+            let (region_count, p_regions) = (1, Some(&regions[..]));
+            venus::CmdCopyBuffer { command_buffer, src_buffer, dst_buffer, region_count, p_regions }
+                .encode(ASYNC, w);
+        })?;
+        self.destroy(src_buffer)?;
+        self.destroy(dst_buffer)
+    }
+
+    /// A buffer bound to memory.
+    fn bound(&mut self, memory: venus::DeviceMemory, size: u64) -> Result<venus::Buffer> {
+        let (device, buffer) = (self.device, venus::Buffer(self.new_id()));
         let handle_types = ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
         let external = venus::ExternalMemoryBufferCreateInfo { handle_types, ..Default::default() };
         let chain = [ChainStruct::ExternalMemoryBufferCreateInfo(&external)];
-        let usage = venus::BufferUsageFlags::TRANSFER_DST;
+        let (to, from) = (venus::BufferUsageFlags::TRANSFER_DST, venus::BufferUsageFlags::TRANSFER_SRC);
+        let usage = venus::BufferUsageFlags(to.0 | from.0);
         let info = venus::BufferCreateInfo { p_next: &chain, size, usage, ..Default::default() };
         let bind = [venus::BindBufferMemoryInfo { buffer, memory, ..Default::default() }];
+        self.ring.command(|w| {
+            venus::CreateBuffer { device, p_create_info: Some(&info), p_buffer: Some(&buffer) }
+                .encode(ASYNC, w);
+            venus::BindBufferMemory2 { device, bind_info_count: 1, p_bind_infos: Some(&bind) }
+                .encode(ASYNC, w);
+        })?;
+        Ok(buffer)
+    }
+
+    fn destroy(&mut self, buffer: venus::Buffer) -> Result<()> {
+        let device = self.device;
+        let seqno = self.ring.command(|w| venus::DestroyBuffer { device, buffer }.encode(ASYNC, w))?;
+        self.ring.wait(seqno, PATIENCE)
+    }
+
+    /// Records commands and submits them; waits until they are done.
+    fn run(&mut self, record: impl FnOnce(venus::CommandBuffer, &mut Writer<'_>)) -> Result<()> {
+        let (device, queue) = (self.device, self.queue);
+        let commands = venus::CommandBuffer(self.new_id());
         let allocate = venus::CommandBufferAllocateInfo {
             command_pool: self.pool,
             command_buffer_count: 1,
@@ -281,25 +325,19 @@ impl Device {
             ..Default::default()
         }];
         let seqno = self.ring.command(|w| {
-            venus::CreateBuffer { device, p_create_info: Some(&info), p_buffer: Some(&buffer) }
-                .encode(ASYNC, w);
-            venus::BindBufferMemory2 { device, bind_info_count: 1, p_bind_infos: Some(&bind) }
-                .encode(ASYNC, w);
             let p_command_buffers = Some(std::slice::from_ref(&commands));
             venus::AllocateCommandBuffers { device, p_allocate_info: Some(&allocate), p_command_buffers }
                 .encode(ASYNC, w);
             let p_begin_info = Some(&venus::CommandBufferBeginInfo::default());
             venus::BeginCommandBuffer { command_buffer: commands, p_begin_info }.encode(ASYNC, w);
-            venus::CmdFillBuffer { command_buffer: commands, dst_buffer: buffer, dst_offset: 0, size, data }
-                .encode(ASYNC, w);
+            record(commands, w);
             venus::EndCommandBuffer { command_buffer: commands }.encode(ASYNC, w);
             venus::QueueSubmit { queue, submit_count: 1, p_submits: Some(&submit), fence: venus::Fence(0) }
                 .encode(ASYNC, w);
         })?;
         self.ring.wait(seqno, PATIENCE)?;
-        self.gpu.submit_fenced(self.context, RingIdx(1), &[]).wait(PATIENCE)?;
-        let seqno = self.ring.command(|w| venus::DestroyBuffer { device, buffer }.encode(ASYNC, w))?;
-        self.ring.wait(seqno, PATIENCE)
+        self.gpu.submit_fenced(self.context, RingIdx(1), &[]).wait(PATIENCE).map(drop)?;
+        Ok(())
     }
 
     /// Sends an allocation whose result nobody looks at, as Mesa's are; the memory's id.
@@ -323,8 +361,11 @@ impl Device {
     }
 }
 
-/// The first coherent type that can be mapped, and the first that cannot be mapped.
-fn memory_types(ring: &mut Ring, physical_device: venus::PhysicalDevice) -> Result<(u32, Option<u32>)> {
+/// The first coherent type that can be mapped, the first that cannot be mapped, and the first that can and is the device's own.
+fn memory_types(
+    ring: &mut Ring,
+    physical_device: venus::PhysicalDevice,
+) -> Result<(u32, Option<u32>, Option<u32>)> {
     let reply = ring.query(|w| {
         let p_memory_properties = Some(&venus::PhysicalDeviceMemoryProperties2::default());
         venus::GetPhysicalDeviceMemoryProperties2 { physical_device, p_memory_properties }.encode(REPLY, w);
@@ -337,7 +378,10 @@ fn memory_types(ring: &mut Ring, physical_device: venus::PhysicalDevice) -> Resu
     let coherent = visible | venus::MemoryPropertyFlags::HOST_COHERENT.0;
     let first = types.iter().position(|ty| ty.property_flags.0 & coherent == coherent);
     let hidden = types.iter().position(|ty| ty.property_flags.0 & visible == 0);
-    Ok((first.context("no memory that can be mapped")? as u32, hidden.map(|index| index as u32)))
+    let local = coherent | venus::MemoryPropertyFlags::DEVICE_LOCAL.0;
+    let local = types.iter().position(|ty| ty.property_flags.0 & local == local);
+    let index = |index| index as u32;
+    Ok((index(first.context("no memory that can be mapped")?), hidden.map(index), local.map(index)))
 }
 
 /// Demands that the first and the last words of some shared bytes are these.

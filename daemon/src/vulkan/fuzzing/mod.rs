@@ -14,16 +14,18 @@ use super::error::ContextLost;
 use super::memory::{Allowance, Lease, MemoryFile, Piece, ResourceMemory, ResourceTable};
 use super::{Cancel, Renderer};
 use crate::config::{
-    CacheKey, ContextLimits, DriverMapped, GpuChoice, Heap, MemoryBackEnd, MemoryTrial, Protection, Queues,
-    ShaderLimits,
+    CacheKey, ContextLimits, DriverMapped, GpuChoice, Heap, MemoryBackEnd, MemoryId, MemoryTrial, Protection,
+    Queues, ShaderLimits,
 };
 use crate::shm;
-pub use null_state::Exclusive;
+pub use null_state::{Exclusive, live};
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::Command;
 use protocol::venus::stream::Header;
+use rustix::fs::makedev;
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use stream::Composer;
 
 /// Small enough that a fuzzer reaches them.
@@ -89,7 +91,11 @@ pub fn gpus() -> Vec<GpuChoice> {
     let gpu = |uuid| GpuChoice {
         uuid,
         memory: MemoryBackEnd::Memfd,
-        trial: MemoryTrial { mappable_types: 2, shareable: true, driver_mapped: DriverMapped::default() },
+        trial: MemoryTrial {
+            mappable_types: 2,
+            shareable: true,
+            driver_mapped: DriverMapped { types: 4, device: makedev(1, 5) },
+        },
         queues: Queues::All,
         // Memory of the null driver is none: there is nothing to clear.
         protection: Protection { zero_memory: false, ..Protection::default() },
@@ -125,7 +131,9 @@ impl Allowance for Allowed {
     }
 
     fn piece(&self, _: Heap, bytes: u64, _: &Cancel) -> Option<Piece> {
-        (bytes <= ALLOWED_MAX).then(Piece::uncounted)
+        static PIECES: AtomicU64 = AtomicU64::new(1);
+        let piece = || Piece::new(MemoryId(PIECES.fetch_add(1, Ordering::Relaxed)), Lease::new(|| ()));
+        (bytes <= ALLOWED_MAX).then(piece)
     }
 
     fn credit(&self, _: Heap, bytes: u64, _: &Cancel) -> Option<Lease> {

@@ -5,11 +5,13 @@
 //! properly. It stands in for the host's driver only, so that lowering, the object table and raising run at full speed.
 
 use super::null_state::{self as state, Kind};
+use crate::vulkan::memory::map;
 use ash::vk;
 use parking_lot::Mutex;
 use protocol::venus::generated::EXTENSIONS;
 use rustc_hash::FxHashMap;
 use std::ffi::{CStr, c_char, c_void};
+use std::os::fd::AsRawFd;
 use std::sync::LazyLock;
 
 type Function = unsafe extern "system" fn();
@@ -81,8 +83,10 @@ fn find(name: &str) -> Option<Function> {
         "vkCreateInstance" => untyped!(create_instance, usize, usize, *mut u64),
         "vkDestroyInstance" => untyped!(destroy_instance, u64, usize),
         "vkCreateRenderPass2" => untyped!(create::<{ Kind::RenderPass as u8 }>, u64, usize, usize, *mut u64),
-        "vkAllocateMemory" => untyped!(create::<{ Kind::Memory as u8 }>, u64, usize, usize, *mut u64),
-        "vkFreeMemory" => untyped!(destroy::<{ Kind::Memory as u8 }>, u64, u64, usize),
+        "vkAllocateMemory" => {
+            untyped!(allocate_memory, u64, *const vk::MemoryAllocateInfo<'static>, usize, *mut u64)
+        }
+        "vkFreeMemory" => untyped!(free_memory, u64, u64, usize),
         "vkDestroyPipeline" => untyped!(destroy::<{ Kind::Pipeline as u8 }>, u64, u64, usize),
         "vkCreateComputePipelines" | "vkCreateGraphicsPipelines" => {
             untyped!(create_pipelines, u64, u64, u32, usize, usize, *mut u64)
@@ -170,6 +174,46 @@ unsafe extern "system" fn destroy<const KIND: u8>(first: u64, second: u64, _: us
             _ => state::remove(second, KIND, first),
         }
     }
+}
+
+/// Memory of the last type is mapped by the driver when it is allocated, out of a device that is opened for it and closed again.
+unsafe extern "system" fn allocate_memory(
+    device: u64,
+    info: *const vk::MemoryAllocateInfo<'static>,
+    allocator: usize,
+    out: *mut u64,
+) -> i32 {
+    // SAFETY: the parameters of every creation.
+    let result = unsafe { create::<{ Kind::Memory as u8 }>(device, 0, allocator, out) };
+    // SAFETY: callers pass a description.
+    let info = unsafe { &*info };
+    if result == 0 && info.memory_type_index == 2 {
+        // SAFETY: with success there is a handle.
+        map_zeros(unsafe { *out }, info.allocation_size as usize);
+    }
+    result
+}
+
+fn map_zeros(handle: u64, len: usize) {
+    let zero = std::fs::File::options().read(true).write(true).open("/dev/zero").expect("there is one");
+    let (both, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+    // SAFETY: a new mapping, at an address of the kernel's choice.
+    let at = unsafe { map(std::ptr::null_mut(), len, both, flags, zero.as_raw_fd(), 0) };
+    if at != libc::MAP_FAILED {
+        MAPPED.lock().insert(handle, (at as usize, len));
+    }
+}
+
+/// What is mapped of memory: address and bytes.
+static MAPPED: LazyLock<Mutex<FxHashMap<u64, (usize, usize)>>> = LazyLock::new(Mutex::default);
+
+unsafe extern "system" fn free_memory(device: u64, memory: u64, allocator: usize) {
+    if let Some((at, len)) = MAPPED.lock().remove(&memory) {
+        // SAFETY: mapped when it was allocated, and nothing refers to it.
+        unsafe { libc::munmap(at as *mut c_void, len) };
+    }
+    // SAFETY: the parameters of every destruction.
+    unsafe { destroy::<{ Kind::Memory as u8 }>(device, memory, allocator) };
 }
 
 unsafe extern "system" fn create_instance(_: usize, _: usize, out: *mut u64) -> i32 {
@@ -555,13 +599,15 @@ unsafe extern "system" fn queue_families(
 unsafe extern "system" fn memory(physical: u64, out: *mut vk::PhysicalDeviceMemoryProperties) {
     state::assert_live(physical, Some(Kind::PhysicalDevice as u8));
     let mut memory = vk::PhysicalDeviceMemoryProperties {
-        memory_type_count: 2,
+        memory_type_count: 3,
         memory_heap_count: 1,
         ..Default::default()
     };
     memory.memory_types[0].property_flags = vk::MemoryPropertyFlags::DEVICE_LOCAL;
     memory.memory_types[1].property_flags =
         vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
+    memory.memory_types[2].property_flags =
+        memory.memory_types[0].property_flags | memory.memory_types[1].property_flags;
     memory.memory_heaps[0].size = 1 << 30;
     // SAFETY: callers pass a place for them.
     unsafe { out.write(memory) };

@@ -4,7 +4,7 @@
 //! Sharing is importing the same pages once more.
 
 use super::allowance::{MemoryFile, Piece};
-use super::{Memory, Request, ResourceMemory, alike, call_driver, lowered};
+use super::{Memory, Request, ResourceMemory, alike, call_driver, driver_mapped, lowered};
 use crate::config::Heap;
 use crate::shm::{self, MapError, Mapping};
 use crate::vulkan::call::Call;
@@ -117,12 +117,19 @@ impl Functions {
         info: &venus::MemoryAllocateInfo<'_>,
         request: &Request,
     ) -> Result<(u64, Memory), Fault> {
+        let for_this_context = !request.exported && request.import.is_none();
+        if request.driver_mapped
+            && for_this_context
+            && let Some(allocated) = driver_mapped::allocate(call, device, info, request)?
+        {
+            return Ok(allocated);
+        }
         let pages = match &request.import {
             Some(import) => Some(
                 Pages::of_file(&import.file, import.size, self.alignment)
                     .map_err(|_| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE)?,
             ),
-            None if request.visible || request.exported => {
+            None if request.visible || request.driver_mapped || request.exported => {
                 Some(Pages::granted(call, request, self.alignment)?)
             }
             None => None,
@@ -166,7 +173,8 @@ impl Functions {
         ))
     }
 
-    /// Pages go into a type that takes them. A guest that shares memory it cannot map has asked for another type.
+    /// Pages go into a type that takes them. A guest that shares memory it cannot map, or that the driver maps, has asked for another
+    /// type.
     fn type_for_pages(&self, device: &Device, request: &Request) -> u32 {
         match request.visible {
             true => request.type_index,

@@ -2,16 +2,23 @@
 //!
 //! What a VMM maps has to be a file. There are two ways to get one, chosen at start-up ([`crate::config::MemoryBackEnd`]): pages of
 //! ours imported by the driver (`memfd`), or memory of the driver exported by it (`dma_buf`). A guest sees no difference, except
-//! that `memfd` shares buffers only. Shared memory is known to guests as dma-bufs (`VK_EXT_external_memory_dma_buf`) and travels
+//! that `memfd` shares buffers only. Beside `memfd` there may be types that the driver maps by itself, out of a device node
+//! (`driver_mapped`); what is to be shared with other contexts is never made of them. Shared memory is known to guests as dma-bufs (`VK_EXT_external_memory_dma_buf`) and travels
 //! as a resource: exported as its blob, imported by `VkImportMemoryResourceInfoMESA`.
 
 mod allowance;
+mod anchors;
+mod capture;
 mod dma_buf;
+mod driver_mapped;
+#[cfg(test)]
+mod driver_mapped_tests;
 pub mod external;
 mod memfd;
 mod trial;
 
 pub use allowance::{Allowance, Lease, MemoryFile, Piece};
+pub use capture::map;
 pub use external::{
     BUFFER_MEMORY, get_physical_device_external_buffer_properties,
     get_physical_device_image_format_properties2, takes_buffer,
@@ -31,7 +38,9 @@ use crate::config::{Heap, MemoryBackEnd, MemoryId};
 use ash::vk;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Functions of the driver behind one back end, of one device.
 pub enum BackEnd {
@@ -68,6 +77,8 @@ pub enum Memory {
     },
     /// What another made, imported.
     Imported(Piece),
+    /// The driver maps it, and others can, for as long as it is there.
+    DriverMapped(Arc<MemoryFile>),
 }
 
 impl Memory {
@@ -77,6 +88,15 @@ impl Memory {
             Self::Private(_) => None,
             Self::Pages(pages, _) => pages.file().piece.memory,
             Self::Exportable { piece, .. } | Self::Imported(piece) => piece.memory,
+            Self::DriverMapped(file) => file.piece.memory,
+        }
+    }
+
+    /// What the device process knows it by, if others may have it mapped when the driver frees it.
+    pub fn lent(&self) -> Option<MemoryId> {
+        match self {
+            Self::DriverMapped(file) => file.piece.memory,
+            _ => None,
         }
     }
 }
@@ -88,6 +108,9 @@ pub struct Exported {
     pub file: Option<Arc<MemoryFile>>,
     /// Ordinary cached memory; otherwise write-combined.
     pub cached: bool,
+    /// For memory that is gone when the driver frees it, or when its process ends and these descriptors are closed: it cannot be
+    /// imported. None of them if they were answered before.
+    pub lent: Option<Vec<OwnedFd>>,
 }
 
 /// Device memory behind a resource.
@@ -113,8 +136,10 @@ struct Request {
     type_index: u32,
     /// Where that type is.
     heap: Heap,
-    /// The guest sees its type as host-visible.
+    /// The guest sees its type as host-visible, and what it maps is made by the back end.
     visible: bool,
+    /// The guest sees its type as host-visible, and what it maps is the driver's.
+    driver_mapped: bool,
     /// Other contexts may import it.
     exported: bool,
     import: Option<Arc<ResourceMemory>>,
@@ -141,11 +166,14 @@ impl Request {
         let Some(ty) = types.get(info.memory_type_index as usize) else {
             return Err(Fault::lost("a memory type that does not exist"));
         };
+        let driver_mapped = device.physical.gpu.trial.driver_mapped.types & 1 << info.memory_type_index != 0;
+        let host_visible = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE);
         let mut request = Self {
             size: info.allocation_size,
             type_index: info.memory_type_index,
             heap: heap(&device.physical.memory, ty),
-            visible: ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE),
+            visible: host_visible && !driver_mapped,
+            driver_mapped,
             exported: false,
             import: None,
         };
@@ -255,16 +283,30 @@ pub fn export(
 ) -> Result<Exported, String> {
     match (memory, &device.memory) {
         (Memory::Pages(pages, _), _) if size <= pages.size() => {
-            Ok(Exported { file: Some(pages.file()), cached: true })
+            Ok(Exported { file: Some(pages.file()), cached: true, lent: None })
         }
         (Memory::Pages(pages, _), _) => Err(format!("{size} bytes of a memory of {}", pages.size())),
         (Memory::Exportable { cached, piece }, BackEnd::DmaBuf(functions)) => {
             let file = functions.export(raw).map_err(|error| format!("no dma-buf: {error}"))?;
-            Ok(Exported { file: Some(Arc::new(MemoryFile::new(file, piece.clone()))), cached: *cached })
+            let file = Some(Arc::new(MemoryFile::new(file, piece.clone())));
+            Ok(Exported { file, cached: *cached, lent: None })
+        }
+        (Memory::DriverMapped(file), _) if mappable => {
+            Ok(Exported { file: Some(Arc::clone(file)), cached: false, lent: Some(new_anchors(device)?) })
         }
         _ if mappable => Err("the memory is not host-visible".into()),
-        _ => Ok(Exported { file: None, cached: true }),
+        _ => Ok(Exported { file: None, cached: true, lent: None }),
     }
+}
+
+/// What keeps the driver's memory alive, if it may have changed: with the first memory that a device lends.
+fn new_anchors(device: &Device) -> Result<Vec<OwnedFd>, String> {
+    if device.is_anchored.load(Ordering::Relaxed) {
+        return Ok(Vec::new());
+    }
+    let anchors = anchors::anchors(&device.mapped_devices)?;
+    device.is_anchored.store(true, Ordering::Relaxed);
+    Ok(anchors)
 }
 
 /// `vkGetMemoryResourcePropertiesMESA`: into which types a resource can be imported, and its size.

@@ -1,9 +1,11 @@
 //! Tries out, at start-up, what memory of a GPU can be made of: the device writes, and the bytes are read through the file that a
 //! VMM would map. No answer of a driver is believed without that; amdgpu's, for one, offers imports that fail for files.
 
-use super::{dma_buf, memfd, memfd::Pages};
+use super::anchors::anchors;
+use super::capture::watching;
+use super::{dma_buf, driver_mapped, memfd, memfd::Pages};
 use crate::config::{DriverMapped, MemoryTrial};
-use crate::shm::Mapping;
+use crate::shm::{Mapping, device_node};
 use ash::vk;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -106,7 +108,48 @@ impl<'i> Bench<'i> {
                 Err(error) => refusal = format!("its import of a memory file fails: {error}"),
             }
         }
+        trial.driver_mapped = self.try_driver_mapped(!trial.mappable_types);
         if trial.mappable_types == 0 { Err(refusal) } else { Ok(trial) }
+    }
+
+    /// The GPU's own memory, of the types with these bits, as the driver maps it. What does not work is left out.
+    fn try_driver_mapped(&self, bits: u32) -> DriverMapped {
+        let mut works = DriverMapped::default();
+        let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
+        let is_local = |ty: &u32| self.memory.memory_types[*ty as usize].property_flags.contains(local);
+        let buffers = self.buffer_types().unwrap_or(0);
+        for ty in self.candidates(bits).filter(is_local) {
+            let tried = match buffers & 1 << ty {
+                0 => Err("no buffer can be bound to it".to_owned()),
+                _ => self.map_by_driver(ty, ty + 1),
+            };
+            match tried {
+                Ok(device) if works.types == 0 || works.device == device => {
+                    works = DriverMapped { types: works.types | 1 << ty, device };
+                }
+                Ok(_) => log::debug!("memory type {ty} is mapped out of another device"),
+                Err(reason) => log::debug!("memory type {ty} cannot be mapped by guests: {reason}"),
+            }
+        }
+        works
+    }
+
+    /// Allocates memory, maps it again out of the device that the driver maps it from, lets the GPU write `word`, and reads that. Answers
+    /// the device.
+    fn map_by_driver(&self, type_index: u32, word: u32) -> Result<u64, String> {
+        let info = vk::MemoryAllocateInfo::default().allocation_size(BYTES).memory_type_index(type_index);
+        let (memory, caught) = watching(BYTES, || self.allocate(&info));
+        let memory = memory.map_err(|error| error.to_string())?;
+        let raw = vk::Handle::as_raw(memory.raw);
+        // SAFETY: just made, of a type that can be mapped, and not mapped by a call.
+        let caught = caught.or_else(|| unsafe { driver_mapped::map(&self.device, raw, BYTES) });
+        let file = caught.ok_or("its driver maps no device that could be caught")?;
+        let device = device_node(&file).ok_or("it is mapped out of no device")?;
+        anchors(&[device])?;
+        // Unmapped before the memory is freed.
+        let seen = Mapping::of_device(&file, BYTES).map_err(|error| error.to_string())?;
+        self.fill(&memory, BYTES, word).map_err(|error| error.to_string())?;
+        holds(&seen, word).then_some(device).ok_or_else(|| "the device's writes do not arrive".into())
     }
 
     /// Imports pages and lets the device write `word` into them.
@@ -203,15 +246,29 @@ impl<'i> Bench<'i> {
         Ok(Allocation { device: &self.device, raw })
     }
 
+    /// The types that buffers can be bound to, made as guests' are (see `vulkan::buffer`).
+    fn buffer_types(&self) -> Result<u32, vk::Result> {
+        let buffer = self.buffer(BYTES)?;
+        // SAFETY: device and buffer are live, here and below.
+        let needs = unsafe { self.device.get_buffer_memory_requirements(buffer) };
+        // SAFETY: in no use.
+        unsafe { self.device.destroy_buffer(buffer, None) };
+        Ok(needs.memory_type_bits)
+    }
+
+    fn buffer(&self, size: u64) -> Result<vk::Buffer, vk::Result> {
+        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(self.kind);
+        let info = vk::BufferCreateInfo::default().size(size).usage(USAGE).push_next(&mut external);
+        // SAFETY: the device is live; `info` lives until the call returns.
+        unsafe { self.device.create_buffer(&info, None) }
+    }
+
     /// Lets the device fill `size` bytes of memory with a word.
     fn fill(&self, memory: &Allocation<'_>, size: u64, word: u32) -> Result<(), vk::Result> {
         let device = &self.device;
-        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(self.kind);
-        let info = vk::BufferCreateInfo::default().size(size).usage(USAGE).push_next(&mut external);
-        // SAFETY: the device is live, here and below; each `info` lives until its call returns.
-        let buffer = unsafe { device.create_buffer(&info, None) }?;
+        let buffer = self.buffer(size)?;
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.family);
-        // SAFETY: as above.
+        // SAFETY: the device is live, here and below; each `info` lives until its call returns.
         let pool = unsafe { device.create_command_pool(&info, None) };
         let filled = pool.and_then(|pool| {
             // SAFETY: buffer and memory are new, and as large as said.

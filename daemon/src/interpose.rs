@@ -1,0 +1,46 @@
+//! `mmap`, as every library in this process calls it.
+//!
+//! The executable's symbols stand before the C library's, which is how a worker learns what its driver maps. In every other process, and
+//! on every thread that does not ask for it, these are the C library's functions. `build.rs` has them exported.
+
+#![expect(unsafe_code, reason = "functions that the C library has under the same names")]
+
+use std::ffi::{c_int, c_void};
+
+/// `mmap` (POSIX.1-2024).
+///
+/// # Safety
+///
+/// That of the C library's function.
+// SAFETY: the name is the C library's, and the function has its type and does what it does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { daemon::vulkan::map(address, len, protection, flags, fd, offset) }
+}
+
+/// `mmap64`, which is the same where offsets have 64 bits.
+///
+/// # Safety
+///
+/// That of the C library's function.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { daemon::vulkan::map(address, len, protection, flags, fd, offset) }
+}
