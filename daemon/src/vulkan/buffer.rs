@@ -13,21 +13,31 @@ use super::validity::buffers;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
 
-/// The description of a buffer with the memory it may be bound to; unchanged if it says something already.
+/// The description of a buffer with the memory it may be bound to; none if it says something already, or must not.
 fn described<'a>(
     call: &Call<'a>,
     device: &Device,
     info: &venus::BufferCreateInfo<'a>,
-) -> Result<venus::BufferCreateInfo<'a>, Fault> {
+) -> Result<Option<venus::BufferCreateInfo<'a>>, Fault> {
     let says = |next: &ChainStruct<'_>| matches!(next, ChainStruct::ExternalMemoryBufferCreateInfo(_));
     if info.p_next.iter().any(says) || !memory::takes_buffer(call, &device.physical, info)? {
-        return Ok(*info);
+        return Ok(None);
     }
     let handle_types = memory::BUFFER_MEMORY;
     let external = venus::ExternalMemoryBufferCreateInfo { p_next: &[], handle_types };
     let external = ChainStruct::ExternalMemoryBufferCreateInfo(call.arena.value(external)?);
     let chain = [info.p_next, &[external]].concat();
-    Ok(venus::BufferCreateInfo { p_next: call.arena.slice_copy(&chain)?, ..*info })
+    Ok(Some(venus::BufferCreateInfo { p_next: call.arena.slice_copy(&chain)?, ..*info }))
+}
+
+/// Has the driver make a buffer; answers a `VkResult` and the buffer.
+fn make(call: &Call<'_>, device: &Device, info: &venus::BufferCreateInfo<'_>) -> Result<(i32, u64), Fault> {
+    let lowered = call.lowering().pointer(Some(info))?;
+    let Some(function) = device.table.create_buffer else { return Err(Fault::missing("vkCreateBuffer")) };
+    let mut raw = 0u64;
+    // SAFETY: the device is live, `lowered` and its chain live in the arena.
+    let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
+    Ok((result, raw))
 }
 
 /// `vkCreateBuffer`.
@@ -40,12 +50,14 @@ pub fn create_buffer<'a>(
         return Err(Fault::lost("vkCreateBuffer without a description"));
     };
     let state = buffers::of_buffer(info)?;
-    let info = described(call, &device, info)?;
-    let lowered = call.lowering().pointer(Some(&info))?;
-    let Some(function) = device.table.create_buffer else { return Err(Fault::missing("vkCreateBuffer")) };
-    let mut raw = 0u64;
-    // SAFETY: the device is live, `lowered` and its chain live in the arena.
-    let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
+    let for_imports = described(call, &device, info)?;
+    let (result, mut raw) = make(call, &device, for_imports.as_ref().unwrap_or(info))?;
+    if let (Some(twins), Some(_), 0..) = (&device.twins, for_imports, result)
+        && let (0.., own) = make(call, &device, info)?
+    {
+        // SAFETY: both were made just now.
+        raw = unsafe { twins.pair(&device, own, raw) };
+    }
     call.bind(c.p_buffer, raw, &device, result, state)?;
     Ok(venus::CreateBufferReply { result: venus::VkResult(result), p_buffer: c.p_buffer })
 }
@@ -59,8 +71,10 @@ pub fn get_device_buffer_memory_requirements<'a>(
     let (Some(info), Some(buffer)) = (c.p_info, c.p_info.and_then(|info| info.p_create_info)) else {
         return Err(Fault::lost("vkGetDeviceBufferMemoryRequirements without a description"));
     };
-    let buffer = described(call, &device, buffer)?;
-    let info = venus::DeviceBufferMemoryRequirements { p_create_info: Some(&buffer), ..*info };
+    // Of those that have twins the one that may be bound to more.
+    let for_imports = if device.twins.is_none() { described(call, &device, buffer)? } else { None };
+    let buffer = for_imports.as_ref().unwrap_or(buffer);
+    let info = venus::DeviceBufferMemoryRequirements { p_create_info: Some(buffer), ..*info };
     let (info, out) = {
         let l = call.lowering();
         (l.pointer(Some(&info))?, l.out_pointer(c.p_memory_requirements)?)

@@ -16,6 +16,7 @@ use super::physical_device::PhysicalDevice;
 use super::queue::Queue;
 use super::shader::Shaders;
 use super::shape;
+use super::twins::Twins;
 use super::zero::{self, Cleaner, Spare};
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
@@ -52,6 +53,8 @@ pub struct Device {
     handles: Mutex<Vec<(vk::Queue, Arc<Mutex<vk::Queue>>)>>,
     /// How many submissions there were.
     pub numbers: AtomicU64,
+    /// Buffers that are made twice, if the GPU has memory for which they must be.
+    pub twins: Option<Twins>,
     /// The device nodes that drivers map memory out of, of all GPUs of the context.
     pub mapped_devices: Vec<u64>,
     /// What keeps its memory alive was handed out.
@@ -103,6 +106,7 @@ impl Device {
         let (table, host_copy) = (DeviceTable::load(find), HostCopy::load(find));
         let memory = BackEnd::new(&physical, &ash);
         let cleaner = physical.gpu.protection.zero_memory.then(|| Cleaner::new(&physical, &ash, spare));
+        let own = physical.gpu.trial.driver_mapped.types;
         let (markers, queues, notices) = (Markers::default(), Mutex::default(), Mutex::default());
         let (handles, numbers) = (Mutex::default(), AtomicU64::new(0));
         Self {
@@ -118,6 +122,7 @@ impl Device {
             notices,
             handles,
             numbers,
+            twins: (own != 0).then(|| Twins::new(own)),
             mapped_devices,
             is_anchored: AtomicBool::new(false),
             created,
@@ -136,6 +141,12 @@ impl Device {
     ///
     /// `raw` is a live handle of this kind and device that is in no use.
     pub unsafe fn destroy(&self, kind: venus::ObjectType, raw: u64) {
+        if kind == venus::ObjectType::BUFFER
+            && let Some(twin) = self.twins.as_ref().and_then(|twins| twins.part(raw))
+        {
+            // SAFETY: nobody but the table of twins knew it.
+            unsafe { self.ash.destroy_buffer(vk::Buffer::from_raw(twin), None) };
+        }
         macro_rules! destroy {
             ($($kind:ident => $function:ident),* $(,)?) => {
                 match kind {

@@ -67,6 +67,7 @@ mod shaping;
 mod stamps;
 mod submission;
 mod sync;
+mod twins;
 mod usage;
 mod useless;
 mod validity;

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// What was learned of one driver.
 #[derive(Debug)]
 pub struct Pace {
-    /// The driver wants to be able to go without notifications for so long.
+    /// The driver wants to be able to go without notifications for so long. One that asks for no time at all gets none.
     asked: Duration,
     spin: Duration,
     awake: Duration,
@@ -28,6 +28,7 @@ impl Pace {
     pub fn spin(&mut self, done: impl Fn() -> bool) -> bool {
         let spun = spin::within(self.spin, done);
         self.spin = match spun {
+            Spun::Seen if self.asked.is_zero() => SPIN_MIN,
             Spun::Seen => (self.spin * 2).min(*SPIN_MAX),
             Spun::NotYet => (self.spin / 2).max(SPIN_MIN),
             Spun::Crowded => SPIN_MIN,
@@ -48,6 +49,7 @@ impl Pace {
     /// Work came after `waited`, and a notification with it.
     pub fn was_notified(&mut self, waited: Duration) {
         self.awake = match waited <= AWAKE_MAX {
+            true if self.asked.is_zero() => Duration::ZERO,
             true => AWAKE_MAX,
             false => self.awake / 2,
         }
@@ -98,6 +100,16 @@ mod tests {
         (0..10).for_each(|_| pace.was_notified(1000 * MS));
         assert_eq!(pace.awake(), 50 * MS);
         assert_eq!(Pace::new(Duration::MAX).awake(), ASKED_MAX);
+    }
+
+    #[test]
+    fn who_asks_for_no_time_is_notified_always() {
+        let mut pace = Pace::new(Duration::ZERO);
+        for _ in 0..10 {
+            assert!(pace.spin(|| true));
+            pace.was_notified(MS);
+        }
+        assert_eq!((pace.spin, pace.awake()), (SPIN_MIN, Duration::ZERO));
     }
 
     #[test]

@@ -114,6 +114,9 @@ fn find(name: &str) -> Option<Function> {
         "vkGetPhysicalDeviceMemoryProperties" => {
             untyped!(memory, u64, *mut vk::PhysicalDeviceMemoryProperties)
         }
+        "vkGetPhysicalDeviceExternalBufferProperties" => {
+            untyped!(external_buffer, u64, usize, *mut vk::ExternalBufferProperties<'static>)
+        }
         "vkGetDeviceQueue" => untyped!(get_device_queue, u64, u32, u32, *mut u64),
         "vkGetDeviceQueue2" => untyped!(get_device_queue2, u64, usize, *mut u64),
         "vkGetMemoryHostPointerProperties" => {
@@ -641,6 +644,13 @@ unsafe extern "system" fn memory_requirements(device: u64, object: u64, out: *mu
     state::assert_live(object, None);
     // SAFETY: callers pass a place for them.
     unsafe { out.write(vk::MemoryRequirements { size: 4096, alignment: 16, memory_type_bits: 3 }) };
+}
+
+/// Every buffer may be bound to imported memory.
+unsafe extern "system" fn external_buffer(_: u64, _: usize, out: *mut vk::ExternalBufferProperties<'static>) {
+    let features = vk::ExternalMemoryFeatureFlags::IMPORTABLE;
+    // SAFETY: callers pass a place for them.
+    unsafe { (*out).external_memory_properties.external_memory_features = features };
 }
 
 /// Writes what a driver would: eight bytes for each query, at its place.

@@ -316,6 +316,7 @@ pub fn execute<'a>(
             Ok(())
         }
         Command::BindBufferMemory(c) => {
+            crate::vulkan::twins::bind_buffer_memory(call, c)?;
             let value = settle(
                 call.tell(|| super::buffer::bind_buffer_memory(call, c)),
                 |result| {
@@ -352,6 +353,11 @@ pub fn execute<'a>(
                         p_memory_requirements: c.p_memory_requirements,
                     })
                 },
+            )?;
+            let value = crate::vulkan::twins::get_buffer_memory_requirements(
+                call,
+                c,
+                value,
             )?;
             if let Some(w) = reply {
                 value.encode(w);
@@ -1870,6 +1876,7 @@ pub fn execute<'a>(
             Ok(())
         }
         Command::BindBufferMemory2(c) => {
+            crate::vulkan::twins::bind_buffer_memory2(call, c)?;
             let value = settle(
                 call.tell(|| super::buffer::bind_buffer_memory2(call, c)),
                 |result| {
@@ -1977,6 +1984,11 @@ pub fn execute<'a>(
                         p_memory_requirements: c.p_memory_requirements,
                     })
                 },
+            )?;
+            let value = crate::vulkan::twins::get_buffer_memory_requirements2(
+                call,
+                c,
+                value,
             )?;
             if let Some(w) = reply {
                 value.encode(w);
@@ -2993,6 +3005,11 @@ pub fn execute<'a>(
                         p_memory_requirements: c.p_memory_requirements,
                     })
                 },
+            )?;
+            let value = crate::vulkan::twins::get_device_buffer_memory_requirements(
+                call,
+                c,
+                value,
             )?;
             if let Some(w) = reply {
                 value.encode(w);

@@ -16,23 +16,25 @@ use protocol::venus::generated as venus;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Allocates for a guest; none if the driver mapped nothing that could be caught.
+/// Drivers map whole pieces of this size, and what they map can only be mapped as a whole. So memory of another size is made of pages;
+/// guests are told to align what is bound to such memory (`vulkan::twins`).
+pub const GRAIN: u64 = 64 * 1024;
+
+/// Allocates for a guest; none if it is of no whole grains, or the driver mapped nothing that could be caught.
 pub(super) fn allocate(
     call: &Call<'_>,
     device: &Device,
     info: &venus::MemoryAllocateInfo<'_>,
     request: &Request,
 ) -> Result<Option<(u64, Memory)>, Fault> {
-    let page = rustix::param::page_size() as u64;
-    let size = request.size.max(1).checked_next_multiple_of(page).ok_or_else(|| request.out_of_memory())?;
+    let size = request.size;
+    if size == 0 || !size.is_multiple_of(GRAIN) {
+        return Ok(None);
+    }
     let piece = call.renderer.allowance.piece(request.heap, size, call.cancel);
     let piece = piece.ok_or_else(|| request.out_of_memory())?;
     let dedicated = zero::stays_dedicated(call, device, info)?;
     let lowered = lowered(&call.lowering(), info, dedicated)?;
-    if !dedicated {
-        // A blob covers whole pages. Dedicated allocations are as large as what they are for demands.
-        lowered.allocation_size = size;
-    }
     // SAFETY: `lowered` and its chain live in the arena, and import nothing.
     let (raw, caught) = watching(lowered.allocation_size, || unsafe { call_driver(device, lowered) });
     let raw = raw?;

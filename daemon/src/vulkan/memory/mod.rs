@@ -19,6 +19,7 @@ mod trial;
 
 pub use allowance::{Allowance, Lease, MemoryFile, Piece};
 pub use capture::map;
+pub use driver_mapped::GRAIN;
 pub use external::{
     BUFFER_MEMORY, get_physical_device_external_buffer_properties,
     get_physical_device_image_format_properties2, takes_buffer,
@@ -90,6 +91,11 @@ impl Memory {
             Self::Exportable { piece, .. } | Self::Imported(piece) => piece.memory,
             Self::DriverMapped(file) => file.piece.memory,
         }
+    }
+
+    /// The driver did not make it: what is bound to it has to say so when it is made.
+    pub fn is_imported(&self) -> bool {
+        matches!(self, Self::Pages(..) | Self::Imported(_))
     }
 
     /// What the device process knows it by, if others may have it mapped when the driver frees it.

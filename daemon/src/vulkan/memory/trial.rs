@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 /// Bytes of each memory that is tried.
-const BYTES: u64 = 64 * 1024;
+const BYTES: u64 = driver_mapped::GRAIN;
 /// How long the device may take to fill them, in nanoseconds.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
@@ -24,6 +24,13 @@ struct Bench<'i> {
     kind: vk::ExternalMemoryHandleTypeFlags,
     family: u32,
     memory: vk::PhysicalDeviceMemoryProperties,
+}
+
+/// Where memory comes from that a buffer is bound to.
+#[derive(Clone, Copy)]
+enum Made {
+    ByDriver,
+    External,
 }
 
 /// How memory files work, and how dma-bufs do; or why they do not.
@@ -148,7 +155,7 @@ impl<'i> Bench<'i> {
         anchors(&[device])?;
         // Unmapped before the memory is freed.
         let seen = Mapping::of_device(&file, BYTES).map_err(|error| error.to_string())?;
-        self.fill(&memory, BYTES, word).map_err(|error| error.to_string())?;
+        self.fill(&memory, Made::ByDriver, word).map_err(|error| error.to_string())?;
         holds(&seen, word).then_some(device).ok_or_else(|| "the device's writes do not arrive".into())
     }
 
@@ -161,7 +168,7 @@ impl<'i> Bench<'i> {
             .push_next(&mut import);
         let memory = self.allocate(&info).map_err(|error| error.to_string())?;
         let seen = Mapping::new(pages.file(), pages.size()).map_err(|error| error.to_string())?;
-        self.fill(&memory, pages.size(), word).map_err(|error| error.to_string())?;
+        self.fill(&memory, Made::External, word).map_err(|error| error.to_string())?;
         holds(&seen, word).then_some(memory).ok_or_else(|| "the device's writes do not arrive".into())
     }
 
@@ -210,7 +217,7 @@ impl<'i> Bench<'i> {
         let memory = self.allocate(&info).map_err(|error| error.to_string())?;
         let file = functions.export(vk::Handle::as_raw(memory.raw)).map_err(|error| error.to_string())?;
         let seen = Mapping::new(&file, BYTES).map_err(|error| error.to_string())?;
-        self.fill(&memory, BYTES, word).map_err(|error| error.to_string())?;
+        self.fill(&memory, Made::External, word).map_err(|error| error.to_string())?;
         if !holds(&seen, word) {
             return Err("the device's writes do not arrive".into());
         }
@@ -236,7 +243,7 @@ impl<'i> Bench<'i> {
         let memory = self.allocate(&info).map_err(|error| error.to_string())?;
         // With success the descriptor is the driver's.
         let _ = file.into_raw_fd();
-        self.fill(&memory, BYTES, word).map_err(|error| error.to_string())?;
+        self.fill(&memory, Made::External, word).map_err(|error| error.to_string())?;
         if holds(seen, word) { Ok(()) } else { Err("the device's writes do not arrive".into()) }
     }
 
@@ -248,7 +255,7 @@ impl<'i> Bench<'i> {
 
     /// The types that buffers can be bound to, made as guests' are (see `vulkan::buffer`).
     fn buffer_types(&self) -> Result<u32, vk::Result> {
-        let buffer = self.buffer(BYTES)?;
+        let buffer = self.buffer(BYTES, Made::ByDriver)?;
         // SAFETY: device and buffer are live, here and below.
         let needs = unsafe { self.device.get_buffer_memory_requirements(buffer) };
         // SAFETY: in no use.
@@ -256,17 +263,21 @@ impl<'i> Bench<'i> {
         Ok(needs.memory_type_bits)
     }
 
-    fn buffer(&self, size: u64) -> Result<vk::Buffer, vk::Result> {
+    fn buffer(&self, size: u64, memory: Made) -> Result<vk::Buffer, vk::Result> {
         let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(self.kind);
-        let info = vk::BufferCreateInfo::default().size(size).usage(USAGE).push_next(&mut external);
+        let info = vk::BufferCreateInfo::default().size(size).usage(USAGE);
+        let info = match memory {
+            Made::ByDriver => info,
+            Made::External => info.push_next(&mut external),
+        };
         // SAFETY: the device is live; `info` lives until the call returns.
         unsafe { self.device.create_buffer(&info, None) }
     }
 
-    /// Lets the device fill `size` bytes of memory with a word.
-    fn fill(&self, memory: &Allocation<'_>, size: u64, word: u32) -> Result<(), vk::Result> {
+    /// Lets the device fill memory with a word.
+    fn fill(&self, memory: &Allocation<'_>, made: Made, word: u32) -> Result<(), vk::Result> {
         let device = &self.device;
-        let buffer = self.buffer(size)?;
+        let buffer = self.buffer(BYTES, made)?;
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.family);
         // SAFETY: the device is live, here and below; each `info` lives until its call returns.
         let pool = unsafe { device.create_command_pool(&info, None) };

@@ -10,6 +10,7 @@ use crate::vulkan::objects::State;
 use ash::vk::{self, Handle as _};
 use protocol::cursor::Reader;
 use protocol::venus::generated as venus;
+use protocol::venus::generated::ChainStruct;
 use protocol::venus::stream::Header;
 use std::sync::Arc;
 
@@ -23,7 +24,14 @@ const OUTSIDE: &str = "a range outside of its buffer, or a buffer without memory
 pub fn of_buffer(info: &venus::BufferCreateInfo<'_>) -> Result<State, Fault> {
     demand(info.size != 0, "a buffer of no size")?;
     demand(info.flags.0 & SPARSE == 0, "a sparse buffer")?;
-    Ok(State::Facts(Facts::Buffer(BufferFacts::new(info.size))))
+    Ok(State::Facts(Facts::Buffer(BufferFacts::new(info.size, is_computed_on(info)))))
+}
+
+/// Whether a buffer is for more than copies.
+pub fn is_computed_on(info: &venus::BufferCreateInfo<'_>) -> bool {
+    let copies = venus::BufferUsageFlags::TRANSFER_SRC.0 | venus::BufferUsageFlags::TRANSFER_DST.0;
+    let says = |next: &ChainStruct<'_>| matches!(next, ChainStruct::BufferUsageFlags2CreateInfo(_));
+    info.usage.0 & !copies != 0 || info.p_next.iter().any(says)
 }
 
 const SPARSE: u32 = venus::BufferCreateFlags::SPARSE_BINDING.0

@@ -42,6 +42,8 @@ pub enum Facts {
 pub struct BufferFacts {
     /// Bytes.
     pub size: u64,
+    /// It is for more than copies.
+    pub is_computed_on: bool,
     memory: AtomicBool,
     /// Where it begins in memory that the device process knows.
     place: Mutex<Option<(MemoryId, u64)>>,
@@ -49,8 +51,8 @@ pub struct BufferFacts {
 
 impl BufferFacts {
     /// A buffer without memory.
-    pub fn new(size: u64) -> Self {
-        Self { size, memory: AtomicBool::new(false), place: Mutex::new(None) }
+    pub fn new(size: u64, is_computed_on: bool) -> Self {
+        Self { size, is_computed_on, memory: AtomicBool::new(false), place: Mutex::new(None) }
     }
 
     /// It is about to be bound. Answers whether it was not yet.

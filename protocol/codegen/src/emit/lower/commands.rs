@@ -322,6 +322,16 @@ const FILLS_OBJECTS: &[&str] = &[
     "vkUpdateDescriptorSets",
 ];
 
+/// Commands before which it is decided what an id stands for.
+const DECIDES: &[&str] = &["vkBindBufferMemory", "vkBindBufferMemory2"];
+
+/// Commands whose answer is changed where a guest has to keep to more than the driver demands.
+const DEMANDS: &[&str] = &[
+    "vkGetBufferMemoryRequirements",
+    "vkGetBufferMemoryRequirements2",
+    "vkGetDeviceBufferMemoryRequirements",
+];
+
 fn arm(c: &Command) -> TokenStream {
     let variant = format_ident!("{}", c.names.rust);
     let snake = format_ident!("{}", c.snake);
@@ -354,6 +364,14 @@ fn arm(c: &Command) -> TokenStream {
         }
         _ => quote!(),
     };
+    let before = match DECIDES.contains(&c.names.vk.as_str()) {
+        true => quote!(crate::vulkan::twins::#snake(call, c)?;),
+        false => quote!(),
+    };
+    let after = match DEMANDS.contains(&c.names.vk.as_str()) {
+        true => quote!(let value = crate::vulkan::twins::#snake(call, c, value)?;),
+        false => quote!(),
+    };
     let failed = failed_reply(c);
     let outcome = match c.level {
         Level::Device if c.ret == Return::Result => quote!(call.tell(|| #path(call, c))),
@@ -361,11 +379,13 @@ fn arm(c: &Command) -> TokenStream {
     };
     quote! {
         Command::#variant(c) => {
+            #before
             let value = settle(#outcome, |result| {
                 let _ = result;
                 #on_failure
                 Ok(#failed)
             })?;
+            #after
             if let Some(w) = reply { value.encode(w); }
             Ok(())
         }
