@@ -104,8 +104,14 @@ pub const RESHAPED: &[Reshaped] = &[
     ("queueCount", "63 in all", "each queue has a fence timeline of the context, and there are 63"),
     (
         "memoryTypes",
-        "HOST_VISIBLE, HOST_COHERENT and HOST_CACHED only where a guest can map the memory (device memory that drivers do not export:          with `--map-device-memory`, never HOST_CACHED); never PROTECTED",
+        "HOST_VISIBLE, HOST_COHERENT and HOST_CACHED only where a guest can map the memory (device memory that drivers do not \
+         export: with `--map-device-memory`, never HOST_CACHED); never PROTECTED",
         "a guest maps pages that both the driver and the VMM can map",
+    ),
+    (
+        "memory requirements of buffers",
+        "those for more than copies are aligned to 64 KiB where guests map the GPU's own memory",
+        "what a driver maps others map only as a whole",
     ),
     (
         "memoryHeaps",
