@@ -13,6 +13,10 @@ use tests::stand::Place;
 /// How often a measure is tried.
 const TRIES: u32 = 4;
 
+/// What a guest's kernels must reach of the host's. The driver's part of 50 ms is sleeping for half a millisecond too long; the rest is for
+/// those who need the processors that the renderer runs on.
+const REACHED: f64 = 0.95;
+
 /// One at a time: they need the whole machine.
 static MACHINE: Mutex<()> = Mutex::new(());
 
@@ -60,7 +64,7 @@ fn kernels_of_50_ms_take_as_long_as_on_the_host() -> Result<()> {
         holds(&mut sides, measure, timing, |lines| {
             let line = row(lines, measure)?;
             let ratio = line.ratio(&line.guests()[0]).context("both were measured")?;
-            ensure!(ratio.median >= 0.98, "{:.3} of what the host gets done", ratio.median);
+            ensure!(ratio.median >= REACHED, "{:.3} of what the host gets done", ratio.median);
             Ok(())
         })?;
     }
