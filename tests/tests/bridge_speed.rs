@@ -13,9 +13,8 @@ use tests::stand::Place;
 /// How often a measure is tried.
 const TRIES: u32 = 4;
 
-/// What a guest's kernels must reach of the host's. The driver's part of 50 ms is sleeping for half a millisecond too long; the rest is for
-/// those who need the processors that the renderer runs on.
-const REACHED: f64 = 0.95;
+/// What a guest's kernels must reach of the host's: daemon, driver and program need the processors that the renderer runs on, too.
+const REACHED: f64 = 0.9;
 
 /// One at a time: they need the whole machine.
 static MACHINE: Mutex<()> = Mutex::new(());

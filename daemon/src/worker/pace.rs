@@ -38,7 +38,8 @@ impl Pace {
 
     /// How long to doze before the next look, if `waited` has passed.
     pub fn step(&self, waited: Duration) -> Duration {
-        (waited / 16).clamp(STEP_MIN, STEP_MAX)
+        let (part, longest) = *STEPS;
+        (waited / part).clamp(STEP_MIN, longest)
     }
 
     /// After what time without work to be idle.
@@ -61,19 +62,27 @@ impl Pace {
 const ASKED_MAX: Duration = Duration::from_millis(100);
 const AWAKE_MAX: Duration = Duration::from_millis(20);
 
-/// Shortest and longest time between two looks at the tail while awake: what comes late by that is late by few percent of the pause, and
-/// looking takes few percent of a processor.
+/// Shortest time between two looks at the tail while awake.
 const STEP_MIN: Duration = Duration::from_micros(10);
-const STEP_MAX: Duration = Duration::from_micros(100);
+
+/// Which part of the pause so far is slept until the next look, and for how long at most. What comes meanwhile is late by few percent of
+/// the pause; looking takes few percent of a processor, which is too much where there are few.
+static STEPS: LazyLock<(u32, Duration)> = LazyLock::new(|| match are_few() {
+    true => (4, Duration::from_millis(1)),
+    false => (16, Duration::from_micros(100)),
+});
 
 /// Shortest time to spin: about what it costs to be put to sleep and woken.
 const SPIN_MIN: Duration = Duration::from_micros(20);
 
 /// Longest: the gaps between submissions of programs that are busy. Where processors are few, others need them.
-static SPIN_MAX: LazyLock<Duration> = LazyLock::new(|| {
-    let processors = std::thread::available_parallelism().map_or(1, |processors| processors.get());
-    Duration::from_micros(if processors < 4 { 40 } else { 320 })
-});
+static SPIN_MAX: LazyLock<Duration> =
+    LazyLock::new(|| Duration::from_micros(if are_few() { 40 } else { 320 }));
+
+/// Whether processors are few: programs and a software driver need them.
+fn are_few() -> bool {
+    std::thread::available_parallelism().map_or(1, |processors| processors.get()) < 4
+}
 
 #[cfg(test)]
 mod tests {
