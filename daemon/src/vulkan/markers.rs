@@ -1,5 +1,6 @@
 //! Fences of ours that mark the ends of submissions, used again and again.
 
+use super::queue::WAIT_SLICE_NS;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -35,6 +36,13 @@ impl Markers {
                 unsafe { device.destroy_fence(marker, None) };
             }
         }
+    }
+
+    /// Waits until one is signalled that a queue uses. A lost device completes nothing any more: any answer but a time-out ends the wait.
+    pub fn wait(&self, device: &ash::Device, marker: u64) {
+        let fences = [vk::Fence::from_raw(marker)];
+        // SAFETY: the device is live, and so is the fence, which is taken back only when the wait is over.
+        while unsafe { device.wait_for_fences(&fences, true, WAIT_SLICE_NS) } == Err(vk::Result::TIMEOUT) {}
     }
 
     /// Destroys those that are in no use, with the device.

@@ -256,7 +256,10 @@ impl Queue {
             return Err(Fault::lost(format!("limit reached: submissions ({limit})")));
         }
         // The guest's fence is as good a marker as ours, and the driver takes only one.
-        let lends = |fence: &&Arc<Fence>| !fence.may_be_signalled_late() && device.is_unsignalled(fence.raw);
+        // One that is signalled, against valid usage, says nothing.
+        let driver: &Device = device;
+        let lends =
+            |fence: &&Arc<Fence>| !fence.may_be_signalled_late() && !driver.is_signalled(fence.raw.as_raw());
         let lent = fence.filter(lends).cloned();
         let marker = match &lent {
             Some(fence) => fence.raw.as_raw(),
@@ -379,12 +382,7 @@ impl Waiter {
 
 fn wait_in_order(device: &Device, pending: &Receiver<Pending>) {
     for Pending { marker, done } in pending {
-        let fence = vk::Fence::from_raw(marker);
-        // A lost device completes nothing any more: any answer but a time-out ends the wait.
-        // SAFETY: device and fence are live.
-        while unsafe { device.ash.wait_for_fences(&[fence], true, WAIT_SLICE_NS) } == Err(vk::Result::TIMEOUT)
-        {
-        }
+        device.markers.wait(&device.ash, marker);
         done();
         device.markers.give(&device.ash, vec![marker]);
     }
@@ -425,14 +423,6 @@ impl Driver for Host<'_> {
         // SAFETY: device and semaphore are live, and it is a timeline semaphore; the value has room.
         let result = unsafe { function(self.device.raw(), raw, &raw mut reached) };
         result < 0 || reached >= value
-    }
-}
-
-impl Device {
-    /// Whether a fence of this device can mark what is submitted with it: one that is signalled, against valid usage, says nothing.
-    fn is_unsignalled(&self, fence: vk::Fence) -> bool {
-        // SAFETY: device and fence are live, and the caller keeps others from submitting it.
-        matches!(unsafe { self.ash.get_fence_status(fence) }, Ok(false))
     }
 }
 

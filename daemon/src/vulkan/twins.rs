@@ -131,9 +131,7 @@ pub fn get_buffer_memory_requirements2<'a>(
 ) -> Result<venus::GetBufferMemoryRequirements2Reply<'a>, ContextLost> {
     let grained = c.p_info.is_some_and(|info| comes_in_grains(call, c.device, info.buffer));
     if let Some(needs) = reply.p_memory_requirements.filter(|_| grained) {
-        let memory_requirements = in_grains(needs.memory_requirements);
-        let needs = venus::MemoryRequirements2 { memory_requirements, ..*needs };
-        reply.p_memory_requirements = Some(call.arena.value(needs)?);
+        reply.p_memory_requirements = Some(all_in_grains(call, needs)?);
     }
     Ok(reply)
 }
@@ -151,9 +149,7 @@ pub fn get_device_buffer_memory_requirements<'a>(
     let described = c.p_info.and_then(|info| info.p_create_info);
     let grained = has_twins(call, c.device) && described.is_some_and(is_computed_on);
     if let Some(needs) = reply.p_memory_requirements.filter(|_| grained) {
-        let memory_requirements = in_grains(needs.memory_requirements);
-        let needs = venus::MemoryRequirements2 { memory_requirements, ..*needs };
-        reply.p_memory_requirements = Some(call.arena.value(needs)?);
+        reply.p_memory_requirements = Some(all_in_grains(call, needs)?);
     }
     Ok(reply)
 }
@@ -162,6 +158,14 @@ pub fn get_device_buffer_memory_requirements<'a>(
 fn in_grains(needs: venus::MemoryRequirements) -> venus::MemoryRequirements {
     let size = needs.size.checked_next_multiple_of(GRAIN).unwrap_or(needs.size);
     venus::MemoryRequirements { size, alignment: needs.alignment.max(GRAIN), ..needs }
+}
+
+fn all_in_grains<'a>(
+    call: &Call<'a>,
+    needs: &venus::MemoryRequirements2<'a>,
+) -> Result<&'a venus::MemoryRequirements2<'a>, ContextLost> {
+    let memory_requirements = in_grains(needs.memory_requirements);
+    Ok(call.arena.value(venus::MemoryRequirements2 { memory_requirements, ..*needs })?)
 }
 
 fn comes_in_grains(call: &Call<'_>, device: venus::Device, buffer: venus::Buffer) -> bool {

@@ -1,9 +1,8 @@
 //! The thread that waits for submissions of one queue while somebody has to know at once that they are complete.
 
 use super::device::Device;
-use super::queue::{Queue, WAIT_SLICE_NS};
+use super::queue::Queue;
 use super::submission::Submission;
-use ash::vk::{self, Handle as _};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -43,12 +42,7 @@ impl Watcher {
 
 fn watch(device: &Device, queue: &Weak<Queue>, arriving: &Receiver<Arc<Submission>>) {
     for submission in arriving {
-        let marker = vk::Fence::from_raw(submission.marker);
-        // A lost device completes nothing any more: any answer but a time-out ends the wait.
-        // SAFETY: device and marker are live, which nobody else frees.
-        while unsafe { device.ash.wait_for_fences(&[marker], true, WAIT_SLICE_NS) }
-            == Err(vk::Result::TIMEOUT)
-        {}
+        device.markers.wait(&device.ash, submission.marker);
         if let Some(queue) = queue.upgrade() {
             queue.watched(device);
         }
