@@ -4,7 +4,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use daemon::broker;
-use daemon::config::{ContextLimits, DeviceLimits, MemoryBackEnd, Protection, Queues};
+use daemon::config::{self, ContextLimits, DeviceLimits, MemoryBackEnd, Protection, Queues};
 use daemon::ipc::DriverFamily;
 use daemon::sandbox::{self, SandboxMode, SeccompMode};
 use std::collections::BTreeSet;
@@ -70,8 +70,8 @@ pub struct Serve {
     /// Let workgroup memory of shaders start as zeros
     #[arg(long, value_name = "SWITCH", default_value = "on")]
     pub zero_workgroup_memory: Switch,
-    /// Keep shaders inside the buffers bound to them; `guest` leaves it to the guest
-    #[arg(long, value_name = "POLICY", default_value = "on")]
+    /// Keep shaders inside the buffers bound to them; `guest` leaves it to the guest, `auto` does so on GPUs
+    #[arg(long, value_name = "POLICY", default_value = "auto")]
     pub robustness: Robustness,
     #[command(flatten)]
     pub quotas: Quotas,
@@ -411,11 +411,22 @@ pub enum Switch {
     Off,
 }
 
-/// Who decides about robust buffer access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// [`config::Robustness`] on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Robustness {
+    Auto,
     On,
     Guest,
+}
+
+impl From<Robustness> for config::Robustness {
+    fn from(robustness: Robustness) -> Self {
+        match robustness {
+            Robustness::Auto => Self::Auto,
+            Robustness::On => Self::On,
+            Robustness::Guest => Self::Guest,
+        }
+    }
 }
 
 impl Serve {
@@ -424,7 +435,7 @@ impl Serve {
         Protection {
             zero_memory: self.zero_memory == Switch::On,
             zero_workgroup_memory: self.zero_workgroup_memory == Switch::On,
-            robustness: self.robustness == Robustness::On,
+            robustness: self.robustness.into(),
         }
     }
 }

@@ -254,13 +254,26 @@ pub struct Protection {
     pub zero_memory: bool,
     /// Workgroup memory is zero when a workgroup starts.
     pub zero_workgroup_memory: bool,
-    /// Shaders access buffers inside their bindings only, whether the guest asks for it or not.
-    pub robustness: bool,
+    /// Shaders access buffers inside their bindings only.
+    pub robustness: Robustness,
+}
+
+/// Who decides whether shaders are kept inside the buffers that are bound to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Robustness {
+    /// We do where shaders run among the worker's own memory, on a processor; the guest does where a GPU gives each process an
+    /// address space of its own, in which there is nothing but the context's.
+    #[default]
+    Auto,
+    /// They are, whether the guest asks for it or not.
+    On,
+    /// The guest decides, as it does on the host.
+    Guest,
 }
 
 impl Default for Protection {
     fn default() -> Self {
-        Self { zero_memory: true, zero_workgroup_memory: true, robustness: true }
+        Self { zero_memory: true, zero_workgroup_memory: true, robustness: Robustness::Auto }
     }
 }
 

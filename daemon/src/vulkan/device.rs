@@ -316,7 +316,7 @@ fn open(
         log::debug!("device refused: {feature} is not offered");
         return Err(vk::Result::ERROR_FEATURE_NOT_PRESENT.into());
     }
-    if protection.robustness {
+    if physical.is_robust() {
         harden::enable_robustness(call, lowered)?;
     }
     let zero_workgroup = protection.zero_workgroup_memory && harden::can_zero_workgroup(physical);

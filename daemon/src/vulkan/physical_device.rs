@@ -7,7 +7,7 @@ use super::error::Fault;
 use super::instance::Instance;
 use super::lower::{raise_array, raise_pointer};
 use super::{extensions, shape};
-use crate::config::{ContextLimits, GpuChoice};
+use crate::config::{ContextLimits, GpuChoice, Robustness};
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
@@ -28,6 +28,8 @@ pub struct PhysicalDevice {
     pub host_extensions: BTreeMap<String, u32>,
     /// Queue families a guest sees: a prefix of the host's.
     pub families: Vec<vk::QueueFamilyProperties>,
+    /// Its kind.
+    pub device_type: vk::PhysicalDeviceType,
     /// Limits of the host's device.
     pub limits: vk::PhysicalDeviceLimits,
     /// Memory types and heaps as a guest sees them.
@@ -74,7 +76,7 @@ impl PhysicalDevice {
         shape::memory_heaps(&mut memory, gpu, limits);
         let largest_heap = memory.memory_heaps_as_slice().iter().map(|heap| heap.size).max().unwrap_or(0);
         // SAFETY: as above.
-        let limits = unsafe { instance.ash.get_physical_device_properties(handle) }.limits;
+        let properties = unsafe { instance.ash.get_physical_device_properties(handle) };
         Ok(Self {
             largest_heap,
             instance: instance.clone(),
@@ -83,15 +85,30 @@ impl PhysicalDevice {
             gpu: *gpu,
             host_extensions: host_extensions(&instance.ash, handle)?,
             families: shape::queue_families(families, gpu.queues),
-            limits,
+            device_type: properties.device_type,
+            limits: properties.limits,
             memory,
         })
+    }
+
+    /// Whether shaders are kept inside the buffers bound to them, whatever the guest asks for.
+    pub fn is_robust(&self) -> bool {
+        match self.gpu.protection.robustness {
+            Robustness::On => true,
+            Robustness::Guest => false,
+            Robustness::Auto => !has_own_address_space(self.device_type),
+        }
     }
 
     /// The handle as a number.
     pub fn raw(&self) -> u64 {
         self.handle.as_raw()
     }
+}
+
+/// Whether shaders on such a device see nothing of their process but what its driver maps for the GPU.
+fn has_own_address_space(device_type: vk::PhysicalDeviceType) -> bool {
+    matches!(device_type, vk::PhysicalDeviceType::DISCRETE_GPU | vk::PhysicalDeviceType::INTEGRATED_GPU)
 }
 
 /// The UUID of a device, if its driver is recent enough to tell.

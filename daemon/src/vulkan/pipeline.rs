@@ -96,7 +96,7 @@ fn stage<'a>(
 }
 
 fn chain<'a>(call: &Call<'a>, device: &Device, chain: Chain<'a>) -> Result<Chain<'a>, Fault> {
-    if device.physical.gpu.protection.robustness { harden::robust_chain(call, chain) } else { Ok(chain) }
+    if device.physical.is_robust() { harden::robust_chain(call, chain) } else { Ok(chain) }
 }
 
 /// Creates pipelines of one kind: each id is bound on its own, since some may fail.
