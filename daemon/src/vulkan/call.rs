@@ -5,6 +5,7 @@ use super::command_buffer::CommandBuffer;
 use super::device::Device;
 use super::encoding::{Encoding, Shared};
 use super::error::{ContextLost, Fault, INVALID};
+use super::families::FamilyOrder;
 use super::instance::Instance;
 use super::lower::Lowering;
 use super::memory::ResourceMemory;
@@ -34,6 +35,8 @@ pub struct Call<'a> {
     pub heard: bool,
     /// The device that the command is for, once it was looked up; everything else it names must be of this device.
     pub owner: Cell<Option<*const Device>>,
+    /// Which queue families its numbers mean.
+    pub families: Cell<FamilyOrder>,
     /// The command goes into a recording.
     pub records: Cell<bool>,
 }
@@ -69,7 +72,8 @@ impl<'a> Call<'a> {
     /// Locks the object table for reading, to lower parameters. Never held across a driver call.
     pub fn lowering(&self) -> Lowering<'a> {
         let (objects, memory) = (self.renderer.objects.read(), self.renderer.memory());
-        Lowering { objects, arena: self.arena, memory, owner: self.owner.get(), uses: None }
+        let (owner, families) = (self.owner.get(), self.families.get());
+        Lowering { objects, arena: self.arena, memory, owner, families, uses: None }
     }
 
     /// The same for a recorded command: what it names goes into `uses`.
@@ -100,7 +104,10 @@ impl<'a> Call<'a> {
     /// The physical device an id names.
     pub fn physical_device(&self, id: venus::PhysicalDevice) -> Result<Arc<PhysicalDevice>, Fault> {
         match &self.renderer.objects.read().get(id)?.state {
-            State::PhysicalDevice(physical) => Ok(physical.clone()),
+            State::PhysicalDevice(physical) => {
+                self.families.set(physical.order);
+                Ok(physical.clone())
+            }
             _ => Err(inconsistent()),
         }
     }
@@ -109,7 +116,7 @@ impl<'a> Call<'a> {
     pub fn device(&self, id: venus::Device) -> Result<Arc<Device>, Fault> {
         match &self.renderer.objects.read().get(id)?.state {
             State::Device(device) => {
-                self.owner.set(Some(Arc::as_ptr(device)));
+                self.is_for(device);
                 Ok(device.clone())
             }
             _ => Err(inconsistent()),
@@ -120,7 +127,7 @@ impl<'a> Call<'a> {
     pub fn queue(&self, id: venus::Queue) -> Result<Arc<Queue>, Fault> {
         let objects = self.renderer.objects.read();
         let object = objects.get(id)?;
-        self.owner.set(object.device.as_ref().map(Arc::as_ptr));
+        object.device.iter().for_each(|device| self.is_for(device));
         match &object.state {
             State::Queue(queue) => Ok(queue.clone()),
             _ => Err(inconsistent()),
@@ -131,11 +138,17 @@ impl<'a> Call<'a> {
     pub fn command_buffer(&self, id: venus::CommandBuffer) -> Result<Arc<CommandBuffer>, Fault> {
         match &self.renderer.objects.read().get(id)?.state {
             State::CommandBuffer(command_buffer) => {
-                self.owner.set(Some(Arc::as_ptr(&command_buffer.device)));
+                self.is_for(&command_buffer.device);
                 Ok(command_buffer.clone())
             }
             _ => Err(inconsistent()),
         }
+    }
+
+    /// The command is for this device.
+    fn is_for(&self, device: &Arc<Device>) {
+        self.owner.set(Some(Arc::as_ptr(device)));
+        self.families.set(device.physical.order);
     }
 
     /// Binds what a `vkCreate…` returned: a handle, or a tombstone. Where there is no room the object is destroyed again, which is a

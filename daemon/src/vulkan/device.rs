@@ -446,7 +446,7 @@ pub fn get_device_queue2<'a>(
     }
     let host = vk::DeviceQueueInfo2::default()
         .flags(vk::DeviceQueueCreateFlags::from_raw(info.flags.0))
-        .queue_family_index(info.queue_family_index)
+        .queue_family_index(device.physical.order.swap(info.queue_family_index))
         .queue_index(info.queue_index);
     // SAFETY: the device is live and was created with this queue.
     let raw = unsafe { device.ash.get_device_queue2(&host) };

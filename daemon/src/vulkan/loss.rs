@@ -135,7 +135,8 @@ fn notice(device: &Device, family: u32, (buffer, offset): Success) -> Result<vk:
     let pool = match notices.pools.get(&family) {
         Some(pool) => *pool,
         None => {
-            let info = vk::CommandPoolCreateInfo::default().queue_family_index(family);
+            let info =
+                vk::CommandPoolCreateInfo::default().queue_family_index(device.physical.order.swap(family));
             // SAFETY: the device is live and has queues of this family.
             let pool = unsafe { device.ash.create_command_pool(&info, None) }?;
             notices.pools.insert(family, pool);

@@ -8,6 +8,7 @@
 
 use super::device::Device;
 use super::error::Fault;
+use super::families::FamilyOrder;
 use super::generated::{lower_chain_struct, raise_chain_struct};
 use super::memory::external;
 use super::objects::{Handle, Table};
@@ -45,6 +46,8 @@ pub struct Lowering<'l> {
     pub(super) memory: MemoryBackEnd,
     /// The device that handles must be of.
     pub(super) owner: Option<*const Device>,
+    /// What its queue families are called by the host.
+    pub(super) families: FamilyOrder,
     /// The recording that the command goes into.
     pub(super) uses: Option<&'l Uses>,
 }
@@ -88,6 +91,19 @@ impl Lowering<'_> {
             *slot = self.handle(*handle)?;
         }
         Ok(raw)
+    }
+
+    /// The host's number of a queue family.
+    pub fn family(&self, family: u32) -> u32 {
+        self.families.swap(family)
+    }
+
+    /// The host's numbers of queue families.
+    pub fn families(&self, families: Option<&[u32]>) -> Result<*const u32, Fault> {
+        if self.families.is_host() {
+            return Ok(self.plain_array(families));
+        }
+        self.mapped(families, |family| self.family(family))
     }
 
     /// Structs in a fixed array.

@@ -29,6 +29,7 @@ mod device;
 mod encoding;
 mod error;
 mod extensions;
+mod families;
 #[cfg(any(test, feature = "null-driver"))]
 pub mod fuzzing;
 mod gate;

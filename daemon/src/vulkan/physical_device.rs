@@ -4,8 +4,10 @@
 
 use super::call::Call;
 use super::error::Fault;
+use super::families::{self, FamilyOrder};
+use super::generated::sys;
 use super::instance::Instance;
-use super::lower::{raise_array, raise_pointer};
+use super::lower::{Lower as _, Raise as _, raise_pointer};
 use super::{extensions, shape};
 use crate::config::{ContextLimits, GpuChoice, Robustness};
 use ash::vk::{self, Handle as _};
@@ -26,8 +28,10 @@ pub struct PhysicalDevice {
     pub gpu: GpuChoice,
     /// Extensions of the host's device and their versions.
     pub host_extensions: BTreeMap<String, u32>,
-    /// Queue families a guest sees: a prefix of the host's.
+    /// Queue families a guest sees.
     pub families: Vec<vk::QueueFamilyProperties>,
+    /// Which of the host's they are.
+    pub order: FamilyOrder,
     /// Its kind.
     pub device_type: vk::PhysicalDeviceType,
     /// Limits of the host's device.
@@ -77,6 +81,7 @@ impl PhysicalDevice {
         let largest_heap = memory.memory_heaps_as_slice().iter().map(|heap| heap.size).max().unwrap_or(0);
         // SAFETY: as above.
         let properties = unsafe { instance.ash.get_physical_device_properties(handle) };
+        let (families, order) = families::visible(families, gpu.queues);
         Ok(Self {
             largest_heap,
             instance: instance.clone(),
@@ -84,7 +89,8 @@ impl PhysicalDevice {
             index,
             gpu: *gpu,
             host_extensions: host_extensions(&instance.ash, handle)?,
-            families: shape::queue_families(families, gpu.queues),
+            families,
+            order,
             device_type: properties.device_type,
             limits: properties.limits,
             memory,
@@ -291,25 +297,43 @@ pub fn get_physical_device_queue_family_properties2<'a>(
     let physical = call.physical_device(c.physical_device)?;
     let visible = physical.families.len();
     let wanted = c.p_queue_family_properties.map(|p| &p[..p.len().min(visible)]);
-    let raw = call.lowering().out_array(wanted)?;
-    let mut count = wanted.map_or(visible, <[_]>::len) as u32;
+    let count = wanted.map_or(visible, <[_]>::len);
+    let properties = match wanted {
+        None => None,
+        Some(wanted) => Some(&*call.arena.slice_try_fill(count, |guests| {
+            let mut found = chained_properties(call, &physical, &wanted[guests], guests as u32)?;
+            let visible = &physical.families[guests];
+            found.queue_family_properties.queue_flags = visible.queue_flags.as_raw();
+            found.queue_family_properties.queue_count = visible.queue_count;
+            wanted[guests].raise(&found, call.arena)
+        })?),
+    };
+    Ok(venus::GetPhysicalDeviceQueueFamilyProperties2Reply {
+        p_queue_family_property_count: Some(call.arena.value(count as u32)?),
+        p_queue_family_properties: properties,
+    })
+}
+
+/// What the driver says about one of a guest's families, with the chain that the guest has for it.
+fn chained_properties<'a>(
+    call: &Call<'a>,
+    physical: &PhysicalDevice,
+    wanted: &venus::QueueFamilyProperties2<'a>,
+    guests: u32,
+) -> Result<sys::QueueFamilyProperties2, Fault> {
     let Some(function) = physical.instance.table.get_physical_device_queue_family_properties2 else {
         return Err(Fault::missing("vkGetPhysicalDeviceQueueFamilyProperties2"));
     };
-    if let Some(wanted) = wanted.filter(|w| !w.is_empty()) {
-        // SAFETY: the handle is live, `raw` has `count` elements with their chains, all memory of the arena.
-        unsafe { function(physical.raw(), &raw mut count, raw) };
-        // SAFETY: `raw` has `wanted.len()` elements; nothing else refers to them.
-        let raised = unsafe { std::slice::from_raw_parts_mut(raw, wanted.len()) };
-        for (out, visible) in raised.iter_mut().zip(&physical.families) {
-            out.queue_family_properties.queue_flags = visible.queue_flags.as_raw();
-            out.queue_family_properties.queue_count = visible.queue_count;
-        }
-    }
-    Ok(venus::GetPhysicalDeviceQueueFamilyProperties2Reply {
-        p_queue_family_property_count: Some(call.arena.value(count)?),
-        p_queue_family_properties: raise_array(wanted, raw, count as usize, call.arena)?,
-    })
+    let lowered = |with: &venus::QueueFamilyProperties2<'a>| with.lower(&call.lowering());
+    let hosts = physical.order.swap(guests) as usize;
+    // The driver tells of those before it, too.
+    let plain = venus::QueueFamilyProperties2 { p_next: &[], ..*wanted };
+    let raw =
+        call.arena.slice_try_fill(hosts + 1, |at| lowered(if at == hosts { wanted } else { &plain }))?;
+    let mut count = raw.len() as u32;
+    // SAFETY: the handle is live, `raw` has `count` elements with their chains, all memory of the arena.
+    unsafe { function(physical.raw(), &raw mut count, raw.as_mut_ptr()) };
+    Ok(raw[hosts])
 }
 
 /// `vkGetPhysicalDeviceMemoryProperties`.

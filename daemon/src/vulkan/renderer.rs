@@ -20,7 +20,6 @@ use parking_lot::Mutex;
 use protocol::cursor::Arena;
 use protocol::cursor::Writer;
 use protocol::venus::generated as venus;
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -170,8 +169,8 @@ impl Renderer {
         }
         let heard = reply.is_some();
         let in_flight = self.retired.enter();
-        let (owner, records) = (Cell::new(None), Cell::new(false));
-        let call = Call { renderer: self, arena, bytes, cancel, heard, owner, records };
+        let (owner, families, records) = Default::default();
+        let call = Call { renderer: self, arena, bytes, cancel, heard, owner, families, records };
         let done = generated::execute(&call, command, reply);
         if call.records.get() {
             in_flight.only_records();

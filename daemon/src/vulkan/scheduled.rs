@@ -117,8 +117,9 @@ impl Queue {
         let (arena, bytes) = (Arena::new(call.renderer.limits.arena_bytes), Box::<[u8]>::from(call.bytes));
         let (groups, batches, named) = {
             let Call { renderer, cancel, heard, .. } = *call;
-            let (owner, records) = (call.owner.clone(), Cell::new(false));
-            let own = Call { renderer, arena: &arena, bytes: &bytes, cancel, heard, owner, records };
+            let (owner, families, records) = (call.owner.clone(), call.families.clone(), Cell::new(false));
+            let own =
+                Call { renderer, arena: &arena, bytes: &bytes, cancel, heard, owner, families, records };
             prepare(&own, self, device, &decode::<C>(&bytes, &arena)?)?
         };
         let kept = Kept { _arena: arena, _bytes: bytes, batches };

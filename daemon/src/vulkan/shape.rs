@@ -1,45 +1,14 @@
-//! What a guest sees of the host's device: queue families, memory types, properties and features, with the reason for each
-//! difference. Extensions have a table of their own.
+//! What a guest sees of the host's device: memory types, properties and features, with the reason for each difference, also of queue
+//! families. Extensions have a table of their own.
 
 use super::generated::sys;
 use super::lower::Header;
 use super::memory::heap;
-use crate::config::{ContextLimits, GpuChoice, Heap, MemoryBackEnd, MemoryTrial, Queues};
+use crate::config::{ContextLimits, GpuChoice, Heap, MemoryBackEnd, MemoryTrial};
 use ash::vk;
 use protocol::venus::generated as venus;
 use std::ffi::c_void;
 use std::mem::offset_of;
-
-/// Queues a guest can bind: `ring_idx` 1 to 63.
-const BINDABLE_QUEUES: u32 = 63;
-
-/// The families a guest sees: those in front of the first that can neither compute nor copy, so that indices stay the host's.
-///
-/// GRAPHICS goes unless graphics commands are served; SPARSE_BINDING and PROTECTED because neither is; video and optical flow
-/// because they are not compute.
-pub fn queue_families(
-    host: Vec<vk::QueueFamilyProperties>,
-    queues: Queues,
-) -> Vec<vk::QueueFamilyProperties> {
-    let mut kept = vk::QueueFlags::COMPUTE | vk::QueueFlags::TRANSFER;
-    if queues == Queues::All {
-        kept |= vk::QueueFlags::GRAPHICS;
-    }
-    let mut left = BINDABLE_QUEUES;
-    host.into_iter()
-        .map(|mut family| {
-            // Graphics and compute families can copy whether they say so or not.
-            if family.queue_flags.intersects(vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS) {
-                family.queue_flags |= vk::QueueFlags::TRANSFER;
-            }
-            family.queue_flags &= kept;
-            family.queue_count = family.queue_count.min(left);
-            left -= family.queue_count;
-            family
-        })
-        .take_while(|family| !family.queue_flags.is_empty() && family.queue_count > 0)
-        .collect()
-}
 
 /// Types that a guest could not map lose HOST_VISIBLE, and those that the driver maps for it HOST_CACHED. Indices and heaps stay.
 pub fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, trial: &MemoryTrial) {
@@ -100,7 +69,12 @@ pub const RESHAPED: &[Reshaped] = &[
         "COMPUTE and TRANSFER, and GRAPHICS with `--queues all`",
         "sparse binding, protected memory and video are not served",
     ),
-    ("queue families", "those up to the first that can neither compute nor copy", "indices stay the host's"),
+    (
+        "queue families",
+        "those up to the first that can neither compute nor copy; where graphics is not served, the first that computes changes places \
+         with the first that computes and does not draw, if that comes later",
+        "indices stay the host's as far as they can; queues that draw compute more slowly, and programs avoid them where they see it",
+    ),
     ("queueCount", "63 in all", "each queue has a fence timeline of the context, and there are 63"),
     (
         "memoryTypes",
@@ -336,7 +310,7 @@ pub(super) fn for_each(first: *const c_void, mut visit: impl FnMut(vk::Structure
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DriverMapped, Protection};
+    use crate::config::{DriverMapped, Protection, Queues};
 
     const LOCAL: vk::MemoryHeapFlags = vk::MemoryHeapFlags::DEVICE_LOCAL;
     const NONE: vk::MemoryHeapFlags = vk::MemoryHeapFlags::empty();

@@ -69,7 +69,7 @@ impl Stamps {
         let info = vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP);
         // SAFETY: the device is live, here and below; each `info` lives until its call returns.
         let queries = unsafe { device.ash.create_query_pool(&info.query_count(2 * SLOTS), None) }?;
-        let info = vk::CommandPoolCreateInfo::default().queue_family_index(family);
+        let info = vk::CommandPoolCreateInfo::default().queue_family_index(physical.order.swap(family));
         // SAFETY: as above.
         let pool = unsafe { device.ash.create_command_pool(&info, None) };
         let clock = Mutex::new(Clock::new(bits, properties.limits.timestamp_period));

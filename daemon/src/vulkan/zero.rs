@@ -100,9 +100,10 @@ impl Cleaner {
     /// For a device that was created with this queue of ours.
     pub fn new(physical: &PhysicalDevice, device: &ash::Device, spare: Option<Spare>) -> Self {
         let queue = spare.map(|spare| {
+            let family = physical.order.swap(spare.family);
             // SAFETY: the device was just created with this queue.
-            let queue = unsafe { device.get_device_queue(spare.family, spare.index) };
-            Mutex::new(Tools { queue, family: spare.family, kit: None, is_stuck: false })
+            let queue = unsafe { device.get_device_queue(family, spare.index) };
+            Mutex::new(Tools { queue, family, kit: None, is_stuck: false })
         });
         // SAFETY: the handle comes from this live instance.
         let memory = unsafe { physical.instance.ash.get_physical_device_memory_properties(physical.handle) };

@@ -82,7 +82,7 @@ impl Lower for venus::CommandPoolCreateInfo<'_> {
             s_type: 39i32,
             p_next: l.chain(self.p_next)?,
             flags: self.flags.known().0,
-            queue_family_index: self.queue_family_index,
+            queue_family_index: l.family(self.queue_family_index),
         })
     }
 }

@@ -63,7 +63,7 @@ impl Lower for venus::DeviceQueueCreateInfo<'_> {
             s_type: 2i32,
             p_next: l.chain(self.p_next)?,
             flags: self.flags.known().0,
-            queue_family_index: self.queue_family_index,
+            queue_family_index: l.family(self.queue_family_index),
             queue_count: self.queue_count,
             p_queue_priorities: l.plain_array(self.p_queue_priorities),
         })
@@ -89,7 +89,7 @@ impl Lower for venus::DeviceQueueInfo2<'_> {
             s_type: 1000145003i32,
             p_next: l.chain(self.p_next)?,
             flags: self.flags.known().0,
-            queue_family_index: self.queue_family_index,
+            queue_family_index: l.family(self.queue_family_index),
             queue_index: self.queue_index,
         })
     }

@@ -652,7 +652,7 @@ impl Lower for venus::PhysicalDeviceImageDrmFormatModifierInfoEXT<'_> {
             drm_format_modifier: self.drm_format_modifier,
             sharing_mode: known(self.sharing_mode)?,
             queue_family_index_count: self.queue_family_index_count,
-            p_queue_family_indices: l.plain_array(self.p_queue_family_indices),
+            p_queue_family_indices: l.families(self.p_queue_family_indices)?,
         })
     }
 }

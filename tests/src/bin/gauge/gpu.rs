@@ -5,7 +5,7 @@
 use anyhow::{Context, Result};
 use ash::{khr, vk};
 
-/// An instance with a device and its first queue that computes; made and destroyed as a whole.
+/// An instance with a device and a queue that computes; made and destroyed as a whole.
 pub struct Gpu {
     pub device: ash::Device,
     pub memory: vk::PhysicalDeviceMemoryProperties,
@@ -40,7 +40,12 @@ impl Gpu {
         };
         let computes =
             |family: &vk::QueueFamilyProperties| family.queue_flags.contains(vk::QueueFlags::COMPUTE);
-        let family = families.iter().position(computes).context("no queue that computes")? as u32;
+        // As programs do that only compute.
+        let plain = |family: &vk::QueueFamilyProperties| {
+            computes(family) && !family.queue_flags.contains(vk::QueueFlags::GRAPHICS)
+        };
+        let family = families.iter().position(plain).or_else(|| families.iter().position(computes));
+        let family = family.context("no queue that computes")? as u32;
         let queues =
             [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[1.0])];
         let has_timeline =

@@ -53,9 +53,15 @@ fn lower_struct(protocol: &Protocol, s: &Struct) -> TokenStream {
 
 fn uses_lowering(m: &Member) -> bool {
     match m.shape {
+        Shape::Value if is_family(m) => true,
         Shape::Value | Shape::Fixed(_) => matches!(m.ty, Type::Handle(_) | Type::Struct(_) | Type::Union(_)),
         _ => m.has_field(),
     }
+}
+
+/// Whether it says which queue families, of which a guest has an order of its own (`daemon::vulkan::families`).
+fn is_family(m: &Member) -> bool {
+    ["queue_family_index", "queue_family_indices"].iter().any(|name| m.rust.ends_with(name))
 }
 
 /// The lowered value of `owner.member`, for structs and for parameters the driver only reads. A driver that `reads` it sees no value
@@ -67,6 +73,8 @@ pub fn lower_member(m: &Member, owner: &TokenStream, reads: bool) -> TokenStream
     let name = field(&m.rust);
     let value = quote!(#owner.#name);
     match &m.shape {
+        Shape::Value if is_family(m) => quote!(l.family(#value)),
+        Shape::Array(_) if is_family(m) => quote!(l.families(#value)?),
         Shape::Value => lower_value(&m.ty, &value, reads),
         Shape::Fixed(_) => match &m.ty {
             Type::Scalar(Scalar::Size) => quote!(#value.map(|x| x as usize)),
