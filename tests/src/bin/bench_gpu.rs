@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tests::bench::{Line, Llama, Probe, Sides, Timing, plan, plot, run, to_json, to_table};
 use tests::packages::Suite;
-use tests::stand::{Drivers, Place};
+use tests::stand::{Drivers, Place, Setting, default_name};
 
 #[derive(Debug, Parser)]
 #[command(about = "Measure how fast Vulkan programs are in a guest, in relation to the host")]
@@ -35,8 +35,9 @@ struct Arguments {
     /// Print the names of measures
     #[arg(long)]
     list: bool,
-    /// From the package cache: Mesa of a guest (25.0, 26.1, 26.2); more than once for several guests [default: 26.1]
-    #[arg(long, conflicts_with = "daemon")]
+    /// From the package cache: Mesa of a guest (25.0, 26.1, 26.2), with a name for the guest (NAME=26.1); more than once for several
+    /// guests [default: 26.1]
+    #[arg(long, conflicts_with = "daemon", value_name = "[NAME=]MESA")]
     mesa: Vec<String>,
     /// On a prepared machine: the daemon
     #[arg(long, requires = "venus")]
@@ -44,6 +45,9 @@ struct Arguments {
     /// On a prepared machine: the manifest of a guest's Venus driver, with a name for the guest (mesa-26.1=FILE); more than once for several
     #[arg(long, requires = "daemon", value_name = "[NAME=]FILE")]
     venus: Vec<String>,
+    /// A variable in the environment of a guest's programs; more than once for several
+    #[arg(long, value_name = "GUEST:VARIABLE=VALUE", value_parser = setting)]
+    guest_env: Vec<Setting>,
     /// On a prepared machine: llama-bench
     #[arg(long, requires = "model", requires = "daemon")]
     llama_bench: Option<PathBuf>,
@@ -153,14 +157,25 @@ fn place(arguments: &Arguments) -> Result<Place> {
         }
         None => {
             build(&program)?;
-            let mesas = arguments.mesa.iter().map(|mesa| suite(mesa)).collect::<Result<Vec<_>>>()?;
+            let default = [Suite::Testing.mesa().to_owned()];
+            let mesas = if arguments.mesa.is_empty() { &default[..] } else { &arguments.mesa };
             Drivers::Packages {
                 daemon: None,
-                mesas: if mesas.is_empty() { vec![Suite::Testing] } else { mesas },
+                mesas: mesas.iter().map(|mesa| suite(mesa)).collect::<Result<_>>()?,
             }
         }
     };
-    Ok(Place { program, drivers })
+    let place = Place { program, drivers, settings: arguments.guest_env.clone() };
+    let guests = place.mesas();
+    let stray = place.settings.iter().find(|setting| !guests.contains(&setting.guest));
+    ensure!(stray.is_none(), "no guest is called {}: {guests:?}", stray.map_or("", |stray| &stray.guest));
+    Ok(place)
+}
+
+fn setting(text: &str) -> Result<Setting, String> {
+    let parts = text.split_once(':').and_then(|(guest, rest)| Some((guest, rest.split_once('=')?)));
+    let (guest, (variable, value)) = parts.ok_or("GUEST:VARIABLE=VALUE is expected")?;
+    Ok(Setting { guest: guest.into(), variable: variable.into(), value: value.into() })
 }
 
 fn named(venus: &str) -> (String, PathBuf) {
@@ -170,9 +185,11 @@ fn named(venus: &str) -> (String, PathBuf) {
     }
 }
 
-fn suite(mesa: &str) -> Result<Suite> {
+fn suite(text: &str) -> Result<(String, Suite)> {
+    let (name, mesa) =
+        text.split_once('=').map_or((None, text), |(name, mesa)| (Some(name.to_owned()), mesa));
     match Suite::ALL.into_iter().find(|suite| suite.mesa() == mesa || suite.name() == mesa) {
-        Some(suite) => Ok(suite),
+        Some(suite) => Ok((name.unwrap_or_else(|| default_name(suite)), suite)),
         None => bail!("no Mesa {mesa} in the package cache: 25.0, 26.1 or 26.2"),
     }
 }

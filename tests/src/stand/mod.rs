@@ -7,7 +7,7 @@ mod dialogue;
 mod place;
 
 pub use dialogue::{Dialogue, PATIENCE};
-pub use place::{Drivers, Place};
+pub use place::{Drivers, Place, Setting, default_name};
 
 use crate::bridge::Bridge;
 use crate::daemon::eventually;

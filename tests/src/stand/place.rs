@@ -13,6 +13,19 @@ pub struct Place {
     pub program: PathBuf,
     /// The daemon and the drivers of both sides.
     pub drivers: Drivers,
+    /// What programs in guests find in their environment.
+    pub settings: Vec<Setting>,
+}
+
+/// A variable of the environment of programs in a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// What the guest's Mesa is called.
+    pub guest: String,
+    /// The variable.
+    pub variable: String,
+    /// Its value.
+    pub value: String,
 }
 
 /// The daemon, the host's driver, and the Venus drivers of guests.
@@ -22,8 +35,8 @@ pub enum Drivers {
     Packages {
         /// The daemon's executable, if not that of the profile of this program.
         daemon: Option<PathBuf>,
-        /// Whose Mesa guests have.
-        mesas: Vec<Suite>,
+        /// What a guest's Mesa is called, and whose it is.
+        mesas: Vec<(String, Suite)>,
     },
     /// A machine prepared by hand, such as a GPU host: what runs on the host gets this process's environment.
     Machine {
@@ -38,13 +51,15 @@ impl Place {
     /// The package cache, with guests that have Debian testing's Mesa.
     #[must_use]
     pub fn packages(program: PathBuf, daemon: Option<PathBuf>) -> Self {
-        Self { program, drivers: Drivers::Packages { daemon, mesas: vec![Suite::Testing] } }
+        let mesas = vec![(default_name(Suite::Testing), Suite::Testing)];
+        Self { program, drivers: Drivers::Packages { daemon, mesas }, settings: Vec::new() }
     }
 
     /// A prepared machine, with one manifest of Mesa's Venus driver.
     #[must_use]
     pub fn machine(program: PathBuf, daemon: PathBuf, venus: PathBuf) -> Self {
-        Self { program, drivers: Drivers::Machine { daemon, mesas: vec![("guest".into(), venus)] } }
+        let mesas = vec![("guest".into(), venus)];
+        Self { program, drivers: Drivers::Machine { daemon, mesas }, settings: Vec::new() }
     }
 
     /// Whether this is a machine that was prepared by hand.
@@ -57,9 +72,7 @@ impl Place {
     #[must_use]
     pub fn mesas(&self) -> Vec<String> {
         match &self.drivers {
-            Drivers::Packages { mesas, .. } => {
-                mesas.iter().map(|suite| format!("mesa-{}", suite.mesa())).collect()
-            }
+            Drivers::Packages { mesas, .. } => mesas.iter().map(|(name, _)| name.clone()).collect(),
             Drivers::Machine { mesas, .. } => mesas.iter().map(|(name, _)| name.clone()).collect(),
         }
     }
@@ -97,18 +110,22 @@ impl Place {
     /// # Errors
     /// As [`Place::guest`], or the packages have no such program.
     pub fn guest_of(&self, program: &Path, mesa: usize, socket: &Path) -> Result<Command> {
-        match &self.drivers {
+        let (name, mut command) = match &self.drivers {
             Drivers::Packages { mesas, .. } => {
-                packaged(*mesas.get(mesa).context("no such Mesa")?, program, Device::Venus(socket))
+                let (name, suite) = mesas.get(mesa).context("no such Mesa")?;
+                (name, packaged(*suite, program, Device::Venus(socket))?)
             }
             Drivers::Machine { mesas, .. } => {
-                let (_, manifest) = mesas.get(mesa).context("no such Mesa")?;
+                let (name, manifest) = mesas.get(mesa).context("no such Mesa")?;
                 let mut command = Command::new(program);
                 command.env("VK_DRIVER_FILES", manifest).env("VN_DEBUG", "vtest");
                 command.env("VTEST_SOCKET_NAME", socket).env_remove("LD_LIBRARY_PATH");
-                Ok(command)
+                (name, command)
             }
-        }
+        };
+        let own = self.settings.iter().filter(|setting| setting.guest == *name);
+        command.envs(own.map(|setting| (&setting.variable, &setting.value)));
+        Ok(command)
     }
 
     /// As [`Place::native`], another program, as with [`Place::guest_of`].
@@ -121,6 +138,12 @@ impl Place {
             Drivers::Machine { .. } => Ok(Command::new(program)),
         }
     }
+}
+
+/// What a guest is called that has the Mesa of a suite.
+#[must_use]
+pub fn default_name(suite: Suite) -> String {
+    format!("mesa-{}", suite.mesa())
 }
 
 fn packaged(suite: Suite, program: &Path, device: Device) -> Result<Command> {
