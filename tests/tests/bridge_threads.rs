@@ -36,6 +36,21 @@ fn many_threads_of_many_devices_compile_record_and_submit_at_once() -> Result<()
     setup.settle().map(drop)
 }
 
+/// Mesa asks for fences and semaphores then, instead of having the device write their states.
+#[test]
+fn guests_without_feedback_compute_the_same() -> Result<()> {
+    let setup = Setup::start()?;
+    for suite in Suite::ALL {
+        let client = ClientRoot::open(suite)?;
+        let arguments = ["--instances", "1", "--devices", "2", "--lanes", "2", "--rounds", "10"];
+        let mut command = many_threads(&setup, &client, &arguments)?;
+        command.env("VN_PERF", "no_fence_feedback,no_semaphore_feedback");
+        let output = succeed(command, LIMIT).with_context(|| format!("{suite:?}"))?;
+        every_word_was_right(&output, 2 * 2 * 10 * 4096).with_context(|| format!("{suite:?}"))?;
+    }
+    setup.settle().map(drop)
+}
+
 #[test]
 fn many_processes_with_threads_do_not_disturb_each_other() -> Result<()> {
     let setup = Setup::start()?;

@@ -53,6 +53,12 @@ impl Fence {
         }
     }
 
+    /// Whether the driver may still signal it.
+    pub fn is_pending(&self, device: &Device) -> bool {
+        let last = *self.last.lock();
+        self.may_be_signalled_late() || !device.completed(last)
+    }
+
     /// It is given to the driver with no batch.
     pub fn give_bare(&self) {
         self.bare.store(true, Ordering::Relaxed);

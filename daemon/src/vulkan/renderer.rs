@@ -215,6 +215,11 @@ impl Renderer {
         Ok(())
     }
 
+    /// Whether the guest has to hear of a failure with the next answer.
+    pub(super) fn owes_failure(&self) -> bool {
+        self.is_lost() || self.unheard.load(Ordering::Relaxed) != 0
+    }
+
     /// The failure that the guest has to hear of: once, or for ever if its device is lost.
     pub(super) fn unheard_failure(&self) -> Option<i32> {
         if self.is_lost() {

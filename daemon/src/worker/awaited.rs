@@ -5,7 +5,7 @@
 
 use super::backend::Backend;
 use crate::config::MemoryId;
-use crate::vulkan::{Cancel, ContextLost, Exported, Gate, Look, Pulse};
+use crate::vulkan::{Cancel, ContextLost, Exported, Gate, Look, Pulse, Question};
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
 use std::sync::{Arc, OnceLock};
@@ -63,6 +63,10 @@ impl<B: Backend> Backend for Awaited<B> {
         reply: Option<&mut Writer<'_>>,
     ) -> Result<(), ContextLost> {
         self.wait()?.execute(command, bytes, arena, cancel, reply)
+    }
+
+    fn question(&self, command: &Command<'_>) -> Option<Question<'_>> {
+        self.now()?.question(command)
     }
 
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {

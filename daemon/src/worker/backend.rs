@@ -1,7 +1,7 @@
 //! What the worker wants from the host's Vulkan driver; tests put a fake in its place.
 
 use crate::config::MemoryId;
-use crate::vulkan::{Cancel, ContextLost, Exported, Look, Pulse, Renderer};
+use crate::vulkan::{Cancel, ContextLost, Exported, Look, Pulse, Question, Renderer};
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
 
@@ -17,6 +17,11 @@ pub trait Backend: Send + Sync + 'static {
         cancel: &Cancel,
         reply: Option<&mut Writer<'_>>,
     ) -> Result<(), ContextLost>;
+
+    /// The question that a command asks, if its answer may be another in a moment without the guest's doing.
+    fn question(&self, _: &Command<'_>) -> Option<Question<'_>> {
+        None
+    }
 
     /// Makes the pages of a memory object available to others.
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String>;
@@ -51,6 +56,10 @@ impl Backend for Renderer {
         reply: Option<&mut Writer<'_>>,
     ) -> Result<(), ContextLost> {
         Renderer::execute(self, command, bytes, arena, cancel, reply)
+    }
+
+    fn question(&self, command: &Command<'_>) -> Option<Question<'_>> {
+        Renderer::question(self, command)
     }
 
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {

@@ -14,6 +14,7 @@ mod context;
 mod fences;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod hold;
 mod inbox;
 mod monitor;
 mod pace;

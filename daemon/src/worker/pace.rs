@@ -80,7 +80,7 @@ static SPIN_MAX: LazyLock<Duration> =
     LazyLock::new(|| Duration::from_micros(if are_few() { 40 } else { 320 }));
 
 /// Whether processors are few: programs and a software driver need them.
-fn are_few() -> bool {
+pub fn are_few() -> bool {
     std::thread::available_parallelism().map_or(1, |processors| processors.get()) < 4
 }
 

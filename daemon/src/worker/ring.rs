@@ -26,6 +26,10 @@ pub struct Ring {
     idle_timeout: Duration,
     /// The head as we know it; the guest could overwrite the shared one.
     consumed: AtomicU32,
+    /// The tail up to which the ring's thread has copied.
+    copied: AtomicU32,
+    /// How many threads are about to wait until `consumed` moves.
+    wanted: AtomicU32,
     /// How many threads sleep until `consumed` moves.
     head_waiters: AtomicU32,
     /// Somebody else looks from time to time whether it has slept through something.
@@ -68,6 +72,8 @@ impl Ring {
             layout,
             mapping,
             consumed: AtomicU32::new(0),
+            copied: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
             head_waiters: AtomicU32::new(0),
             is_looked_after: AtomicBool::new(false),
             cancel: Cancel::default(),
@@ -165,8 +171,11 @@ impl Ring {
         if !ring::has_reached(self.tail.load(Ordering::Acquire), seqno) {
             return Err(HeadWait::Unreachable);
         }
+        self.wanted.fetch_add(1, Ordering::SeqCst);
         self.notify();
-        Ok(spin::until(|| self.has_reached(seqno)))
+        let reached = spin::until(|| self.has_reached(seqno));
+        self.wanted.fetch_sub(1, Ordering::SeqCst);
+        Ok(reached)
     }
 
     /// Its long part: sleeps until everything before `seqno` is executed.
@@ -178,6 +187,15 @@ impl Ring {
         }
         self.head_waiters.fetch_sub(1, Ordering::SeqCst);
         if self.has_reached(seqno) { Ok(()) } else { Err(HeadWait::Cancelled) }
+    }
+
+    /// Whether the ring's thread is needed for other things than the last command that it has copied: there are more, somebody waits
+    /// until that is executed, or the ring ends.
+    pub fn is_pressed(&self) -> bool {
+        self.tail.load(Ordering::Acquire) != self.copied.load(Ordering::Relaxed)
+            || self.wanted.load(Ordering::SeqCst) != 0
+            || self.head_waiters.load(Ordering::SeqCst) != 0
+            || self.cancel.is_cancelled()
     }
 
     /// The loop of the ring's thread; returns when the ring ends or its bytes make no sense.
@@ -193,6 +211,7 @@ impl Ring {
         let mut pace = Pace::new(self.idle_timeout);
         while let Some(tail) = self.wait_for_tail(head, &mut pace) {
             let mut rest = self.copy_out(head, tail, &mut private)?;
+            self.copied.store(tail, Ordering::Relaxed);
             while !rest.is_empty() && !self.cancel.is_cancelled() {
                 let length = execute(rest)?;
                 rest = rest

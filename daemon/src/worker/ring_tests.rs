@@ -314,6 +314,34 @@ fn a_wait_for_the_head_ends_when_it_is_reached() {
 }
 
 #[test]
+fn a_thread_that_takes_its_time_learns_what_else_it_is_needed_for() {
+    let ring = ring(Duration::from_millis(1));
+    let mut commands = 0;
+    ring.tail.store(4, SeqCst);
+    ring.serve(|bytes| {
+        assert!(!ring.is_pressed());
+        commands += 1;
+        match commands {
+            1 => {
+                ring.tail.store(8, SeqCst);
+                assert!(ring.is_pressed());
+            }
+            2 => std::thread::scope(|scope| {
+                scope.spawn(|| assert!(ring.poll_head(8).is_ok() && ring.wait_head(8).is_err()));
+                while !ring.is_pressed() {
+                    std::thread::yield_now();
+                }
+                ring.end();
+                assert!(ring.is_pressed());
+            }),
+            _ => panic!("it has ended"),
+        }
+        Ok(length(bytes))
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_position_the_driver_has_not_written_to_cannot_be_waited_for() {
     let ring = ring(Duration::ZERO);
     ring.tail.store(8, Release);

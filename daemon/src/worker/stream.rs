@@ -5,6 +5,7 @@
 
 use super::backend::Backend;
 use super::context::Context;
+use super::hold::Holds;
 use super::inbox::Inbox;
 use super::reply::ReplyStream;
 use super::ring::Ring;
@@ -41,17 +42,19 @@ pub(super) struct State<B> {
     pub indirect: Vec<CommandStreamDescriptionMESA>,
     /// The current command is from such a stream itself.
     pub within_indirect: bool,
+    /// Of the answers that were kept back.
+    holds: Holds,
 }
 
 impl<B: Backend> Executor<B> {
     /// An executor without a reply stream.
     pub fn new(context: Arc<Context<B>>, place: Place) -> Self {
         let arena = Arena::new(context.limits.arena_bytes);
-        let reply = ReplyStream::default();
+        let (reply, indirect, holds) = Default::default();
         Self {
             arena,
             copied: Vec::new(),
-            state: State { context, place, reply, indirect: Vec::new(), within_indirect: false },
+            state: State { context, place, reply, indirect, within_indirect: false, holds },
         }
     }
 
@@ -109,13 +112,26 @@ impl<B: Backend> State<B> {
             ContextLost::new(format!("{name} ({}): {error}", header.number))
         };
         let command = Command::decode(header.number, &mut reader).map_err(|error| named(error.into()))?;
-        let bytes = &bytes[..reader.offset()];
+        let (bytes, behind) = bytes.split_at(reader.offset());
         // Before it is executed: the last line of a worker that a driver kills says what the driver was asked for.
         log::trace!("{} ({} bytes)", Command::name(header.number).unwrap_or_default(), bytes.len());
         #[cfg(feature = "fuzzing")]
         super::fuzzing::record::command(header.number, bytes);
+        if header.wants_reply() && behind.is_empty() {
+            self.hold(&command);
+        }
         self.execute(&command, bytes, arena, header.wants_reply()).map_err(named)?;
         Ok(bytes.len())
+    }
+
+    /// Keeps the answer of a ring's last command back while it is "not yet", if that helps who waits for it.
+    fn hold(&mut self, command: &Command<'_>) {
+        let Self { context, place: Place::Ring(ring), within_indirect: false, holds, .. } = self else {
+            return;
+        };
+        if let Some(question) = context.backend.question(command) {
+            holds.hold(&question, || ring.is_pressed());
+        }
     }
 
     fn execute<'a>(

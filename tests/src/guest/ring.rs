@@ -148,14 +148,24 @@ impl Ring {
 
     /// Sends a command that wants a reply and returns the reply window.
     pub fn query(&mut self, command: impl FnOnce(&mut Writer<'_>)) -> Result<Vec<u8>> {
+        let seqno = self.ask(command)?;
+        self.wait(seqno, self.patience)?;
+        self.reply(REPLY_BYTES as usize)
+    }
+
+    /// Sends a command that wants a reply, without waiting for it; the position behind it.
+    pub fn ask(&mut self, command: impl FnOnce(&mut Writer<'_>)) -> Result<u32> {
         let (resource_id, size) = (self.reply_blob.resource_id.0, REPLY_BYTES);
         let stream = CommandStreamDescriptionMESA { resource_id, offset: 0, size };
-        let seqno = self.command(|w| {
+        self.command(|w| {
             SetReplyCommandStreamMESA { p_stream: Some(&stream) }.encode(ASYNC, w);
             command(w);
-        })?;
-        self.wait(seqno, self.patience)?;
-        let mut reply = vec![0; REPLY_BYTES as usize];
+        })
+    }
+
+    /// So many bytes of the reply window.
+    pub fn reply(&self, size: usize) -> Result<Vec<u8>> {
+        let mut reply = vec![0; size];
         self.reply_memory.as_volatile_slice().read_slice(&mut reply, 0)?;
         Ok(reply)
     }
