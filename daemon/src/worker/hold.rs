@@ -57,8 +57,8 @@ impl Holds {
         let is_over = || question.is_answered() || is_pressed();
         let hold = self.decide(question.about(), Instant::now());
         match hold.filter(|_| question.is_open()) {
-            Some(Hold::Closely) => closely(question, is_over),
-            Some(Hold::Loosely(limit)) => loosely(question, limit, is_over),
+            Some(Hold::Closely) => closely(is_over, |limit| question.wait(limit)),
+            Some(Hold::Loosely(limit)) => loosely(limit, is_over, |slice| question.wait(slice)),
             None => {}
         }
         self.answer(question.told(), question.is_answered(), Instant::now());
@@ -119,21 +119,21 @@ impl Holds {
     }
 }
 
-fn closely(question: &Question<'_>, is_over: impl Fn() -> bool) {
+fn closely(is_over: impl Fn() -> bool, wait: impl Fn(Duration)) {
     let start = Instant::now();
     if pace::are_few() || spin::within(HOLD, &is_over) == Spun::Crowded {
         while let Some(left) = HOLD.checked_sub(start.elapsed()).filter(|_| !is_over()) {
-            question.wait(left);
+            wait(left);
         }
     }
 }
 
 /// The driver is not asked to wait where there are processors enough: some spin when they are to wait for a short time.
-fn loosely(question: &Question<'_>, limit: Duration, is_over: impl Fn() -> bool) {
+fn loosely(limit: Duration, is_over: impl Fn() -> bool, wait: impl Fn(Duration)) {
     let start = Instant::now();
     while let Some(left) = limit.checked_sub(start.elapsed()).filter(|_| !is_over()) {
         match pace::are_few() {
-            true => question.wait(left.min(SLICE)),
+            true => wait(left.min(SLICE)),
             false => thread::sleep(left.min(SLICE)),
         }
     }

@@ -1,6 +1,7 @@
 //! What is held: for who waits, not for who only looks.
 
 use super::*;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
@@ -120,4 +121,23 @@ fn a_counter_that_has_moved_since_it_was_told_is_told_at_once() {
     assert_eq!(guest.asks_about(counter(5), MS, None), Some(Hold::Closely));
     assert_eq!(guest.asks_about(counter(6), 5 * US, None), None);
     assert_eq!(guest.asks_about(counter(8), MS, None), None);
+}
+
+#[test]
+fn a_hold_ends_when_there_is_something_to_tell_and_not_before_its_time() {
+    let (over, limit) = (AtomicBool::new(false), Duration::from_secs(600));
+    let is_over = || over.load(SeqCst);
+    let begin = Instant::now();
+    loosely(10 * MS, is_over, thread::sleep);
+    assert!(begin.elapsed() >= 10 * MS);
+    thread::scope(|scope| {
+        let held = scope.spawn(|| loosely(limit, is_over, thread::sleep));
+        thread::sleep(20 * MS);
+        assert!(!held.is_finished());
+        over.store(true, SeqCst);
+    });
+    assert!(begin.elapsed() < limit);
+    let begin = Instant::now();
+    closely(|| false, thread::sleep);
+    assert!(begin.elapsed() >= HOLD);
 }
