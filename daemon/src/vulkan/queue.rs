@@ -51,6 +51,7 @@ pub struct Queue {
     pub ring_idx: u8,
     /// Weak because the device owns its queues.
     pub(super) device: Weak<Device>,
+    pub(super) itself: Weak<Queue>,
     waiter: Mutex<Option<Waiter>>,
     /// What runs on it. Never locked while the driver submits, which may take its time.
     pub(super) submissions: Mutex<Submissions>,
@@ -67,7 +68,6 @@ pub(super) struct Scheduled {
     /// When the last stamped work ended, in nanoseconds of the monotonic clock.
     pub ended: Mutex<u64>,
     pub watcher: Mutex<Option<Watcher>>,
-    pub itself: Weak<Queue>,
 }
 
 impl std::fmt::Debug for Queue {
@@ -84,7 +84,7 @@ struct Waiter {
 }
 
 struct Pending {
-    marker: u64,
+    last: Arc<Submission>,
     done: Done,
 }
 
@@ -102,6 +102,7 @@ impl Queue {
             family,
             ring_idx,
             device: Arc::downgrade(device),
+            itself: itself.clone(),
             waiter: Mutex::new(None),
             submissions: Mutex::new(Submissions::new(Instant::now())),
             scheduled: device.gate.as_ref().map(|gate| Scheduled {
@@ -111,7 +112,6 @@ impl Queue {
                 stamps: OnceLock::new(),
                 ended: Mutex::default(),
                 watcher: Mutex::new(None),
-                itself: itself.clone(),
             }),
         });
         if let Some(gate) = &device.gate {
@@ -225,11 +225,11 @@ impl Queue {
         }
     }
 
-    /// Frees our markers of submissions that are not pending any more, unless somebody watches them.
+    /// Frees our markers of submissions that are not pending any more, unless somebody waits for them.
     fn settle(&self, device: &Device, submissions: &[Arc<Submission>]) {
         submissions.iter().for_each(|submission| self.account(device, submission));
         let free =
-            submissions.iter().filter(|submission| !submission.is_watched() && submission.lent.is_none());
+            submissions.iter().filter(|submission| !submission.is_awaited() && submission.lent.is_none());
         device.markers.give(&device.ash, free.map(|submission| submission.marker));
     }
 
@@ -318,29 +318,28 @@ impl Queue {
     /// As [`Self::fence`], for what the driver has.
     pub(super) fn fence_now(&self, done: Done) {
         let Some(device) = self.device.upgrade() else { return done() };
-        let marker = match self.submit_fence(&device) {
-            Ok(marker) => marker,
-            Err(error) => {
-                log::debug!(ring_idx = self.ring_idx; "fence answered at once: {error}");
-                return done();
-            }
-        };
+        let last = self.submissions.lock().await_last();
+        let Some(last) = last else { return done() };
         let mut waiter = self.waiter.lock();
-        let waiter = waiter.get_or_insert_with(|| Waiter::start(device));
-        if let Err(refused) = waiter.fences.send(Pending { marker, done }) {
+        let waiter = waiter.get_or_insert_with(|| Waiter::start(device, self.itself.clone()));
+        if let Err(refused) = waiter.fences.send(Pending { last, done }) {
             (refused.into_inner().done)();
         }
     }
 
-    fn submit_fence(&self, device: &Device) -> Result<u64, vk::Result> {
-        let marker = device.markers.take(&device.ash)?;
-        let fence = vk::Fence::from_raw(marker);
-        // SAFETY: queue and fence are live, the queue is locked.
-        let submitted = self.with(|queue| unsafe { device.ash.queue_submit(queue, &[], fence) });
-        if submitted.is_err() {
-            device.markers.give(&device.ash, vec![marker]);
+    /// A submission that was waited for has ended; its marker is freed if nobody else waits for it.
+    pub(super) fn ended(queue: &Weak<Self>, device: &Device, submission: &Submission) {
+        let is_free = match queue.upgrade() {
+            Some(queue) => {
+                let mut submissions = queue.submissions.lock();
+                queue.collect(device, &mut submissions);
+                submission.has_ended()
+            }
+            None => submission.has_ended(),
+        };
+        if is_free {
+            device.markers.give(&device.ash, [submission.marker]);
         }
-        submitted.map(|()| marker)
     }
 
     /// Waits until everything submitted so far has completed.
@@ -370,21 +369,21 @@ impl Queue {
 }
 
 impl Waiter {
-    fn start(device: Arc<Device>) -> Self {
+    fn start(device: Arc<Device>, queue: Weak<Queue>) -> Self {
         let (fences, pending) = unbounded::<Pending>();
         let thread = std::thread::Builder::new()
             .name("queue".into())
-            .spawn(move || wait_in_order(&device, &pending))
+            .spawn(move || wait_in_order(&device, &queue, &pending))
             .expect("a worker may start threads, or it cannot serve");
         Self { fences, thread }
     }
 }
 
-fn wait_in_order(device: &Device, pending: &Receiver<Pending>) {
-    for Pending { marker, done } in pending {
-        device.markers.wait(&device.ash, marker);
+fn wait_in_order(device: &Device, queue: &Weak<Queue>, pending: &Receiver<Pending>) {
+    for Pending { last, done } in pending {
+        device.markers.wait(&device.ash, last.marker);
         done();
-        device.markers.give(&device.ash, vec![marker]);
+        Queue::ended(queue, device, &last);
     }
 }
 

@@ -262,13 +262,7 @@ impl Queue {
         // With a lease there is more in the driver than a moment's work, of which some has to be over before more gets there.
         let Some(watched) = self.submissions.lock().watch(scheduled.gate.is_open()) else { return };
         let mut watcher = scheduled.watcher.lock();
-        watcher.get_or_insert_with(|| Watcher::start(device, scheduled.itself.clone())).watch(watched);
-    }
-
-    /// A submission that was waited for has completed.
-    pub(super) fn watched(&self, device: &Device) {
-        self.collect(device, &mut self.submissions.lock());
-        self.submitted_at_once();
+        watcher.get_or_insert_with(|| Watcher::start(device, self.itself.clone())).watch(watched);
     }
 
     /// How its line stands.

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use protocol::venus::generated::Semaphore;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -38,8 +38,10 @@ pub struct Submission {
     progress: Progress,
     /// It waits at the gate.
     held: AtomicBool,
-    /// Somebody waits for its marker and frees it then.
+    /// The scheduler's watcher waits for it.
     watched: AtomicBool,
+    /// How many threads wait for its marker: the last of them frees it.
+    waiters: AtomicU32,
     /// When it was dispatched, if there is a scheduler.
     dispatched: OnceLock<Dispatched>,
 }
@@ -149,8 +151,8 @@ impl Look {
 impl Submission {
     /// One that is about to be submitted.
     pub fn new(number: Number, marker: u64, lent: Option<Arc<Fence>>, waits: Vec<Wait>) -> Arc<Self> {
-        let (progress, held, watched, dispatched) = Default::default();
-        Arc::new(Self { number, marker, lent, waits, progress, held, watched, dispatched })
+        let (progress, held, watched, waiters, dispatched) = Default::default();
+        Arc::new(Self { number, marker, lent, waits, progress, held, watched, waiters, dispatched })
     }
 
     /// The driver has taken it, and will signal its marker.
@@ -181,8 +183,29 @@ impl Submission {
     }
 
     /// Somebody waits for its marker, and frees it if it is ours.
-    pub fn is_watched(&self) -> bool {
-        self.watched.load(Ordering::Acquire)
+    pub fn is_awaited(&self) -> bool {
+        self.waiters.load(Ordering::Acquire) > 0
+    }
+
+    /// The caller is going to wait for its marker. To be called while it is pending, with its queue's submissions locked.
+    fn await_end(&self) {
+        self.waiters.fetch_add(1, Ordering::AcqRel);
+        if let Some(fence) = &self.lent {
+            fence.watch();
+        }
+    }
+
+    /// Who waited has seen the marker signalled. Answers whether it has to free the marker. To be called with the queue's submissions
+    /// locked, so that it is freed once.
+    pub fn has_ended(&self) -> bool {
+        let is_last = self.waiters.fetch_sub(1, Ordering::AcqRel) == 1;
+        match &self.lent {
+            Some(fence) => {
+                fence.watched();
+                false
+            }
+            None => is_last && self.progress.is_complete(),
+        }
     }
 
     fn can_run(&self, driver: &impl Driver) -> bool {
@@ -256,16 +279,22 @@ impl Submissions {
     /// not be looked at one by one; or, as `half` says, the one behind the first half.
     pub fn watch(&self, half: bool) -> Option<Arc<Submission>> {
         let taken = self.pending.partition_point(|submission| submission.progress.is_taken());
-        if self.pending.range(..taken).any(|submission| submission.is_watched()) {
+        if self.pending.range(..taken).any(|submission| submission.watched.load(Ordering::Acquire)) {
             return None;
         }
         let last = taken.checked_sub(1)?;
         let watched = self.pending.get(if half { last / 2 } else { last })?;
         watched.watched.store(true, Ordering::Release);
-        if let Some(fence) = &watched.lent {
-            fence.watch();
-        }
+        watched.await_end();
         Some(Arc::clone(watched))
+    }
+
+    /// The last that the driver has: when it is complete, all are. The caller waits for it from now on.
+    pub fn await_last(&self) -> Option<Arc<Submission>> {
+        let taken = self.pending.partition_point(|submission| submission.progress.is_taken());
+        let last = self.pending.get(taken.checked_sub(1)?)?;
+        last.await_end();
+        Some(Arc::clone(last))
     }
 
     /// The first.
@@ -292,7 +321,7 @@ impl Submissions {
 
     /// Forgets everything, on a queue that is idle; hands it out to be settled.
     pub fn clear(&mut self) -> Few {
-        self.pending.drain(..).collect()
+        self.pending.drain(..).inspect(|submission| submission.progress.reach(COMPLETE)).collect()
     }
 }
 

@@ -153,3 +153,29 @@ fn a_marker_is_not_asked_for_while_the_driver_submits_it_and_that_time_counts() 
     submission.taken();
     assert_eq!(watch(&mut [&mut queue], &driver, &mut now, STEP), Look::default());
 }
+
+#[test]
+fn who_waits_for_all_waits_for_the_last_and_its_marker_is_freed_once() {
+    let (now, mut driver) = (Instant::now(), Fake::default());
+    let mut queue = Submissions::new(now);
+    assert!(queue.await_last().is_none());
+    submit(&mut queue, 1, Vec::new(), now);
+    submit(&mut queue, 2, Vec::new(), now);
+    // The driver has not got it.
+    queue.begin(Submission::new(0, 3, None, Vec::new()), now);
+    let waiters = [(); 2].map(|()| queue.await_last().unwrap());
+    assert_eq!(waiters.each_ref().map(|last| last.marker), [2, 2]);
+    driver.signalled.insert(2);
+    // Not known to be complete while one before it is not: who collects it frees it.
+    assert!(queue.collect(&driver, || now).is_empty());
+    let early = queue.await_last().unwrap();
+    assert!(!early.has_ended() && early.is_awaited());
+    driver.signalled.insert(1);
+    let complete = queue.collect(&driver, || now);
+    assert_eq!(
+        complete.iter().map(|one| (one.marker, one.is_awaited())).collect::<Vec<_>>(),
+        [(1, false), (2, true)]
+    );
+    assert!(!waiters[0].has_ended() && waiters[1].has_ended());
+    assert!(queue.await_last().is_none());
+}

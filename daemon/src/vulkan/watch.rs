@@ -43,12 +43,9 @@ impl Watcher {
 fn watch(device: &Device, queue: &Weak<Queue>, arriving: &Receiver<Arc<Submission>>) {
     for submission in arriving {
         device.markers.wait(&device.ash, submission.marker);
+        Queue::ended(queue, device, &submission);
         if let Some(queue) = queue.upgrade() {
-            queue.watched(device);
-        }
-        match &submission.lent {
-            Some(fence) => fence.watched(),
-            None => device.markers.give(&device.ash, [submission.marker]),
+            queue.submitted_at_once();
         }
     }
 }
