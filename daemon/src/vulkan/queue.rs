@@ -318,7 +318,12 @@ impl Queue {
     /// As [`Self::fence`], for what the driver has.
     pub(super) fn fence_now(&self, done: Done) {
         let Some(device) = self.device.upgrade() else { return done() };
-        let last = self.submissions.lock().await_last();
+        let last = {
+            let mut submissions = self.submissions.lock();
+            // What is short is over by the time that anybody asks: no other thread has to wake up for it.
+            self.collect(&device, &mut submissions);
+            submissions.await_last()
+        };
         let Some(last) = last else { return done() };
         let mut waiter = self.waiter.lock();
         let waiter = waiter.get_or_insert_with(|| Waiter::start(device, self.itself.clone()));
