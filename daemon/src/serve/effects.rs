@@ -48,6 +48,12 @@ impl World {
         }
     }
 
+    /// When the driver is to be told about answers that nobody waits for.
+    pub fn next_call(&self) -> Option<Instant> {
+        let session = self.session.as_ref()?;
+        (0..QUEUES).filter_map(|index| session.vring(index).deadline()).min()
+    }
+
     /// Logs what the guest or a worker caused, within limits.
     pub fn warn(&mut self, kind: &'static str, message: fmt::Arguments<'_>) {
         if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {

@@ -193,7 +193,8 @@ impl Server {
     }
 
     fn timeout(&self) -> Option<Timespec> {
-        let deadlines = [self.world.workers.next_deadline(), self.world.hangs.next_look()];
+        let deadlines =
+            [self.world.workers.next_deadline(), self.world.hangs.next_look(), self.world.next_call()];
         let deadline = deadlines.into_iter().flatten().min()?;
         Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok()
     }

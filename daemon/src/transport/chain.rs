@@ -1,7 +1,7 @@
 //! Descriptor chains: the readable part is copied once, the writable part is remembered, and the answer is given exactly once.
 
 use super::vring::Vring;
-use protocol::virtio_gpu::{HEADER_BYTES, Header, RESPONSE_BYTES_MAX, Response, ResponseType};
+use protocol::virtio_gpu::{CommandType, HEADER_BYTES, Header, RESPONSE_BYTES_MAX, Response, ResponseType};
 use std::ops::Deref;
 use std::sync::Arc;
 use virtio_queue::DescriptorChain;
@@ -48,7 +48,14 @@ impl PendingResponse {
 
     fn finish(&mut self, response: &Response) {
         let (segments, answer) = self.encode(response);
-        self.vring.complete(self.generation, self.head, segments, answer);
+        self.vring.complete(self.generation, self.head, segments, answer, self.is_awaited(response));
+    }
+
+    /// Whether somebody in the guest may wait for the answer: not for that of a stream without a fence.
+    fn is_awaited(&self, response: &Response) -> bool {
+        let is_stream =
+            |header: &Header| header.command == CommandType::SUBMIT_3D && header.fence().is_none();
+        !(matches!(response, Response::OkNodata) && self.header.as_ref().is_some_and(is_stream))
     }
 
     /// Where the answer goes, and its bytes.

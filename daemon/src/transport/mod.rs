@@ -10,6 +10,7 @@
 //! `vhost-user-backend` is not used: its daemon accepts no connected socket (`--fd`), and it hides SET_VRING_BASE and the
 //! acknowledged protocol features, which tell a reset from a pause.
 
+mod calls;
 mod chain;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

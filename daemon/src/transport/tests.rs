@@ -6,6 +6,7 @@ use protocol::virtio_gpu::{CommandType, Header, Response};
 use std::fs::File;
 use std::io::Read;
 use std::sync::Arc;
+use std::time::Instant;
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryAtomic, GuestMemoryMmap};
@@ -270,6 +271,28 @@ fn what_was_answered_before_a_pause_is_told_after_it() {
     rig.run();
     rig.vring.signal();
     assert_eq!(rig.calls(), 1);
+}
+
+#[test]
+fn an_answer_that_nobody_waits_for_is_told_with_the_next() {
+    let mut rig = Rig::new(false);
+    rig.offer(&[SIMPLE[0], SIMPLE[1], SIMPLE[0], SIMPLE[1]]);
+    let mut stream = request();
+    stream[..4].copy_from_slice(&CommandType::SUBMIT_3D.0.to_le_bytes());
+    stream[4..8].fill(0);
+    rig.memory.write_slice(&stream, GuestAddress(REQUEST)).unwrap();
+    let (quiet, _) = taken(rig.pop(0));
+    stream[4..8].copy_from_slice(&1u32.to_le_bytes());
+    rig.memory.write_slice(&stream, GuestAddress(REQUEST)).unwrap();
+    let (fenced, _) = taken(rig.pop(0));
+    quiet.respond(&Response::OkNodata);
+    assert_eq!(rig.used().0, 1);
+    let due = rig.vring.deadline().unwrap();
+    rig.vring.signal();
+    assert!(rig.calls() == 0 || due <= Instant::now(), "told at once");
+    fenced.respond(&Response::OkNodata);
+    rig.vring.signal();
+    assert_eq!((rig.used().0, rig.calls(), rig.vring.deadline()), (2, 1, None));
 }
 
 #[test]

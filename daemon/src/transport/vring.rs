@@ -4,6 +4,7 @@
 //! a pause, after which everything goes on, or a reset, after which nothing that was taken before may be answered: each
 //! reset starts a new *generation*. Answers that come due during a pause are held back until the queue runs again.
 
+use super::calls::Calls;
 use super::chain::{self, PendingResponse, Segment};
 use super::memory::Memory;
 use parking_lot::Mutex;
@@ -12,6 +13,7 @@ use std::io::Write;
 use std::num::Wrapping;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{GuestAddressSpace, GuestMemoryMmap};
 
@@ -39,8 +41,8 @@ struct State {
     stopped_at: Option<u16>,
     /// Signals used buffers to the driver.
     call: Option<File>,
-    /// Buffers were used since the driver was told.
-    used: bool,
+    /// What the driver is to be told.
+    calls: Calls,
     /// Answers that came due while it was stopped.
     held: Vec<Held>,
 }
@@ -50,6 +52,8 @@ struct Held {
     head: u16,
     segments: Vec<Segment>,
     answer: Vec<u8>,
+    /// Somebody may wait for it.
+    awaited: bool,
 }
 
 /// What [`Vring::pop`] found.
@@ -76,7 +80,7 @@ impl Vring {
             generation: 0,
             stopped_at: None,
             call: None,
-            used: false,
+            calls: Calls::default(),
             held: Vec::new(),
         };
         Self { memory, state: Mutex::new(state), unanswered: AtomicU64::new(0) }
@@ -98,7 +102,10 @@ impl Vring {
                 Err(_) => return Popped::Broken,
                 Ok(mut chains) => match chains.next() {
                     None => return Popped::Empty,
-                    Some(chain) => (chain, generation),
+                    Some(chain) => {
+                        state.calls.taken();
+                        (chain, generation)
+                    }
                 },
             }
         };
@@ -114,13 +121,22 @@ impl Vring {
         }
     }
 
-    /// Returns a chain to the driver with `answer` in its writable segments, unless it is of another generation.
-    pub(super) fn complete(&self, generation: u32, head: u16, segments: Vec<Segment>, answer: Vec<u8>) {
+    /// Returns a chain to the driver with `answer` in its writable segments, unless it is of another generation. Somebody may wait for it
+    /// if it is `awaited`.
+    pub(super) fn complete(
+        &self,
+        generation: u32,
+        head: u16,
+        segments: Vec<Segment>,
+        answer: Vec<u8>,
+        awaited: bool,
+    ) {
         let mut state = self.state.lock();
         if state.generation != generation {
             return;
         }
-        let answer = Held { head, segments, answer };
+        state.calls.settled();
+        let answer = Held { head, segments, answer, awaited };
         if state.started {
             self.put(&mut state, &answer);
         } else {
@@ -128,13 +144,19 @@ impl Vring {
         }
     }
 
-    /// Tells the driver about used buffers, if it wants to know. What was used before a pause is told after it.
+    /// When [`Self::signal`] is to be called at the latest, if there is something to tell.
+    pub fn deadline(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        state.calls.deadline().filter(|_| state.started && state.call.is_some())
+    }
+
+    /// Tells the driver about used buffers, if it wants to know, and it is time. What was used before a pause is told after it.
     pub fn signal(&self) {
         let mut state = self.state.lock();
-        if !state.used || !state.started || state.call.is_none() {
+        if !state.calls.is_due() || !state.started || state.call.is_none() {
             return;
         }
-        state.used = false;
+        state.calls.told();
         let memory = self.memory.memory();
         if state.queue.needs_notification::<GuestMemoryMmap>(&memory).unwrap_or(true)
             && let Some(mut call) = state.call.as_ref()
@@ -175,7 +197,7 @@ impl Vring {
         let written = chain::write(&*memory, &answer.segments, &answer.answer);
         // The ring's addresses were checked when the queue was started; a head out of range is the driver's own loss.
         if state.queue.add_used::<GuestMemoryMmap>(&memory, answer.head, written).is_ok() {
-            state.used = true;
+            state.calls.put(answer.awaited);
         }
     }
 }
@@ -268,6 +290,6 @@ impl State {
     fn begin_generation(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.held.clear();
-        self.used = false;
+        self.calls = Calls::default();
     }
 }

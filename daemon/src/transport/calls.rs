@@ -1,0 +1,97 @@
+//! When to call a queue's driver: at once if somebody waits for an answer, otherwise along with the next answer, for a short time.
+//!
+//! A call interrupts the guest. Mesa from 26.2 on sends two requests for each submission, of which nobody waits for the first: its answer only
+//! gives descriptors back. It is in the used ring at once and is told with the second's. VIRTIO 1.3, 2.7.7.2 demands the call, not its time.
+
+use std::time::{Duration, Instant};
+
+/// What a driver has to be told.
+#[derive(Debug, Default)]
+pub struct Calls {
+    /// Requests that were taken and not answered.
+    open: u32,
+    /// Somebody waits for an answer that was given.
+    urgent: bool,
+    /// Answers that nobody waits for, and when the first was given.
+    quiet: Option<(u32, Instant)>,
+}
+
+impl Calls {
+    /// A request was taken.
+    pub fn taken(&mut self) {
+        self.open += 1;
+    }
+
+    /// The answer of one is known.
+    pub fn settled(&mut self) {
+        self.open = self.open.saturating_sub(1);
+    }
+
+    /// It was put into the used ring; `awaited` if somebody may wait for it.
+    pub fn put(&mut self, awaited: bool) {
+        match (awaited, &mut self.quiet) {
+            (true, _) => self.urgent = true,
+            (false, Some((count, _))) => *count += 1,
+            (false, None) => self.quiet = Some((1, Instant::now())),
+        }
+    }
+
+    /// Whether the driver is to be told now.
+    pub fn is_due(&self) -> bool {
+        self.urgent
+            || self.quiet.is_some_and(|(count, since)| {
+                self.open == 0 || count >= QUIET_MAX || since.elapsed() >= QUIET_FOR
+            })
+    }
+
+    /// When it is to be told at the latest, unless that is due already.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.quiet.map(|(_, since)| since + QUIET_FOR)
+    }
+
+    /// It was told.
+    pub fn told(&mut self) {
+        (self.urgent, self.quiet) = (false, None);
+    }
+}
+
+/// So many answers wait for another to be told with: few, as the driver may need their descriptors.
+const QUIET_MAX: u32 = 8;
+/// For so long they wait, if another request is open: the guest may keep memory for them.
+const QUIET_FOR: Duration = Duration::from_millis(4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quiet_answer_waits_for_another_while_there_will_be_one() {
+        let mut calls = Calls::default();
+        assert!(!calls.is_due() && calls.deadline().is_none());
+        (0..2).for_each(|_| calls.taken());
+        calls.settled();
+        calls.put(false);
+        let late = calls.deadline();
+        assert!(late.is_some() && (!calls.is_due() || late <= Some(Instant::now())));
+        calls.settled();
+        calls.put(true);
+        assert!(calls.is_due());
+        calls.told();
+        assert!(!calls.is_due() && calls.deadline().is_none());
+        // Nothing else will come.
+        calls.put(false);
+        assert!(calls.is_due());
+    }
+
+    #[test]
+    fn quiet_answers_wait_neither_for_long_nor_in_numbers() {
+        let mut calls = Calls::default();
+        calls.taken();
+        (0..QUIET_MAX).for_each(|_| calls.put(false));
+        assert!(calls.is_due());
+        calls.told();
+        calls.put(false);
+        std::thread::sleep(QUIET_FOR);
+        assert!(calls.is_due());
+    }
+}
