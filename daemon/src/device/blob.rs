@@ -28,8 +28,9 @@ enum State<T> {
     Pending { creator: ContextId, create: Option<(Header, T)>, waiting: Vec<(Header, Command<'static>, T)> },
     /// Shared memory.
     Shmem,
-    /// Exported by a worker.
-    Exported(MapCache),
+    /// Exported by the worker of this context, which may use the memory for something else once it is mapped nowhere; by none if it may
+    /// still be mapped.
+    Exported(MapCache, Option<ContextId>),
     /// Exported by the worker of this context, whose driver may free it, or end with it, only when it is mapped nowhere.
     Lent(MapCache, ContextId),
     /// The worker that lent it is gone. The guest may not know that it is not mapped any more.
@@ -47,7 +48,7 @@ impl<T> HostBlob<T> {
         match self.state {
             State::Pending { .. } => Shown::Expected,
             State::Shmem => Shown::SharedMemory,
-            State::Exported(_) => Shown::DeviceMemory { mappable: self.mappable, memory: self.memory },
+            State::Exported(..) => Shown::DeviceMemory { mappable: self.mappable, memory: self.memory },
             // For nobody else to import.
             State::Lent(..) | State::Revoked { .. } => {
                 Shown::DeviceMemory { mappable: self.mappable, memory: None }
@@ -59,6 +60,14 @@ impl<T> HostBlob<T> {
     pub fn lent(&self) -> Option<(ContextId, MemoryId)> {
         match self.state {
             State::Lent(_, lender) => Some((lender, self.memory?)),
+            _ => None,
+        }
+    }
+
+    /// The context whose worker exported it, and what.
+    pub fn exported(&self) -> Option<(ContextId, MemoryId)> {
+        match self.state {
+            State::Exported(_, creator) => Some((creator?, self.memory?)),
             _ => None,
         }
     }
@@ -218,7 +227,7 @@ impl<T> Device<T> {
     }
 
     /// A worker exported the blob of a [`Self::pending_export`]; its memory is kept under `resource_id`, and is the piece `memory`
-    /// that the worker holds. If it is `lent`, [`Effects::blob_gone`] will say when it may be freed.
+    /// that the worker holds. [`Effects::blob_gone`] will say when it may be freed, if it is `lent`, or used for something else.
     pub fn blob_exported<E: Effects<Ticket = T>>(
         &mut self,
         resource_id: ResourceId,
@@ -229,7 +238,7 @@ impl<T> Device<T> {
     ) {
         let Some(blob) = self.blob_mut(resource_id) else { return };
         let State::Pending { creator, .. } = blob.state else { return };
-        let state = if lent { State::Lent(cache, creator) } else { State::Exported(cache) };
+        let state = if lent { State::Lent(cache, creator) } else { State::Exported(cache, Some(creator)) };
         let State::Pending { create, waiting, .. } = std::mem::replace(&mut blob.state, state) else {
             return;
         };
@@ -290,7 +299,7 @@ impl<T> Device<T> {
         let cache = match &blob.state {
             State::Pending { .. } => return Err(GuestError::UnknownResource(resource_id)),
             State::Shmem => MapCache::Cached,
-            State::Exported(cache) | State::Lent(cache, _) => *cache,
+            State::Exported(cache, _) | State::Lent(cache, _) => *cache,
             State::Revoked { .. } => return Err(GuestError::Host),
         };
         if !blob.mappable {
@@ -344,6 +353,10 @@ impl<T> Device<T> {
         if unmapped.is_err() && blob.lent().is_some() {
             // It may still be mapped: it is never given back.
             blob.state = State::Revoked { seems_mapped: false };
+        } else if unmapped.is_err()
+            && let State::Exported(_, creator) = &mut blob.state
+        {
+            *creator = None;
         }
         unmapped?;
         Ok(true)

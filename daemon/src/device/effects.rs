@@ -94,7 +94,8 @@ pub trait Effects {
         mappable: bool,
     ) -> Result<(), EffectFailed>;
 
-    /// Tells the worker of a context that a blob of memory which it lends is gone, and mapped nowhere.
+    /// Tells the worker of a context that a blob of its memory is gone, and mapped nowhere: of memory that it lends, or that was given to
+    /// no other worker.
     fn blob_gone(&mut self, ctx_id: ContextId, memory: MemoryId);
 
     /// Lets go of the memory kept under `resource_id`, which is not mapped, and keeps in mind that there was some.

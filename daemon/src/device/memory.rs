@@ -25,6 +25,8 @@ struct Piece {
     heap: Heap,
     bytes: u64,
     holders: u64,
+    /// A worker was given it that it was not made for.
+    shared: bool,
 }
 
 /// What one worker holds.
@@ -45,7 +47,7 @@ impl Pieces {
     fn add(&mut self, owner: Owner, heap: Heap, bytes: u64) -> MemoryId {
         self.next += 1;
         let memory = MemoryId(self.next);
-        self.table.insert(memory, Piece { owner, heap, bytes, holders: 0 });
+        self.table.insert(memory, Piece { owner, heap, bytes, holders: 0, shared: false });
         self.given(memory, owner);
         memory
     }
@@ -54,6 +56,7 @@ impl Pieces {
     fn given(&mut self, memory: MemoryId, worker: Owner) {
         if let Some(piece) = self.table.get_mut(&memory) {
             piece.holders += 1;
+            piece.shared |= piece.owner != worker;
             *self.workers.entry(worker).or_default().pieces.entry(memory).or_default() += 1;
         }
     }
@@ -185,6 +188,12 @@ impl<T> Device<T> {
             .pieces
             .contains_key(&memory)
             .then(|| self.pieces.table.get(&memory).map(|piece| piece.bytes))?
+    }
+
+    /// Whether a context's worker holds a piece that was made for it and given to no other.
+    pub(super) fn is_its_own(&self, ctx_id: ContextId, memory: MemoryId) -> bool {
+        let own = self.pieces.table.get(&memory).is_some_and(|piece| !piece.shared);
+        own && self.held_piece(ctx_id, memory).is_some()
     }
 
     /// Bytes of memory that each context holds.

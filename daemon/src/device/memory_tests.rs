@@ -269,3 +269,37 @@ fn what_may_still_be_mapped_is_never_given_back() {
         assert!(!asked.contains(&Asked::BlobGone(1, memory)), "{asked:?}");
     }
 }
+
+#[test]
+fn a_worker_hears_when_what_it_showed_of_its_own_is_gone_unless_others_had_it() {
+    let mut rig = rig();
+    let resource_id = ResourceId(5);
+    let memory = rig.pages(1, 4096);
+    rig.show(1, 5, memory);
+    rig.call(0, map(5, 0x1000));
+    rig.asked();
+    assert_eq!(rig.call(0, unref(5)), OK);
+    let asked = rig.asked();
+    let at = |wanted: Asked| asked.iter().position(|asked| *asked == wanted).unwrap();
+    assert!(at(Asked::Unmap(5, 0x1000, 4096)) < at(Asked::BlobGone(1, memory)), "{asked:?}");
+    let told = |rig: &mut Rig, memory| {
+        rig.call(0, unref(5));
+        rig.asked().contains(&Asked::BlobGone(1, memory))
+    };
+    // Another was given it, though it has it no more.
+    rig.show(1, 5, memory);
+    rig.call(2, Command::CtxAttachResource { resource_id });
+    rig.give_back(2, memory);
+    assert!(!told(&mut rig, memory));
+    // It holds it no more.
+    let memory = rig.pages(1, 4096);
+    rig.show(1, 5, memory);
+    rig.give_back(1, memory);
+    assert!(!told(&mut rig, memory));
+    // It may still be mapped.
+    let memory = rig.pages(1, 4096);
+    rig.show(1, 5, memory);
+    rig.call(0, map(5, 0x1000));
+    rig.world.fails = true;
+    assert!(!told(&mut rig, memory));
+}

@@ -119,7 +119,7 @@ impl<T> Device<T> {
             self.detach_everywhere(resource_id, effects);
             effects.drop_blob(resource_id);
             if let Kind::HostBlob(blob) = &resource.kind {
-                self.give_back_lent(resource_id, blob, effects);
+                self.tell_gone(resource_id, blob, effects);
                 if let Some(memory) = blob.memory() {
                     self.hide_piece(memory, effects);
                 }
@@ -136,12 +136,18 @@ impl<T> Device<T> {
         }
     }
 
-    fn give_back_lent<E: Effects<Ticket = T>>(
+    /// Tells the worker whose memory a blob showed. Memory that is not lent may have been given to others.
+    fn tell_gone<E: Effects<Ticket = T>>(
         &mut self,
         resource_id: ResourceId,
         blob: &HostBlob<T>,
         effects: &mut E,
     ) {
+        if let Some((creator, memory)) =
+            blob.exported().filter(|(creator, memory)| self.is_its_own(*creator, *memory))
+        {
+            effects.blob_gone(creator, memory);
+        }
         let Some((lender, memory)) = blob.lent() else { return };
         effects.blob_gone(lender, memory);
         if let Some(context) = self.contexts.get_mut(&lender) {

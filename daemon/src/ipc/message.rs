@@ -116,7 +116,8 @@ pub enum ToWorker {
         request: u32,
     },
     /// A blob of this piece that the worker exported is gone, and nobody has it mapped: sent once for each blob whose memory the driver
-    /// maps out of a device node, and must not free before.
+    /// maps out of a device node, and must not free before; and for each of other memory that the worker holds and no other was given,
+    /// which it must not use for something else before.
     BlobGone {
         /// The piece.
         memory: MemoryId,

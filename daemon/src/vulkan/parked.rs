@@ -36,7 +36,8 @@ impl Parked {
                 return Vec::new();
             }
             Some(_) => _ = lent.blobs.remove(&memory),
-            None => log::error!("memory came back that was not lent"),
+            // A blob of other memory, which is freed.
+            None => return Vec::new(),
         }
         let Lent { blobs, objects } = &mut *lent;
         let is_back = |object: &mut Object| name(object).is_none_or(|memory| !blobs.contains_key(&memory));

@@ -26,7 +26,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Makes the pages of a memory object available to others.
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String>;
 
-    /// A blob of memory that is lent ([`Exported::lent`]) is gone.
+    /// A blob of memory that is lent ([`Exported::lent`]) is gone, or of memory that nobody else holds.
     fn blob_gone(&self, memory: MemoryId);
 
     /// Memory is lent: whatever happens, the driver must not free it before this process has ended.
