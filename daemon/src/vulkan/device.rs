@@ -59,6 +59,8 @@ pub struct Device {
     pub mapped_devices: Vec<u64>,
     /// What keeps its memory alive was handed out.
     pub is_anchored: AtomicBool,
+    /// Its guest has destroyed it: no memory of it is kept.
+    pub has_ended: AtomicBool,
     /// Queues that were created with the device.
     created: Vec<CreatedQueues>,
 }
@@ -125,6 +127,7 @@ impl Device {
             twins: (own != 0).then(|| Twins::new(own)),
             mapped_devices,
             is_anchored: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             created,
             physical,
         }

@@ -74,18 +74,18 @@ mod tests {
     use super::*;
     use crate::shm;
     use crate::vulkan::encoding::Kept;
-    use crate::vulkan::memory::{Lease, Memory, MemoryFile, Piece};
+    use crate::vulkan::memory::{Lease, Made, Memory, MemoryFile, Piece};
     use protocol::venus::generated::ObjectType;
     use std::sync::Arc;
 
     const LENT: MemoryId = MemoryId(1);
 
-    fn object(memory: Memory) -> Object {
+    fn object(made: Made) -> Object {
         Object {
             kind: ObjectType::DEVICE_MEMORY,
             raw: 1,
             device: None,
-            state: State::Memory(Arc::new(memory)),
+            state: State::Memory(Arc::new(Memory::once(made))),
             usage: Arc::default(),
             created_by: Kept::default().keep(&[]),
         }
@@ -94,7 +94,7 @@ mod tests {
     fn mapped(memory: MemoryId) -> Object {
         let file = shm::create("test", 4096).unwrap();
         let piece = Piece::new(memory, Lease::new(|| ()));
-        object(Memory::DriverMapped(Arc::new(MemoryFile::new(file, piece))))
+        object(Made::DriverMapped(Arc::new(MemoryFile::new(file, piece))))
     }
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
     fn what_is_not_lent_does_not_wait() {
         let parked = Parked::default();
         assert!(parked.park(mapped(LENT)).is_some());
-        assert!(parked.park(object(Memory::Private(None))).is_some());
+        assert!(parked.park(object(Made::Private(None))).is_some());
         parked.lend(LENT);
         assert!(parked.park(mapped(MemoryId(2))).is_some());
         // Freed after its blob is gone, as well.

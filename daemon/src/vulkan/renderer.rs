@@ -8,7 +8,7 @@ use super::gate::Gate;
 use super::generated;
 use super::instance::{API_VERSION, Instance, load_entry};
 use super::loss::LOST;
-use super::memory::{self, Allowance, Exported, ResourceTable};
+use super::memory::{self, Allowance, Exported, Pool, ResourceTable};
 use super::objects::{Objects, State};
 use super::pulse::Pulse;
 use super::queue::{Done, Queue};
@@ -48,6 +48,8 @@ pub struct Renderer {
     pub(super) results: Option<Arc<ResultWords>>,
     /// What the guest destroyed.
     pub(super) retired: Retired,
+    /// Memory that it may want again.
+    pub(super) pool: Arc<Pool>,
     /// What the guest can import.
     pub(super) resources: Arc<dyn ResourceTable>,
     /// Wakes who watches submissions.
@@ -95,6 +97,7 @@ impl Renderer {
     ) -> Result<Self, ContextLost> {
         let instance = Instance::new(entry.clone()).map_err(no_driver)?;
         let api_version = instance.loader_version().min(API_VERSION);
+        let pool = Arc::new(Pool::new(&limits));
         Ok(Self {
             entry,
             first: Mutex::new(Some(instance)),
@@ -103,7 +106,8 @@ impl Renderer {
             shader_limits: limits.shaders,
             api_version,
             objects: Arc::new(Objects::new(&limits)),
-            retired: Retired::new(limits.retired),
+            retired: Retired::new(limits.retired, Arc::clone(&pool)),
+            pool,
             limits,
             allowance,
             resources,
@@ -246,8 +250,10 @@ impl Renderer {
         match (&object.state, &object.device) {
             (State::Memory(memory), Some(device)) => {
                 let exported = memory::export(memory, device, object.raw, size, mappable)?;
-                if let (Some(_), Some(memory)) = (&exported.lent, memory.lent()) {
-                    self.retired.lend(memory);
+                match (&exported.lent, memory.lent()) {
+                    (Some(_), Some(memory)) => self.retired.lend(memory),
+                    _ if exported.file.is_some() => self.pool.show(memory),
+                    _ => {}
                 }
                 Ok(exported)
             }
@@ -255,9 +261,12 @@ impl Renderer {
         }
     }
 
-    /// A blob of memory that is lent ([`Exported::lent`]) is gone, and nobody has it mapped.
+    /// A blob of memory that is lent ([`Exported::lent`]) is gone, and nobody has it mapped; or one of other memory, which nobody else
+    /// holds.
     pub fn blob_gone(&self, memory: MemoryId) {
-        self.retired.give_back(memory);
+        if !self.pool.blob_gone(memory) {
+            self.retired.give_back(memory);
+        }
     }
 
     /// Whether others may have memory mapped that is gone when the driver frees it.
@@ -318,7 +327,9 @@ impl Renderer {
     /// Destroys a device and everything it owns.
     pub(super) fn destroy_device(&self, device: &Arc<Device>) -> Result<(), ContextLost> {
         let timelines: Vec<u8> = device.queues.lock().iter().map(|queue| queue.ring_idx).collect();
-        for object in device.end(self.objects.drain_device(device)) {
+        let objects = device.end(self.objects.drain_device(device));
+        self.pool.close(device);
+        for object in objects {
             object.state.close_pool();
             self.retired.destroy(object)?;
         }

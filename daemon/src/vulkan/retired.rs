@@ -3,15 +3,17 @@
 //! An object is destroyed when no command in flight can have looked it up, and no pending submission uses it. The first is known by
 //! epochs: a command enters the current one and leaves it; an object retired in one epoch is out of everybody's hands two epochs
 //! later, and an epoch ends when nobody is left in the one before. With one ring there is nobody else, and nothing waits. Memory that is
-//! lent waits longer ([`Parked`]).
+//! lent waits longer ([`Parked`]), and memory that may be wanted again is kept for a moment ([`Pool`]).
 
 use super::error::ContextLost;
+use super::memory::Pool;
 use super::objects::{Object, State};
 use super::parked::Parked;
 use crate::config::MemoryId;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What waits to be destroyed, and who is at work.
@@ -24,6 +26,7 @@ pub struct Retired {
     count: AtomicUsize,
     limit: usize,
     parked: Parked,
+    pool: Arc<Pool>,
 }
 
 /// A command in flight; collects what can be destroyed when it ends, unless it says that nothing can.
@@ -41,8 +44,8 @@ impl InFlight<'_> {
 }
 
 impl Retired {
-    /// Nothing, and room for `limit` objects.
-    pub fn new(limit: usize) -> Self {
+    /// Nothing, and room for `limit` objects; memory goes to `pool`.
+    pub fn new(limit: usize, pool: Arc<Pool>) -> Self {
         Self {
             epoch: AtomicU64::new(0),
             active: Default::default(),
@@ -50,6 +53,7 @@ impl Retired {
             count: AtomicUsize::new(0),
             limit,
             parked: Parked::default(),
+            pool,
         }
     }
 
@@ -99,7 +103,7 @@ impl Retired {
 
     /// A blob of memory that was lent is gone.
     pub fn give_back(&self, memory: MemoryId) {
-        self.parked.return_one(memory).into_iter().for_each(destroy);
+        self.parked.return_one(memory).into_iter().for_each(|object| self.keep_or_destroy(object));
     }
 
     /// Memory is lent.
@@ -132,6 +136,12 @@ impl Retired {
 
     fn finish(&self, object: Object) {
         if let Some(object) = self.parked.park(object) {
+            self.keep_or_destroy(object);
+        }
+    }
+
+    fn keep_or_destroy(&self, object: Object) {
+        if let Some(object) = self.pool.put(object) {
             destroy(object);
         }
     }

@@ -1,4 +1,4 @@
-//! Device memory is zero when a guest gets it: cleared by the device itself, on a queue that no guest knows.
+//! Device memory is zero when a context gets it: cleared by the device itself, on a queue that no guest knows.
 //!
 //! A driver may hand out what another process left in the device's memory, and a software driver what lies about in the worker's heap.
 //! Memory files are zero by the kernel and are not cleared. A queue of our own cannot be held up by what a guest waits for; a device

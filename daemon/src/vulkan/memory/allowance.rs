@@ -49,18 +49,23 @@ impl std::fmt::Debug for Lease {
 pub struct Piece {
     /// Its name; none in a trial, which nobody counts.
     pub memory: Option<MemoryId>,
-    _lease: Option<Arc<Lease>>,
+    lease: Option<Arc<Lease>>,
 }
 
 impl Piece {
     /// A piece that is held until its last clone is dropped.
     pub fn new(memory: MemoryId, lease: Lease) -> Self {
-        Self { memory: Some(memory), _lease: Some(Arc::new(lease)) }
+        Self { memory: Some(memory), lease: Some(Arc::new(lease)) }
+    }
+
+    /// There is no clone of it.
+    pub fn is_sole(&self) -> bool {
+        self.lease.as_ref().is_none_or(|lease| Arc::strong_count(lease) == 1)
     }
 
     /// Memory that nobody counts.
     pub fn uncounted() -> Self {
-        Self { memory: None, _lease: None }
+        Self { memory: None, lease: None }
     }
 }
 

@@ -4,7 +4,7 @@
 //! never mapped costs none. No `DMA_BUF_IOCTL_SYNC` is issued: guests see coherent types only, and the processors and devices this
 //! runs on keep those coherent by themselves.
 
-use super::{Memory, Request, ResourceMemory, alike, call_driver, lowered};
+use super::{Made, Request, ResourceMemory, alike, call_driver, lowered};
 use crate::vulkan::call::Call;
 use crate::vulkan::device::Device;
 use crate::vulkan::error::Fault;
@@ -34,7 +34,7 @@ impl Functions {
         device: &Device,
         info: &venus::MemoryAllocateInfo<'_>,
         request: &Request,
-    ) -> Result<(u64, Memory), Fault> {
+    ) -> Result<(u64, Made), Fault> {
         let lowered = lowered(&call.lowering(), info, true)?;
         let dedicated = info.p_next.iter().any(|n| matches!(n, ChainStruct::MemoryDedicatedAllocateInfo(_)));
         if request.import.is_none() && !dedicated {
@@ -84,12 +84,12 @@ impl Functions {
         }
         let piece = match request.import.as_ref().map(|import| import.file.piece.clone()).or(piece) {
             Some(piece) if exportable => piece,
-            Some(piece) => return Ok((raw, Memory::Imported(piece))),
-            None => return Ok((raw, Memory::Private(credit))),
+            Some(piece) => return Ok((raw, Made::Imported(piece))),
+            None => return Ok((raw, Made::Private(credit))),
         };
         let ty = device.physical.memory.memory_types[request.type_index as usize];
         let cached = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_CACHED);
-        Ok((raw, Memory::Exportable { cached, piece }))
+        Ok((raw, Made::Exportable { cached, piece }))
     }
 
     /// A descriptor of exportable memory.

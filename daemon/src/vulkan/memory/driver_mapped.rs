@@ -6,7 +6,7 @@
 
 use super::allowance::MemoryFile;
 use super::capture::watching;
-use super::{Memory, Request, call_driver, lowered};
+use super::{Made, Request, call_driver, lowered};
 use crate::vulkan::call::Call;
 use crate::vulkan::device::Device;
 use crate::vulkan::error::Fault;
@@ -26,7 +26,7 @@ pub(super) fn allocate(
     device: &Device,
     info: &venus::MemoryAllocateInfo<'_>,
     request: &Request,
-) -> Result<Option<(u64, Memory)>, Fault> {
+) -> Result<Option<(u64, Made)>, Fault> {
     let size = request.size;
     if size == 0 || !size.is_multiple_of(GRAIN) {
         return Ok(None);
@@ -50,7 +50,7 @@ pub(super) fn allocate(
         unsafe { device.ash.free_memory(vk::DeviceMemory::from_raw(raw), None) };
         return Ok(None);
     };
-    Ok(Some((raw, Memory::DriverMapped(Arc::new(MemoryFile::new(file, piece))))))
+    Ok(Some((raw, Made::DriverMapped(Arc::new(MemoryFile::new(file, piece))))))
 }
 
 /// Has the driver map memory, which it stays until it is freed, and answers the descriptor.

@@ -4,7 +4,7 @@
 //! Sharing is importing the same pages once more.
 
 use super::allowance::{MemoryFile, Piece};
-use super::{Memory, Request, ResourceMemory, alike, call_driver, driver_mapped, lowered};
+use super::{Made, Request, ResourceMemory, alike, call_driver, driver_mapped, lowered};
 use crate::config::Heap;
 use crate::shm::{self, MapError, Mapping};
 use crate::vulkan::call::Call;
@@ -62,6 +62,11 @@ impl Pages {
         Arc::clone(&self.file)
     }
 
+    /// Nothing else of this process is made of them, or may be.
+    pub fn is_sole(&self) -> bool {
+        Arc::strong_count(&self.file) == 1 && self.file.piece.is_sole()
+    }
+
     /// The struct that lets `vkAllocateMemory` import them.
     pub fn import(&self) -> vk::ImportMemoryHostPointerInfoEXT<'static> {
         vk::ImportMemoryHostPointerInfoEXT {
@@ -116,7 +121,7 @@ impl Functions {
         device: &Device,
         info: &venus::MemoryAllocateInfo<'_>,
         request: &Request,
-    ) -> Result<(u64, Memory), Fault> {
+    ) -> Result<(u64, Made), Fault> {
         let for_this_context = !request.exported && request.import.is_none();
         if request.driver_mapped
             && for_this_context
@@ -167,8 +172,8 @@ impl Functions {
         Ok((
             raw,
             match pages {
-                Some(pages) => Memory::Pages(pages, credit),
-                None => Memory::Private(credit),
+                Some(pages) => Made::Pages(pages, credit),
+                None => Made::Private(credit),
             },
         ))
     }

@@ -14,8 +14,15 @@ mod driver_mapped;
 #[cfg(test)]
 mod driver_mapped_tests;
 pub mod external;
+mod likeness;
 mod memfd;
+mod pool;
+#[cfg(test)]
+mod pool_tests;
+mod shelf;
 mod trial;
+#[cfg(test)]
+mod world_for_tests;
 
 pub use allowance::{Allowance, Lease, MemoryFile, Piece};
 pub use capture::map;
@@ -24,8 +31,10 @@ pub use external::{
     BUFFER_MEMORY, get_physical_device_external_buffer_properties,
     get_physical_device_image_format_properties2, takes_buffer,
 };
+pub use pool::Pool;
 pub use trial::try_out;
 
+use self::likeness::Likeness;
 use self::memfd::Pages;
 use super::call::Call;
 use super::cancel::Cancel;
@@ -64,7 +73,16 @@ impl BackEnd {
 
 /// Memory of a guest's device.
 #[derive(Debug)]
-pub enum Memory {
+pub struct Memory {
+    /// What it is made of.
+    pub made: Made,
+    /// What it can be used again for, once its guest has freed it, if for anything.
+    like: Option<Likeness>,
+}
+
+/// What memory is made of.
+#[derive(Debug)]
+pub enum Made {
     /// Nobody but the driver can use it.
     Private(Option<Lease>),
     /// Pages of ours, and where they are the GPU's own memory, what they count for there.
@@ -83,26 +101,43 @@ pub enum Memory {
 }
 
 impl Memory {
+    /// Memory that is not used again.
+    #[cfg(test)]
+    pub fn once(made: Made) -> Self {
+        Self { made, like: None }
+    }
+
     /// What the device process knows it by, if others can see it.
     pub fn piece(&self) -> Option<MemoryId> {
-        match self {
-            Self::Private(_) => None,
-            Self::Pages(pages, _) => pages.file().piece.memory,
-            Self::Exportable { piece, .. } | Self::Imported(piece) => piece.memory,
-            Self::DriverMapped(file) => file.piece.memory,
+        match &self.made {
+            Made::Private(_) => None,
+            Made::Pages(pages, _) => pages.file().piece.memory,
+            Made::Exportable { piece, .. } | Made::Imported(piece) => piece.memory,
+            Made::DriverMapped(file) => file.piece.memory,
         }
     }
 
     /// The driver did not make it: what is bound to it has to say so when it is made.
     pub fn is_imported(&self) -> bool {
-        matches!(self, Self::Pages(..) | Self::Imported(_))
+        matches!(self.made, Made::Pages(..) | Made::Imported(_))
     }
 
     /// What the device process knows it by, if others may have it mapped when the driver frees it.
     pub fn lent(&self) -> Option<MemoryId> {
-        match self {
-            Self::DriverMapped(file) => file.piece.memory,
+        match &self.made {
+            Made::DriverMapped(file) => file.piece.memory,
             _ => None,
+        }
+    }
+
+    /// No resource of this process and no other memory is the same.
+    fn is_sole(&self) -> bool {
+        match &self.made {
+            Made::Private(_) => true,
+            Made::Pages(pages, _) => pages.is_sole(),
+            Made::Exportable { piece, .. } => piece.is_sole(),
+            Made::Imported(_) => false,
+            Made::DriverMapped(file) => Arc::strong_count(file) == 1 && file.piece.is_sole(),
         }
     }
 }
@@ -212,13 +247,9 @@ pub fn allocate_memory<'a>(
     let Some(info) = c.p_allocate_info else {
         return Err(Fault::lost("vkAllocateMemory without a description"));
     };
-    let allocated = Request::new(call, &device, info).and_then(|request| match &device.memory {
-        BackEnd::Memfd(functions) => functions.allocate(call, &device, info, &request),
-        BackEnd::DmaBuf(functions) => functions.allocate(call, &device, info, &request),
-    });
-    let result = match allocated {
+    let result = match find_or_make(call, &device, info) {
         Ok((raw, memory)) => {
-            call.bind(c.p_memory, raw, &device, 0, State::Memory(Arc::new(memory)))?;
+            call.bind(c.p_memory, raw, &device, 0, State::Memory(memory))?;
             0
         }
         Err(Fault::Failed(result)) => {
@@ -229,6 +260,36 @@ pub fn allocate_memory<'a>(
         Err(lost) => return Err(lost),
     };
     Ok(venus::AllocateMemoryReply { result: venus::VkResult(result), p_memory: c.p_memory })
+}
+
+/// Memory that the guest had before, or new memory, for which what is kept makes room if it has to.
+fn find_or_make(
+    call: &Call<'_>,
+    device: &Arc<Device>,
+    info: &venus::MemoryAllocateInfo<'_>,
+) -> Result<(u64, Arc<Memory>), Fault> {
+    let request = Request::new(call, device, info)?;
+    let like = Likeness::of(call, device, info, &request)?;
+    let pool = &call.renderer.pool;
+    if let Some(found) = like.and_then(|like| pool.take(device, &like)) {
+        return Ok(found);
+    }
+    let make = || match &device.memory {
+        BackEnd::Memfd(functions) => functions.allocate(call, device, info, &request),
+        BackEnd::DmaBuf(functions) => functions.allocate(call, device, info, &request),
+    };
+    let made = match make() {
+        Err(Fault::Failed(result)) if is_scarcity(result) && pool.flush() => make(),
+        made => made,
+    };
+    made.map(|(raw, made)| (raw, Arc::new(Memory { made, like })))
+}
+
+/// Whether less in use would have helped.
+fn is_scarcity(result: i32) -> bool {
+    use vk::Result as R;
+    [R::ERROR_OUT_OF_HOST_MEMORY, R::ERROR_OUT_OF_DEVICE_MEMORY, R::ERROR_TOO_MANY_OBJECTS]
+        .contains(&R::from_raw(result))
 }
 
 /// The guest's description in C form, with those chained structs that the host should hear of: where memory comes from and where it
@@ -264,7 +325,7 @@ unsafe fn call_driver(device: &Device, info: &sys::MemoryAllocateInfo) -> Result
     if result < 0 { Err(Fault::Failed(result)) } else { Ok(raw) }
 }
 
-/// `vkFreeMemory`: the driver's memory goes first, the pages with their last owner.
+/// `vkFreeMemory`: it is kept for a moment ([`Pool`]); then the driver's memory goes first, the pages with their last owner.
 pub fn free_memory(call: &Call<'_>, c: &venus::FreeMemory) -> Result<venus::FreeMemoryReply, Fault> {
     let never_made = matches!(call.lowering().handle(c.memory), Err(Fault::Failed(_)));
     call.take(c.memory)?;
@@ -287,17 +348,17 @@ pub fn export(
     size: u64,
     mappable: bool,
 ) -> Result<Exported, String> {
-    match (memory, &device.memory) {
-        (Memory::Pages(pages, _), _) if size <= pages.size() => {
+    match (&memory.made, &device.memory) {
+        (Made::Pages(pages, _), _) if size <= pages.size() => {
             Ok(Exported { file: Some(pages.file()), cached: true, lent: None })
         }
-        (Memory::Pages(pages, _), _) => Err(format!("{size} bytes of a memory of {}", pages.size())),
-        (Memory::Exportable { cached, piece }, BackEnd::DmaBuf(functions)) => {
+        (Made::Pages(pages, _), _) => Err(format!("{size} bytes of a memory of {}", pages.size())),
+        (Made::Exportable { cached, piece }, BackEnd::DmaBuf(functions)) => {
             let file = functions.export(raw).map_err(|error| format!("no dma-buf: {error}"))?;
             let file = Some(Arc::new(MemoryFile::new(file, piece.clone())));
             Ok(Exported { file, cached: *cached, lent: None })
         }
-        (Memory::DriverMapped(file), _) if mappable => {
+        (Made::DriverMapped(file), _) if mappable => {
             Ok(Exported { file: Some(Arc::clone(file)), cached: false, lent: Some(new_anchors(device)?) })
         }
         _ if mappable => Err("the memory is not host-visible".into()),

@@ -1,0 +1,157 @@
+//! Memory that a program gave back and gets again: as it was left, and nobody else's. What is told apart is told by what lies in it.
+
+use anyhow::{Context, Result, ensure};
+use protocol::ids::RingIdx;
+use protocol::venus::generated::DeviceMemory;
+use protocol::virtio_gpu::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tests::daemon::{Daemon, eventually};
+use tests::guest::device::{Device, Source};
+use tests::guest::{Blob, Gpu, PATIENCE};
+use vm_memory::{Bytes, VolatileMemory};
+
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 256 * 1024;
+const LEFT: u32 = 0x5a5a_1234;
+
+fn first_word(blob: &Blob) -> Result<u32> {
+    let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
+    let mut word = [0; 4];
+    mapped.as_volatile_slice().read_slice(&mut word, 0)?;
+    Ok(u32::from_le_bytes(word))
+}
+
+/// Memory and a blob of it.
+fn shown(device: &mut Device, source: Source) -> Result<(DeviceMemory, Blob)> {
+    let memory = device.allocate(SIZE, source)?.ok().context("memory")?;
+    let blob = device.blob(memory, SIZE)?;
+    Ok((memory, blob))
+}
+
+/// The same, and something is left in it.
+fn written(device: &mut Device, source: Source) -> Result<(DeviceMemory, Blob)> {
+    let (memory, blob) = shown(device, source)?;
+    let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
+    mapped.as_volatile_slice().write_slice(&LEFT.to_le_bytes(), 0)?;
+    Ok((memory, blob))
+}
+
+/// What a worker was told so far it knows.
+fn settle(gpu: &Gpu, device: &Device) -> Result<()> {
+    gpu.submit_fenced(device.context, RingIdx(0), &[]).wait(PATIENCE)?;
+    Ok(())
+}
+
+/// What lies in new memory of a program, which it keeps.
+fn found(device: &mut Device) -> Result<u32> {
+    let (_, blob) = shown(device, Source::New)?;
+    first_word(&blob)
+}
+
+#[test]
+fn a_program_gets_again_what_it_gave_back_and_another_does_not() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let gpu = Arc::new(daemon.guest()?);
+    let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
+    let (memory, blob) = written(&mut first, Source::New)?;
+    first.free(memory)?;
+    gpu.destroy_blob(blob)?;
+    settle(&gpu, &first)?;
+    for _ in 0..8 {
+        assert_eq!(found(&mut second)?, 0, "what another program left");
+    }
+    assert_eq!(found(&mut first)?, LEFT);
+    assert_eq!(found(&mut first)?, 0, "the same once more");
+    // Freed after its blob is gone, as well.
+    let (memory, blob) = written(&mut first, Source::New)?;
+    gpu.destroy_blob(blob)?;
+    settle(&gpu, &first)?;
+    first.free(memory)?;
+    assert_eq!(found(&mut first)?, LEFT);
+    // A program that ends leaves nothing to the next.
+    let (memory, blob) = written(&mut first, Source::New)?;
+    gpu.destroy_blob(blob)?;
+    first.free(memory)?;
+    gpu.destroy_context(first.context)?;
+    let mut third = Device::create(&gpu, "third")?;
+    for device in [&mut second, &mut third] {
+        assert_eq!(found(device)?, 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_that_can_still_be_seen_is_not_used_again() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let gpu = Arc::new(daemon.guest()?);
+    let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
+    // The guest still has it mapped.
+    let (memory, blob) = written(&mut first, Source::New)?;
+    first.free(memory)?;
+    settle(&gpu, &first)?;
+    assert_eq!(found(&mut first)?, 0);
+    assert_eq!(first_word(&blob)?, LEFT);
+    gpu.destroy_blob(blob)?;
+    settle(&gpu, &first)?;
+    assert_eq!(found(&mut first)?, LEFT);
+    // Another program has it, though nobody was asked whether it may.
+    let (memory, blob) = written(&mut first, Source::New)?;
+    let resource_id = blob.resource_id;
+    gpu.call(&Command::CtxAttachResource { resource_id }, Some(second.context))?;
+    let imported = second.allocate(SIZE, Source::Resource(resource_id.0))?.ok().context("imported")?;
+    gpu.destroy_blob(blob)?;
+    first.free(memory)?;
+    settle(&gpu, &first)?;
+    assert_eq!(found(&mut first)?, 0);
+    second.free(imported)?;
+    // This program has it twice.
+    let (memory, blob) = written(&mut first, Source::New)?;
+    let own = first.allocate(SIZE, Source::Resource(blob.resource_id.0))?.ok().context("imported")?;
+    gpu.destroy_blob(blob)?;
+    first.free(memory)?;
+    settle(&gpu, &first)?;
+    assert_eq!(found(&mut first)?, 0);
+    first.free(own)?;
+    // It was made to be shared.
+    let (memory, blob) = written(&mut first, Source::Exportable)?;
+    gpu.destroy_blob(blob)?;
+    first.free(memory)?;
+    settle(&gpu, &first)?;
+    assert_eq!(shown(&mut first, Source::Exportable).and_then(|(_, blob)| first_word(&blob))?, 0);
+    Ok(())
+}
+
+#[test]
+fn what_nobody_wants_again_is_given_back_after_a_while() -> Result<()> {
+    let daemon = Daemon::start_with(&["--host-memory", "64MiB"])?;
+    let gpu = Arc::new(daemon.guest()?);
+    let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
+    let memory = first.allocate(7 * MIB, Source::New)?.ok().context("memory")?;
+    first.free(memory)?;
+    let freed = Instant::now();
+    // Of 64 MiB another may have 56 if nobody else has any.
+    let mut whole = || Ok::<_, anyhow::Error>(second.allocate(56 * MIB, Source::New)?.is_ok());
+    let early = whole()?;
+    ensure!(!early || freed.elapsed() > Duration::from_secs(2), "it counts for nobody");
+    ensure!(early || eventually(PATIENCE, || whole().is_ok_and(|made| made)), "it is never given back");
+    Ok(())
+}
+
+#[test]
+fn what_is_kept_makes_room_for_what_is_wanted() -> Result<()> {
+    let daemon = Daemon::start_with(&["--host-memory", "64MiB"])?;
+    let gpu = Arc::new(daemon.guest()?);
+    let mut vulkan = Device::create(&gpu, "greedy")?;
+    let mut memories = Vec::new();
+    for _ in 0..56 {
+        memories.push(vulkan.allocate(MIB, Source::New)?.ok().context("one of 56")?);
+    }
+    ensure!(vulkan.allocate(MIB, Source::New)?.is_err(), "more than there is");
+    for memory in memories.drain(..7) {
+        vulkan.free(memory)?;
+    }
+    ensure!(vulkan.allocate(7 * MIB, Source::New)?.is_ok(), "what it gave back is in its way");
+    ensure!(vulkan.allocate(MIB, Source::New)?.is_err(), "more than there is");
+    Ok(())
+}
