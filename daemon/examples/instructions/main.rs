@@ -40,9 +40,9 @@ fn run(name: &str, laps: &str, live: &str, gated: bool) -> Result<(), String> {
     let (lap, commands) = (workload.lap)();
     let calls =
         play(&Workload { prepare: &prepare, lap: &lap, laps, gated }).map_err(|lost| lost.to_string())?;
-    // What breaks valid usage is left out, and would cost less.
+    // What breaks valid usage is left out, and would cost less. What fails ends the run.
     let wanted = u64::from(laps) * u64::from(commands);
-    if calls < wanted {
+    if workload.reach && calls < wanted {
         return Err(format!("{wanted} commands and only {calls} calls of the driver"));
     }
     println!("{wanted}");
