@@ -97,6 +97,9 @@ impl Arena {
         if len == 0 {
             return Ok(&mut []);
         }
+        if len == 1 {
+            return Ok(std::slice::from_mut(self.value(element(0)?)?));
+        }
         // Written twice, which is cheaper than a vector that looks for room at each element.
         let elements = self.slice_fill(len, element(0)?)?;
         for (at, slot) in elements.iter_mut().enumerate().skip(1) {
@@ -130,6 +133,12 @@ impl<'a> Reader<'a> {
     /// The limits this reader works under.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Demands that so many bytes are left. Reads of fixed size that follow are then bounded at once.
+    #[inline]
+    pub(crate) fn demand(&self, bytes: usize, what: &'static str) -> Result<(), DecodeError> {
+        if self.rest.len() < bytes { Err(self.truncated().within(what)) } else { Ok(()) }
     }
 
     /// Reads a `u32`.

@@ -23,9 +23,14 @@ fn request(protocol: &Protocol, command: &Command) -> TokenStream {
     let generics = generics(protocol, &params);
     let fields = fields(protocol, &params);
     let names = params.iter().map(|p| ident(&p.member.rust));
-    let reads = command.params.iter().map(|p| match p.direction {
+    let all: Vec<&Member> = command.params.iter().map(|p| &p.member).collect();
+    let demands = members::demands(protocol, rust, &all);
+    let reads = command.params.iter().zip(demands).map(|(p, demand)| match p.direction {
         Direction::Out => members::decode_partial(protocol, rust, &p.member),
-        Direction::In | Direction::InOut => members::decode(protocol, rust, &p.member),
+        Direction::In | Direction::InOut => {
+            let read = members::decode(protocol, rust, &p.member);
+            quote! { #demand #read }
+        }
     });
     let writes = command.params.iter().map(|p| match p.direction {
         Direction::Out => members::encode_partial(&p.member),

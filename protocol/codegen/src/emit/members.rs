@@ -86,6 +86,26 @@ pub fn decode_sized(protocol: &Protocol, owner: &str, member: &Member) -> TokenS
     bind(protocol, member, call)
 }
 
+/// `reader.demand(24, "Type.member")?;` in front of the first of several members of a fixed size, so that they are bounded at once;
+/// nothing in front of the others.
+pub fn demands(protocol: &Protocol, owner: &str, members: &[&Member]) -> Vec<TokenStream> {
+    let is_fixed = |member: &&Member| {
+        let simple = !matches!(member.ty, Type::Struct(_) | Type::Union(_) | Type::Opaque(_));
+        member.has_field() && simple && member.shape == Shape::Value
+    };
+    let runs = members.chunk_by(|one, other| is_fixed(one) == is_fixed(other));
+    let demands = runs.flat_map(|run| {
+        let first = run.first().filter(|first| run.len() > 1 && is_fixed(first)).map(|first| {
+            let what = format!("{owner}.{}", first.vk);
+            let bytes: usize = run.iter().map(|member| min_size(protocol, member)).sum();
+            let bytes = Literal::usize_unsuffixed(bytes);
+            quote! { reader.demand(#bytes, #what)?; }
+        });
+        std::iter::once(first.unwrap_or_default()).chain(run.iter().skip(1).map(|_| TokenStream::new()))
+    });
+    demands.collect()
+}
+
 /// `writer.value(&self.field);` in full form.
 pub fn encode(member: &Member) -> TokenStream {
     let field = ident(&member.rust);

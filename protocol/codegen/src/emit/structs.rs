@@ -151,11 +151,15 @@ fn plain(protocol: &Protocol, found: &Struct) -> TokenStream {
 
 fn decode_body(protocol: &Protocol, found: &Struct, partial: bool) -> TokenStream {
     let owner = &found.names.rust;
-    let read = |m: &Member| match partial {
+    let demands = members::demands(protocol, owner, &found.members.iter().collect::<Vec<_>>());
+    let read = |(m, demand): (&Member, TokenStream)| match partial {
         true => members::decode_partial(protocol, owner, m),
-        false => members::decode(protocol, owner, m),
+        false => {
+            let read = members::decode(protocol, owner, m);
+            quote! { #demand #read }
+        }
     };
-    let reads = found.members.iter().map(read);
+    let reads = found.members.iter().zip(demands).map(read);
     let p_next = found.s_type.as_ref().map(|_| quote! { p_next, });
     let is_read = |m: &&Member| !partial || m.partial != Partial::Absent;
     let names = fields(found).filter(is_read).map(|m| ident(&m.rust));

@@ -11,6 +11,7 @@ pub struct Extent2D {
 impl<'a> Decode<'a> for Extent2D {
     const MIN_SIZE: usize = 8;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "Extent2D.width")?;
         let width: u32 = reader.value("Extent2D.width")?;
         let height: u32 = reader.value("Extent2D.height")?;
         Ok(Self { width, height })
@@ -61,6 +62,7 @@ impl<'a> Structure<'a> for KettleCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "KettleCreateInfo.flags")?;
         let flags: KettleFlags = reader.value("KettleCreateInfo.flags")?;
         let sharing_mode: SharingMode = reader.value("KettleCreateInfo.sharingMode")?;
         let owner_count: u32 = reader.value("KettleCreateInfo.ownerCount")?;
@@ -167,6 +169,7 @@ impl<'a> Structure<'a> for KettleProperties<'a> {
     ) -> Result<Self, DecodeError> {
         let name: [u8; 64] = reader.fixed_bytes("KettleProperties.name")?;
         let sizes: [Extent2D; 2] = reader.fixed("KettleProperties.sizes")?;
+        reader.demand(12, "KettleProperties.twin")?;
         let twin: Kettle = reader.value("KettleProperties.twin")?;
         let tea_count: u32 = reader.value("KettleProperties.teaCount")?;
         let p_teas: Option<&'a [TeaKindKHR]> = reader
@@ -234,6 +237,7 @@ impl<'a> Structure<'a> for KettleSteamInfoKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "KettleSteamInfoKHR.steam")?;
         let steam: SteamFlags2 = reader.value("KettleSteamInfoKHR.steam")?;
         let reserved: ReservedFlags = reader.value("KettleSteamInfoKHR.reserved")?;
         Ok(Self { p_next, steam, reserved })

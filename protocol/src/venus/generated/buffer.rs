@@ -57,6 +57,7 @@ impl<'a> Structure<'a> for BindBufferMemoryInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(24, "BindBufferMemoryInfo.buffer")?;
         let buffer: Buffer = reader.value("BindBufferMemoryInfo.buffer")?;
         let memory: DeviceMemory = reader.value("BindBufferMemoryInfo.memory")?;
         let memory_offset: u64 = reader.value("BindBufferMemoryInfo.memoryOffset")?;
@@ -98,6 +99,7 @@ impl<'a> Structure<'a> for BufferCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(24, "BufferCreateInfo.flags")?;
         let flags: BufferCreateFlags = reader.value("BufferCreateInfo.flags")?;
         let size: u64 = reader.value("BufferCreateInfo.size")?;
         let usage: BufferUsageFlags = reader.value("BufferCreateInfo.usage")?;
@@ -256,6 +258,7 @@ impl<'a> Structure<'a> for BufferViewCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(32, "BufferViewCreateInfo.flags")?;
         let flags: BufferViewCreateFlags = reader.value("BufferViewCreateInfo.flags")?;
         let buffer: Buffer = reader.value("BufferViewCreateInfo.buffer")?;
         let format: Format = reader.value("BufferViewCreateInfo.format")?;
@@ -348,6 +351,7 @@ impl<'a> BindBufferMemory {
     pub const NAME: &'static str = "vkBindBufferMemory";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(32, "BindBufferMemory.device")?;
         let device: Device = reader.value("BindBufferMemory.device")?;
         let buffer: Buffer = reader.value("BindBufferMemory.buffer")?;
         let memory: DeviceMemory = reader.value("BindBufferMemory.memory")?;
@@ -407,6 +411,7 @@ impl<'a> GetBufferMemoryRequirements<'a> {
     pub const NAME: &'static str = "vkGetBufferMemoryRequirements";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "GetBufferMemoryRequirements.device")?;
         let device: Device = reader.value("GetBufferMemoryRequirements.device")?;
         let buffer: Buffer = reader.value("GetBufferMemoryRequirements.buffer")?;
         let p_memory_requirements: Option<&'a MemoryRequirements> = reader
@@ -533,6 +538,7 @@ impl<'a> DestroyBuffer {
     pub const NAME: &'static str = "vkDestroyBuffer";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyBuffer.device")?;
         let device: Device = reader.value("DestroyBuffer.device")?;
         let buffer: Buffer = reader.value("DestroyBuffer.buffer")?;
         reader.null_pointer("DestroyBuffer.pAllocator")?;
@@ -643,6 +649,7 @@ impl<'a> DestroyBufferView {
     pub const NAME: &'static str = "vkDestroyBufferView";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyBufferView.device")?;
         let device: Device = reader.value("DestroyBufferView.device")?;
         let buffer_view: BufferView = reader.value("DestroyBufferView.bufferView")?;
         reader.null_pointer("DestroyBufferView.pAllocator")?;
@@ -687,6 +694,7 @@ impl<'a> BindBufferMemory2<'a> {
     pub const NAME: &'static str = "vkBindBufferMemory2";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "BindBufferMemory2.device")?;
         let device: Device = reader.value("BindBufferMemory2.device")?;
         let bind_info_count: u32 = reader.value("BindBufferMemory2.bindInfoCount")?;
         let p_bind_infos: Option<&'a [BindBufferMemoryInfo<'a>]> = reader

@@ -19,6 +19,7 @@ impl<'a> Structure<'a> for CommandBufferAllocateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "CommandBufferAllocateInfo.commandPool")?;
         let command_pool: CommandPool = reader
             .value("CommandBufferAllocateInfo.commandPool")?;
         let level: CommandBufferLevel = reader.value("CommandBufferAllocateInfo.level")?;
@@ -127,6 +128,7 @@ impl<'a> Structure<'a> for CommandBufferInheritanceInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(32, "CommandBufferInheritanceInfo.renderPass")?;
         let render_pass: RenderPass = reader
             .value("CommandBufferInheritanceInfo.renderPass")?;
         let subpass: u32 = reader.value("CommandBufferInheritanceInfo.subpass")?;
@@ -181,6 +183,7 @@ impl<'a> Structure<'a> for CommandBufferInheritanceRenderingInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "CommandBufferInheritanceRenderingInfo.flags")?;
         let flags: RenderingFlags = reader
             .value("CommandBufferInheritanceRenderingInfo.flags")?;
         let view_mask: u32 = reader
@@ -193,6 +196,8 @@ impl<'a> Structure<'a> for CommandBufferInheritanceRenderingInfo<'a> {
                 length(color_attachment_count),
                 Null::Refused,
             )?;
+        reader
+            .demand(12, "CommandBufferInheritanceRenderingInfo.depthAttachmentFormat")?;
         let depth_attachment_format: Format = reader
             .value("CommandBufferInheritanceRenderingInfo.depthAttachmentFormat")?;
         let stencil_attachment_format: Format = reader
@@ -239,6 +244,7 @@ impl<'a> Structure<'a> for CommandPoolCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "CommandPoolCreateInfo.flags")?;
         let flags: CommandPoolCreateFlags = reader.value("CommandPoolCreateInfo.flags")?;
         let queue_family_index: u32 = reader
             .value("CommandPoolCreateInfo.queueFamilyIndex")?;
@@ -362,6 +368,7 @@ impl<'a> DestroyCommandPool {
     pub const NAME: &'static str = "vkDestroyCommandPool";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyCommandPool.device")?;
         let device: Device = reader.value("DestroyCommandPool.device")?;
         let command_pool: CommandPool = reader.value("DestroyCommandPool.commandPool")?;
         reader.null_pointer("DestroyCommandPool.pAllocator")?;
@@ -406,6 +413,7 @@ impl<'a> ResetCommandPool {
     pub const NAME: &'static str = "vkResetCommandPool";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "ResetCommandPool.device")?;
         let device: Device = reader.value("ResetCommandPool.device")?;
         let command_pool: CommandPool = reader.value("ResetCommandPool.commandPool")?;
         let flags: CommandPoolResetFlags = reader.value("ResetCommandPool.flags")?;
@@ -532,6 +540,7 @@ impl<'a> FreeCommandBuffers<'a> {
     pub const NAME: &'static str = "vkFreeCommandBuffers";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "FreeCommandBuffers.device")?;
         let device: Device = reader.value("FreeCommandBuffers.device")?;
         let command_pool: CommandPool = reader.value("FreeCommandBuffers.commandPool")?;
         let command_buffer_count: u32 = reader
@@ -689,6 +698,7 @@ impl<'a> ResetCommandBuffer {
     pub const NAME: &'static str = "vkResetCommandBuffer";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "ResetCommandBuffer.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("ResetCommandBuffer.commandBuffer")?;
         let flags: CommandBufferResetFlags = reader.value("ResetCommandBuffer.flags")?;
@@ -740,6 +750,7 @@ impl<'a> TrimCommandPool {
     pub const NAME: &'static str = "vkTrimCommandPool";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "TrimCommandPool.device")?;
         let device: Device = reader.value("TrimCommandPool.device")?;
         let command_pool: CommandPool = reader.value("TrimCommandPool.commandPool")?;
         let flags: CommandPoolTrimFlags = reader.value("TrimCommandPool.flags")?;

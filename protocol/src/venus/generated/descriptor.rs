@@ -23,6 +23,7 @@ impl<'a> Structure<'a> for CopyDescriptorSet<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(36, "CopyDescriptorSet.srcSet")?;
         let src_set: DescriptorSet = reader.value("CopyDescriptorSet.srcSet")?;
         let src_binding: u32 = reader.value("CopyDescriptorSet.srcBinding")?;
         let src_array_element: u32 = reader.value("CopyDescriptorSet.srcArrayElement")?;
@@ -72,6 +73,7 @@ impl<'a> Structure<'a> for DescriptorPoolCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "DescriptorPoolCreateInfo.flags")?;
         let flags: DescriptorPoolCreateFlags = reader
             .value("DescriptorPoolCreateInfo.flags")?;
         let max_sets: u32 = reader.value("DescriptorPoolCreateInfo.maxSets")?;
@@ -141,6 +143,7 @@ pub struct DescriptorPoolSize {
 impl<'a> Decode<'a> for DescriptorPoolSize {
     const MIN_SIZE: usize = 8;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "DescriptorPoolSize.type")?;
         let ty: DescriptorType = reader.value("DescriptorPoolSize.type")?;
         let descriptor_count: u32 = reader.value("DescriptorPoolSize.descriptorCount")?;
         Ok(Self { ty, descriptor_count })
@@ -169,6 +172,7 @@ impl<'a> Structure<'a> for DescriptorSetAllocateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "DescriptorSetAllocateInfo.descriptorPool")?;
         let descriptor_pool: DescriptorPool = reader
             .value("DescriptorSetAllocateInfo.descriptorPool")?;
         let descriptor_set_count: u32 = reader
@@ -207,6 +211,7 @@ pub struct DescriptorSetLayoutBinding<'a> {
 impl<'a> Decode<'a> for DescriptorSetLayoutBinding<'a> {
     const MIN_SIZE: usize = 24;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DescriptorSetLayoutBinding.binding")?;
         let binding: u32 = reader.value("DescriptorSetLayoutBinding.binding")?;
         let descriptor_type: DescriptorType = reader
             .value("DescriptorSetLayoutBinding.descriptorType")?;
@@ -293,6 +298,7 @@ impl<'a> Structure<'a> for DescriptorSetLayoutCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "DescriptorSetLayoutCreateInfo.flags")?;
         let flags: DescriptorSetLayoutCreateFlags = reader
             .value("DescriptorSetLayoutCreateInfo.flags")?;
         let binding_count: u32 = reader
@@ -584,6 +590,7 @@ impl<'a> DestroyDescriptorSetLayout {
     pub const NAME: &'static str = "vkDestroyDescriptorSetLayout";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyDescriptorSetLayout.device")?;
         let device: Device = reader.value("DestroyDescriptorSetLayout.device")?;
         let descriptor_set_layout: DescriptorSetLayout = reader
             .value("DestroyDescriptorSetLayout.descriptorSetLayout")?;
@@ -698,6 +705,7 @@ impl<'a> DestroyDescriptorPool {
     pub const NAME: &'static str = "vkDestroyDescriptorPool";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyDescriptorPool.device")?;
         let device: Device = reader.value("DestroyDescriptorPool.device")?;
         let descriptor_pool: DescriptorPool = reader
             .value("DestroyDescriptorPool.descriptorPool")?;
@@ -743,6 +751,7 @@ impl<'a> ResetDescriptorPool {
     pub const NAME: &'static str = "vkResetDescriptorPool";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "ResetDescriptorPool.device")?;
         let device: Device = reader.value("ResetDescriptorPool.device")?;
         let descriptor_pool: DescriptorPool = reader
             .value("ResetDescriptorPool.descriptorPool")?;
@@ -870,6 +879,7 @@ impl<'a> FreeDescriptorSets<'a> {
     pub const NAME: &'static str = "vkFreeDescriptorSets";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "FreeDescriptorSets.device")?;
         let device: Device = reader.value("FreeDescriptorSets.device")?;
         let descriptor_pool: DescriptorPool = reader
             .value("FreeDescriptorSets.descriptorPool")?;
@@ -938,6 +948,7 @@ impl<'a> UpdateDescriptorSets<'a> {
     pub const NAME: &'static str = "vkUpdateDescriptorSets";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "UpdateDescriptorSets.device")?;
         let device: Device = reader.value("UpdateDescriptorSets.device")?;
         let descriptor_write_count: u32 = reader
             .value("UpdateDescriptorSets.descriptorWriteCount")?;

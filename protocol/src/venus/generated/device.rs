@@ -71,6 +71,7 @@ impl<'a> Structure<'a> for DeviceCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "DeviceCreateInfo.flags")?;
         let flags: DeviceCreateFlags = reader.value("DeviceCreateInfo.flags")?;
         let queue_create_info_count: u32 = reader
             .value("DeviceCreateInfo.queueCreateInfoCount")?;
@@ -209,6 +210,7 @@ impl<'a> Structure<'a> for DeviceQueueCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "DeviceQueueCreateInfo.flags")?;
         let flags: DeviceQueueCreateFlags = reader.value("DeviceQueueCreateInfo.flags")?;
         let queue_family_index: u32 = reader
             .value("DeviceQueueCreateInfo.queueFamilyIndex")?;
@@ -280,6 +282,7 @@ impl<'a> Structure<'a> for DeviceQueueInfo2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "DeviceQueueInfo2.flags")?;
         let flags: DeviceQueueCreateFlags = reader.value("DeviceQueueInfo2.flags")?;
         let queue_family_index: u32 = reader.value("DeviceQueueInfo2.queueFamilyIndex")?;
         let queue_index: u32 = reader.value("DeviceQueueInfo2.queueIndex")?;
@@ -494,6 +497,7 @@ impl<'a> GetDeviceGroupPeerMemoryFeatures<'a> {
     pub const NAME: &'static str = "vkGetDeviceGroupPeerMemoryFeatures";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "GetDeviceGroupPeerMemoryFeatures.device")?;
         let device: Device = reader.value("GetDeviceGroupPeerMemoryFeatures.device")?;
         let heap_index: u32 = reader
             .value("GetDeviceGroupPeerMemoryFeatures.heapIndex")?;
@@ -620,6 +624,7 @@ impl<'a> GetCalibratedTimestampsKHR<'a> {
     pub const NAME: &'static str = "vkGetCalibratedTimestampsKHR";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "GetCalibratedTimestampsKHR.device")?;
         let device: Device = reader.value("GetCalibratedTimestampsKHR.device")?;
         let timestamp_count: u32 = reader
             .value("GetCalibratedTimestampsKHR.timestampCount")?;

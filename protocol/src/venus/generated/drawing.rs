@@ -66,6 +66,7 @@ pub struct ClearAttachment {
 impl<'a> Decode<'a> for ClearAttachment {
     const MIN_SIZE: usize = 20;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "ClearAttachment.aspectMask")?;
         let aspect_mask: ImageAspectFlags = reader.value("ClearAttachment.aspectMask")?;
         let color_attachment: u32 = reader.value("ClearAttachment.colorAttachment")?;
         let clear_value: ClearValue = reader.value("ClearAttachment.clearValue")?;
@@ -94,6 +95,7 @@ impl<'a> Decode<'a> for ClearRect {
     const MIN_SIZE: usize = 24;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let rect: Rect2D = reader.value("ClearRect.rect")?;
+        reader.demand(8, "ClearRect.baseArrayLayer")?;
         let base_array_layer: u32 = reader.value("ClearRect.baseArrayLayer")?;
         let layer_count: u32 = reader.value("ClearRect.layerCount")?;
         Ok(Self {
@@ -127,6 +129,7 @@ impl<'a> Structure<'a> for DeviceGroupRenderPassBeginInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "DeviceGroupRenderPassBeginInfo.deviceMask")?;
         let device_mask: u32 = reader
             .value("DeviceGroupRenderPassBeginInfo.deviceMask")?;
         let device_render_area_count: u32 = reader
@@ -163,6 +166,7 @@ pub struct MultiDrawIndexedInfoEXT {
 impl<'a> Decode<'a> for MultiDrawIndexedInfoEXT {
     const MIN_SIZE: usize = 12;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "MultiDrawIndexedInfoEXT.firstIndex")?;
         let first_index: u32 = reader.value("MultiDrawIndexedInfoEXT.firstIndex")?;
         let index_count: u32 = reader.value("MultiDrawIndexedInfoEXT.indexCount")?;
         let vertex_offset: i32 = reader.value("MultiDrawIndexedInfoEXT.vertexOffset")?;
@@ -189,6 +193,7 @@ pub struct MultiDrawInfoEXT {
 impl<'a> Decode<'a> for MultiDrawInfoEXT {
     const MIN_SIZE: usize = 8;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "MultiDrawInfoEXT.firstVertex")?;
         let first_vertex: u32 = reader.value("MultiDrawInfoEXT.firstVertex")?;
         let vertex_count: u32 = reader.value("MultiDrawInfoEXT.vertexCount")?;
         Ok(Self { first_vertex, vertex_count })
@@ -257,6 +262,7 @@ impl<'a> Structure<'a> for RenderPassBeginInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "RenderPassBeginInfo.renderPass")?;
         let render_pass: RenderPass = reader.value("RenderPassBeginInfo.renderPass")?;
         let framebuffer: Framebuffer = reader.value("RenderPassBeginInfo.framebuffer")?;
         let render_area: Rect2D = reader.value("RenderPassBeginInfo.renderArea")?;
@@ -372,6 +378,7 @@ impl<'a> Structure<'a> for RenderingAttachmentInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(36, "RenderingAttachmentInfo.imageView")?;
         let image_view: ImageView = reader.value("RenderingAttachmentInfo.imageView")?;
         let image_layout: ImageLayout = reader
             .value("RenderingAttachmentInfo.imageLayout")?;
@@ -429,6 +436,7 @@ impl<'a> Structure<'a> for RenderingFragmentShadingRateAttachmentInfoKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "RenderingFragmentShadingRateAttachmentInfoKHR.imageView")?;
         let image_view: ImageView = reader
             .value("RenderingFragmentShadingRateAttachmentInfoKHR.imageView")?;
         let image_layout: ImageLayout = reader
@@ -477,6 +485,7 @@ impl<'a> Structure<'a> for RenderingInfo<'a> {
     ) -> Result<Self, DecodeError> {
         let flags: RenderingFlags = reader.value("RenderingInfo.flags")?;
         let render_area: Rect2D = reader.value("RenderingInfo.renderArea")?;
+        reader.demand(12, "RenderingInfo.layerCount")?;
         let layer_count: u32 = reader.value("RenderingInfo.layerCount")?;
         let view_mask: u32 = reader.value("RenderingInfo.viewMask")?;
         let color_attachment_count: u32 = reader
@@ -602,6 +611,7 @@ impl<'a> CmdBindIndexBuffer {
     pub const NAME: &'static str = "vkCmdBindIndexBuffer";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(28, "CmdBindIndexBuffer.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdBindIndexBuffer.commandBuffer")?;
         let buffer: Buffer = reader.value("CmdBindIndexBuffer.buffer")?;
@@ -656,6 +666,7 @@ impl<'a> CmdBindVertexBuffers<'a> {
     pub const NAME: &'static str = "vkCmdBindVertexBuffers";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdBindVertexBuffers.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdBindVertexBuffers.commandBuffer")?;
         let first_binding: u32 = reader.value("CmdBindVertexBuffers.firstBinding")?;
@@ -723,6 +734,7 @@ impl<'a> CmdDraw {
     pub const NAME: &'static str = "vkCmdDraw";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "CmdDraw.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdDraw.commandBuffer")?;
         let vertex_count: u32 = reader.value("CmdDraw.vertexCount")?;
         let instance_count: u32 = reader.value("CmdDraw.instanceCount")?;
@@ -780,6 +792,7 @@ impl<'a> CmdDrawIndexed {
     pub const NAME: &'static str = "vkCmdDrawIndexed";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(28, "CmdDrawIndexed.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDrawIndexed.commandBuffer")?;
         let index_count: u32 = reader.value("CmdDrawIndexed.indexCount")?;
@@ -840,6 +853,7 @@ impl<'a> CmdDrawIndirect {
     pub const NAME: &'static str = "vkCmdDrawIndirect";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(32, "CmdDrawIndirect.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDrawIndirect.commandBuffer")?;
         let buffer: Buffer = reader.value("CmdDrawIndirect.buffer")?;
@@ -897,6 +911,7 @@ impl<'a> CmdDrawIndexedIndirect {
     pub const NAME: &'static str = "vkCmdDrawIndexedIndirect";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(32, "CmdDrawIndexedIndirect.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDrawIndexedIndirect.commandBuffer")?;
         let buffer: Buffer = reader.value("CmdDrawIndexedIndirect.buffer")?;
@@ -954,6 +969,7 @@ impl<'a> CmdClearAttachments<'a> {
     pub const NAME: &'static str = "vkCmdClearAttachments";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdClearAttachments.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdClearAttachments.commandBuffer")?;
         let attachment_count: u32 = reader.value("CmdClearAttachments.attachmentCount")?;
@@ -1064,6 +1080,7 @@ impl<'a> CmdNextSubpass {
     pub const NAME: &'static str = "vkCmdNextSubpass";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdNextSubpass.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdNextSubpass.commandBuffer")?;
         let contents: SubpassContents = reader.value("CmdNextSubpass.contents")?;
@@ -1150,6 +1167,7 @@ impl<'a> CmdDrawIndirectCount {
     pub const NAME: &'static str = "vkCmdDrawIndirectCount";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(48, "CmdDrawIndirectCount.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDrawIndirectCount.commandBuffer")?;
         let buffer: Buffer = reader.value("CmdDrawIndirectCount.buffer")?;
@@ -1216,6 +1234,7 @@ impl<'a> CmdDrawIndexedIndirectCount {
     pub const NAME: &'static str = "vkCmdDrawIndexedIndirectCount";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(48, "CmdDrawIndexedIndirectCount.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDrawIndexedIndirectCount.commandBuffer")?;
         let buffer: Buffer = reader.value("CmdDrawIndexedIndirectCount.buffer")?;
@@ -1431,6 +1450,7 @@ impl<'a> CmdBindTransformFeedbackBuffersEXT<'a> {
     pub const NAME: &'static str = "vkCmdBindTransformFeedbackBuffersEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdBindTransformFeedbackBuffersEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdBindTransformFeedbackBuffersEXT.commandBuffer")?;
         let first_binding: u32 = reader
@@ -1508,6 +1528,7 @@ impl<'a> CmdBeginTransformFeedbackEXT<'a> {
     pub const NAME: &'static str = "vkCmdBeginTransformFeedbackEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdBeginTransformFeedbackEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdBeginTransformFeedbackEXT.commandBuffer")?;
         let first_counter_buffer: u32 = reader
@@ -1577,6 +1598,7 @@ impl<'a> CmdEndTransformFeedbackEXT<'a> {
     pub const NAME: &'static str = "vkCmdEndTransformFeedbackEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdEndTransformFeedbackEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdEndTransformFeedbackEXT.commandBuffer")?;
         let first_counter_buffer: u32 = reader
@@ -1646,6 +1668,7 @@ impl<'a> CmdBeginQueryIndexedEXT {
     pub const NAME: &'static str = "vkCmdBeginQueryIndexedEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(28, "CmdBeginQueryIndexedEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdBeginQueryIndexedEXT.commandBuffer")?;
         let query_pool: QueryPool = reader.value("CmdBeginQueryIndexedEXT.queryPool")?;
@@ -1702,6 +1725,7 @@ impl<'a> CmdEndQueryIndexedEXT {
     pub const NAME: &'static str = "vkCmdEndQueryIndexedEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "CmdEndQueryIndexedEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdEndQueryIndexedEXT.commandBuffer")?;
         let query_pool: QueryPool = reader.value("CmdEndQueryIndexedEXT.queryPool")?;
@@ -1758,6 +1782,7 @@ impl<'a> CmdDrawIndirectByteCountEXT {
     pub const NAME: &'static str = "vkCmdDrawIndirectByteCountEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(40, "CmdDrawIndirectByteCountEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDrawIndirectByteCountEXT.commandBuffer")?;
         let instance_count: u32 = reader
@@ -1914,6 +1939,7 @@ impl<'a> CmdBindVertexBuffers2<'a> {
     pub const NAME: &'static str = "vkCmdBindVertexBuffers2";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdBindVertexBuffers2.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdBindVertexBuffers2.commandBuffer")?;
         let first_binding: u32 = reader.value("CmdBindVertexBuffers2.firstBinding")?;
@@ -1998,11 +2024,13 @@ impl<'a> CmdDrawMultiEXT<'a> {
     pub const NAME: &'static str = "vkCmdDrawMultiEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdDrawMultiEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDrawMultiEXT.commandBuffer")?;
         let draw_count: u32 = reader.value("CmdDrawMultiEXT.drawCount")?;
         let p_vertex_info: Option<&'a [MultiDrawInfoEXT]> = reader
             .array("CmdDrawMultiEXT.pVertexInfo", length(draw_count), Null::Allowed)?;
+        reader.demand(12, "CmdDrawMultiEXT.instanceCount")?;
         let instance_count: u32 = reader.value("CmdDrawMultiEXT.instanceCount")?;
         let first_instance: u32 = reader.value("CmdDrawMultiEXT.firstInstance")?;
         let stride: u32 = reader.value("CmdDrawMultiEXT.stride")?;
@@ -2061,6 +2089,7 @@ impl<'a> CmdDrawMultiIndexedEXT<'a> {
     pub const NAME: &'static str = "vkCmdDrawMultiIndexedEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdDrawMultiIndexedEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDrawMultiIndexedEXT.commandBuffer")?;
         let draw_count: u32 = reader.value("CmdDrawMultiIndexedEXT.drawCount")?;
@@ -2070,6 +2099,7 @@ impl<'a> CmdDrawMultiIndexedEXT<'a> {
                 length(draw_count),
                 Null::Allowed,
             )?;
+        reader.demand(12, "CmdDrawMultiIndexedEXT.instanceCount")?;
         let instance_count: u32 = reader.value("CmdDrawMultiIndexedEXT.instanceCount")?;
         let first_instance: u32 = reader.value("CmdDrawMultiIndexedEXT.firstInstance")?;
         let stride: u32 = reader.value("CmdDrawMultiIndexedEXT.stride")?;
@@ -2130,6 +2160,7 @@ impl<'a> CmdBindIndexBuffer2 {
     pub const NAME: &'static str = "vkCmdBindIndexBuffer2";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(36, "CmdBindIndexBuffer2.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdBindIndexBuffer2.commandBuffer")?;
         let buffer: Buffer = reader.value("CmdBindIndexBuffer2.buffer")?;
@@ -2186,6 +2217,7 @@ impl<'a> CmdDrawMeshTasksEXT {
     pub const NAME: &'static str = "vkCmdDrawMeshTasksEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "CmdDrawMeshTasksEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDrawMeshTasksEXT.commandBuffer")?;
         let group_count_x: u32 = reader.value("CmdDrawMeshTasksEXT.groupCountX")?;
@@ -2240,6 +2272,7 @@ impl<'a> CmdDrawMeshTasksIndirectEXT {
     pub const NAME: &'static str = "vkCmdDrawMeshTasksIndirectEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(32, "CmdDrawMeshTasksIndirectEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDrawMeshTasksIndirectEXT.commandBuffer")?;
         let buffer: Buffer = reader.value("CmdDrawMeshTasksIndirectEXT.buffer")?;
@@ -2299,6 +2332,7 @@ impl<'a> CmdDrawMeshTasksIndirectCountEXT {
     pub const NAME: &'static str = "vkCmdDrawMeshTasksIndirectCountEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(48, "CmdDrawMeshTasksIndirectCountEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDrawMeshTasksIndirectCountEXT.commandBuffer")?;
         let buffer: Buffer = reader.value("CmdDrawMeshTasksIndirectCountEXT.buffer")?;

@@ -14,6 +14,7 @@ pub struct ColorBlendAdvancedEXT {
 impl<'a> Decode<'a> for ColorBlendAdvancedEXT {
     const MIN_SIZE: usize = 20;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "ColorBlendAdvancedEXT.advancedBlendOp")?;
         let advanced_blend_op: BlendOp = reader
             .value("ColorBlendAdvancedEXT.advancedBlendOp")?;
         let src_premultiplied: u32 = reader
@@ -54,6 +55,7 @@ pub struct ColorBlendEquationEXT {
 impl<'a> Decode<'a> for ColorBlendEquationEXT {
     const MIN_SIZE: usize = 24;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "ColorBlendEquationEXT.srcColorBlendFactor")?;
         let src_color_blend_factor: BlendFactor = reader
             .value("ColorBlendEquationEXT.srcColorBlendFactor")?;
         let dst_color_blend_factor: BlendFactor = reader
@@ -103,6 +105,7 @@ impl<'a> Structure<'a> for DepthBiasInfoEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "DepthBiasInfoEXT.depthBiasConstantFactor")?;
         let depth_bias_constant_factor: f32 = reader
             .value("DepthBiasInfoEXT.depthBiasConstantFactor")?;
         let depth_bias_clamp: f32 = reader.value("DepthBiasInfoEXT.depthBiasClamp")?;
@@ -142,6 +145,7 @@ impl<'a> Structure<'a> for VertexInputAttributeDescription2EXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "VertexInputAttributeDescription2EXT.location")?;
         let location: u32 = reader
             .value("VertexInputAttributeDescription2EXT.location")?;
         let binding: u32 = reader.value("VertexInputAttributeDescription2EXT.binding")?;
@@ -183,6 +187,7 @@ impl<'a> Structure<'a> for VertexInputBindingDescription2EXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "VertexInputBindingDescription2EXT.binding")?;
         let binding: u32 = reader.value("VertexInputBindingDescription2EXT.binding")?;
         let stride: u32 = reader.value("VertexInputBindingDescription2EXT.stride")?;
         let input_rate: VertexInputRate = reader
@@ -221,6 +226,7 @@ impl<'a> CmdSetViewport<'a> {
     pub const NAME: &'static str = "vkCmdSetViewport";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdSetViewport.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetViewport.commandBuffer")?;
         let first_viewport: u32 = reader.value("CmdSetViewport.firstViewport")?;
@@ -275,6 +281,7 @@ impl<'a> CmdSetScissor<'a> {
     pub const NAME: &'static str = "vkCmdSetScissor";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdSetScissor.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdSetScissor.commandBuffer")?;
         let first_scissor: u32 = reader.value("CmdSetScissor.firstScissor")?;
         let scissor_count: u32 = reader.value("CmdSetScissor.scissorCount")?;
@@ -326,6 +333,7 @@ impl<'a> CmdSetLineWidth {
     pub const NAME: &'static str = "vkCmdSetLineWidth";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetLineWidth.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetLineWidth.commandBuffer")?;
         let line_width: f32 = reader.value("CmdSetLineWidth.lineWidth")?;
@@ -370,6 +378,7 @@ impl<'a> CmdSetDepthBias {
     pub const NAME: &'static str = "vkCmdSetDepthBias";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "CmdSetDepthBias.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetDepthBias.commandBuffer")?;
         let depth_bias_constant_factor: f32 = reader
@@ -470,6 +479,7 @@ impl<'a> CmdSetDepthBounds {
     pub const NAME: &'static str = "vkCmdSetDepthBounds";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdSetDepthBounds.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetDepthBounds.commandBuffer")?;
         let min_depth_bounds: f32 = reader.value("CmdSetDepthBounds.minDepthBounds")?;
@@ -519,6 +529,7 @@ impl<'a> CmdSetStencilCompareMask {
     pub const NAME: &'static str = "vkCmdSetStencilCompareMask";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdSetStencilCompareMask.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetStencilCompareMask.commandBuffer")?;
         let face_mask: StencilFaceFlags = reader
@@ -569,6 +580,7 @@ impl<'a> CmdSetStencilWriteMask {
     pub const NAME: &'static str = "vkCmdSetStencilWriteMask";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdSetStencilWriteMask.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetStencilWriteMask.commandBuffer")?;
         let face_mask: StencilFaceFlags = reader
@@ -619,6 +631,7 @@ impl<'a> CmdSetStencilReference {
     pub const NAME: &'static str = "vkCmdSetStencilReference";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdSetStencilReference.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetStencilReference.commandBuffer")?;
         let face_mask: StencilFaceFlags = reader
@@ -668,6 +681,7 @@ impl<'a> CmdSetCullMode {
     pub const NAME: &'static str = "vkCmdSetCullMode";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetCullMode.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetCullMode.commandBuffer")?;
         let cull_mode: CullModeFlags = reader.value("CmdSetCullMode.cullMode")?;
@@ -710,6 +724,7 @@ impl<'a> CmdSetFrontFace {
     pub const NAME: &'static str = "vkCmdSetFrontFace";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetFrontFace.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetFrontFace.commandBuffer")?;
         let front_face: FrontFace = reader.value("CmdSetFrontFace.frontFace")?;
@@ -752,6 +767,7 @@ impl<'a> CmdSetPrimitiveTopology {
     pub const NAME: &'static str = "vkCmdSetPrimitiveTopology";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetPrimitiveTopology.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetPrimitiveTopology.commandBuffer")?;
         let primitive_topology: PrimitiveTopology = reader
@@ -799,6 +815,7 @@ impl<'a> CmdSetViewportWithCount<'a> {
     pub const NAME: &'static str = "vkCmdSetViewportWithCount";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetViewportWithCount.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetViewportWithCount.commandBuffer")?;
         let viewport_count: u32 = reader.value("CmdSetViewportWithCount.viewportCount")?;
@@ -853,6 +870,7 @@ impl<'a> CmdSetScissorWithCount<'a> {
     pub const NAME: &'static str = "vkCmdSetScissorWithCount";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetScissorWithCount.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetScissorWithCount.commandBuffer")?;
         let scissor_count: u32 = reader.value("CmdSetScissorWithCount.scissorCount")?;
@@ -906,6 +924,7 @@ impl<'a> CmdSetDepthTestEnable {
     pub const NAME: &'static str = "vkCmdSetDepthTestEnable";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetDepthTestEnable.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetDepthTestEnable.commandBuffer")?;
         let depth_test_enable: u32 = reader
@@ -952,6 +971,7 @@ impl<'a> CmdSetDepthWriteEnable {
     pub const NAME: &'static str = "vkCmdSetDepthWriteEnable";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetDepthWriteEnable.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetDepthWriteEnable.commandBuffer")?;
         let depth_write_enable: u32 = reader
@@ -998,6 +1018,7 @@ impl<'a> CmdSetDepthCompareOp {
     pub const NAME: &'static str = "vkCmdSetDepthCompareOp";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetDepthCompareOp.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetDepthCompareOp.commandBuffer")?;
         let depth_compare_op: CompareOp = reader
@@ -1044,6 +1065,7 @@ impl<'a> CmdSetDepthBoundsTestEnable {
     pub const NAME: &'static str = "vkCmdSetDepthBoundsTestEnable";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetDepthBoundsTestEnable.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetDepthBoundsTestEnable.commandBuffer")?;
         let depth_bounds_test_enable: u32 = reader
@@ -1090,6 +1112,7 @@ impl<'a> CmdSetStencilTestEnable {
     pub const NAME: &'static str = "vkCmdSetStencilTestEnable";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetStencilTestEnable.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetStencilTestEnable.commandBuffer")?;
         let stencil_test_enable: u32 = reader
@@ -1140,6 +1163,7 @@ impl<'a> CmdSetStencilOp {
     pub const NAME: &'static str = "vkCmdSetStencilOp";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(28, "CmdSetStencilOp.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetStencilOp.commandBuffer")?;
         let face_mask: StencilFaceFlags = reader.value("CmdSetStencilOp.faceMask")?;
@@ -1197,6 +1221,7 @@ impl<'a> CmdSetRasterizerDiscardEnable {
     pub const NAME: &'static str = "vkCmdSetRasterizerDiscardEnable";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetRasterizerDiscardEnable.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetRasterizerDiscardEnable.commandBuffer")?;
         let rasterizer_discard_enable: u32 = reader
@@ -1243,6 +1268,7 @@ impl<'a> CmdSetDepthBiasEnable {
     pub const NAME: &'static str = "vkCmdSetDepthBiasEnable";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetDepthBiasEnable.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetDepthBiasEnable.commandBuffer")?;
         let depth_bias_enable: u32 = reader
@@ -1289,6 +1315,7 @@ impl<'a> CmdSetPrimitiveRestartEnable {
     pub const NAME: &'static str = "vkCmdSetPrimitiveRestartEnable";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetPrimitiveRestartEnable.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetPrimitiveRestartEnable.commandBuffer")?;
         let primitive_restart_enable: u32 = reader
@@ -1335,6 +1362,7 @@ impl<'a> CmdSetPatchControlPointsEXT {
     pub const NAME: &'static str = "vkCmdSetPatchControlPointsEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetPatchControlPointsEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetPatchControlPointsEXT.commandBuffer")?;
         let patch_control_points: u32 = reader
@@ -1381,6 +1409,7 @@ impl<'a> CmdSetLogicOpEXT {
     pub const NAME: &'static str = "vkCmdSetLogicOpEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetLogicOpEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetLogicOpEXT.commandBuffer")?;
         let logic_op: LogicOp = reader.value("CmdSetLogicOpEXT.logicOp")?;
@@ -1424,6 +1453,7 @@ impl<'a> CmdSetLineStipple {
     pub const NAME: &'static str = "vkCmdSetLineStipple";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdSetLineStipple.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetLineStipple.commandBuffer")?;
         let line_stipple_factor: u32 = reader
@@ -1475,6 +1505,7 @@ impl<'a> CmdSetColorWriteEnableEXT<'a> {
     pub const NAME: &'static str = "vkCmdSetColorWriteEnableEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetColorWriteEnableEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetColorWriteEnableEXT.commandBuffer")?;
         let attachment_count: u32 = reader
@@ -1536,6 +1567,7 @@ impl<'a> CmdSetVertexInputEXT<'a> {
     pub const NAME: &'static str = "vkCmdSetVertexInputEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetVertexInputEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetVertexInputEXT.commandBuffer")?;
         let vertex_binding_description_count: u32 = reader
@@ -1606,6 +1638,7 @@ impl<'a> CmdSetTessellationDomainOriginEXT {
     pub const NAME: &'static str = "vkCmdSetTessellationDomainOriginEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetTessellationDomainOriginEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetTessellationDomainOriginEXT.commandBuffer")?;
         let domain_origin: TessellationDomainOrigin = reader
@@ -1652,6 +1685,7 @@ impl<'a> CmdSetDepthClampEnableEXT {
     pub const NAME: &'static str = "vkCmdSetDepthClampEnableEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetDepthClampEnableEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetDepthClampEnableEXT.commandBuffer")?;
         let depth_clamp_enable: u32 = reader
@@ -1698,6 +1732,7 @@ impl<'a> CmdSetPolygonModeEXT {
     pub const NAME: &'static str = "vkCmdSetPolygonModeEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetPolygonModeEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetPolygonModeEXT.commandBuffer")?;
         let polygon_mode: PolygonMode = reader
@@ -1744,6 +1779,7 @@ impl<'a> CmdSetRasterizationSamplesEXT {
     pub const NAME: &'static str = "vkCmdSetRasterizationSamplesEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetRasterizationSamplesEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetRasterizationSamplesEXT.commandBuffer")?;
         let rasterization_samples: SampleCountFlags = reader
@@ -1791,6 +1827,7 @@ impl<'a> CmdSetSampleMaskEXT<'a> {
     pub const NAME: &'static str = "vkCmdSetSampleMaskEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetSampleMaskEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetSampleMaskEXT.commandBuffer")?;
         let samples: SampleCountFlags = reader.value("CmdSetSampleMaskEXT.samples")?;
@@ -1844,6 +1881,7 @@ impl<'a> CmdSetAlphaToCoverageEnableEXT {
     pub const NAME: &'static str = "vkCmdSetAlphaToCoverageEnableEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetAlphaToCoverageEnableEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetAlphaToCoverageEnableEXT.commandBuffer")?;
         let alpha_to_coverage_enable: u32 = reader
@@ -1890,6 +1928,7 @@ impl<'a> CmdSetAlphaToOneEnableEXT {
     pub const NAME: &'static str = "vkCmdSetAlphaToOneEnableEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetAlphaToOneEnableEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetAlphaToOneEnableEXT.commandBuffer")?;
         let alpha_to_one_enable: u32 = reader
@@ -1936,6 +1975,7 @@ impl<'a> CmdSetLogicOpEnableEXT {
     pub const NAME: &'static str = "vkCmdSetLogicOpEnableEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetLogicOpEnableEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetLogicOpEnableEXT.commandBuffer")?;
         let logic_op_enable: u32 = reader.value("CmdSetLogicOpEnableEXT.logicOpEnable")?;
@@ -1983,6 +2023,7 @@ impl<'a> CmdSetColorBlendEnableEXT<'a> {
     pub const NAME: &'static str = "vkCmdSetColorBlendEnableEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdSetColorBlendEnableEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetColorBlendEnableEXT.commandBuffer")?;
         let first_attachment: u32 = reader
@@ -2043,6 +2084,7 @@ impl<'a> CmdSetColorBlendEquationEXT<'a> {
     pub const NAME: &'static str = "vkCmdSetColorBlendEquationEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdSetColorBlendEquationEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetColorBlendEquationEXT.commandBuffer")?;
         let first_attachment: u32 = reader
@@ -2103,6 +2145,7 @@ impl<'a> CmdSetColorWriteMaskEXT<'a> {
     pub const NAME: &'static str = "vkCmdSetColorWriteMaskEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdSetColorWriteMaskEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetColorWriteMaskEXT.commandBuffer")?;
         let first_attachment: u32 = reader
@@ -2161,6 +2204,7 @@ impl<'a> CmdSetRasterizationStreamEXT {
     pub const NAME: &'static str = "vkCmdSetRasterizationStreamEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetRasterizationStreamEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetRasterizationStreamEXT.commandBuffer")?;
         let rasterization_stream: u32 = reader
@@ -2207,6 +2251,7 @@ impl<'a> CmdSetConservativeRasterizationModeEXT {
     pub const NAME: &'static str = "vkCmdSetConservativeRasterizationModeEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetConservativeRasterizationModeEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetConservativeRasterizationModeEXT.commandBuffer")?;
         let conservative_rasterization_mode: ConservativeRasterizationModeEXT = reader
@@ -2255,6 +2300,7 @@ impl<'a> CmdSetExtraPrimitiveOverestimationSizeEXT {
     pub const NAME: &'static str = "vkCmdSetExtraPrimitiveOverestimationSizeEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetExtraPrimitiveOverestimationSizeEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetExtraPrimitiveOverestimationSizeEXT.commandBuffer")?;
         let extra_primitive_overestimation_size: f32 = reader
@@ -2303,6 +2349,7 @@ impl<'a> CmdSetDepthClipEnableEXT {
     pub const NAME: &'static str = "vkCmdSetDepthClipEnableEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetDepthClipEnableEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetDepthClipEnableEXT.commandBuffer")?;
         let depth_clip_enable: u32 = reader
@@ -2349,6 +2396,7 @@ impl<'a> CmdSetSampleLocationsEnableEXT {
     pub const NAME: &'static str = "vkCmdSetSampleLocationsEnableEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetSampleLocationsEnableEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetSampleLocationsEnableEXT.commandBuffer")?;
         let sample_locations_enable: u32 = reader
@@ -2397,6 +2445,7 @@ impl<'a> CmdSetColorBlendAdvancedEXT<'a> {
     pub const NAME: &'static str = "vkCmdSetColorBlendAdvancedEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdSetColorBlendAdvancedEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetColorBlendAdvancedEXT.commandBuffer")?;
         let first_attachment: u32 = reader
@@ -2455,6 +2504,7 @@ impl<'a> CmdSetProvokingVertexModeEXT {
     pub const NAME: &'static str = "vkCmdSetProvokingVertexModeEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetProvokingVertexModeEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetProvokingVertexModeEXT.commandBuffer")?;
         let provoking_vertex_mode: ProvokingVertexModeEXT = reader
@@ -2501,6 +2551,7 @@ impl<'a> CmdSetLineRasterizationModeEXT {
     pub const NAME: &'static str = "vkCmdSetLineRasterizationModeEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetLineRasterizationModeEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetLineRasterizationModeEXT.commandBuffer")?;
         let line_rasterization_mode: LineRasterizationMode = reader
@@ -2547,6 +2598,7 @@ impl<'a> CmdSetLineStippleEnableEXT {
     pub const NAME: &'static str = "vkCmdSetLineStippleEnableEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetLineStippleEnableEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetLineStippleEnableEXT.commandBuffer")?;
         let stippled_line_enable: u32 = reader
@@ -2593,6 +2645,7 @@ impl<'a> CmdSetDepthClipNegativeOneToOneEXT {
     pub const NAME: &'static str = "vkCmdSetDepthClipNegativeOneToOneEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetDepthClipNegativeOneToOneEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetDepthClipNegativeOneToOneEXT.commandBuffer")?;
         let negative_one_to_one: u32 = reader
@@ -2879,6 +2932,7 @@ impl<'a> CmdSetAttachmentFeedbackLoopEnableEXT {
     pub const NAME: &'static str = "vkCmdSetAttachmentFeedbackLoopEnableEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetAttachmentFeedbackLoopEnableEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetAttachmentFeedbackLoopEnableEXT.commandBuffer")?;
         let aspect_mask: ImageAspectFlags = reader
@@ -2926,6 +2980,7 @@ impl<'a> CmdSetDepthClampRangeEXT<'a> {
     pub const NAME: &'static str = "vkCmdSetDepthClampRangeEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetDepthClampRangeEXT.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetDepthClampRangeEXT.commandBuffer")?;
         let depth_clamp_mode: DepthClampModeEXT = reader

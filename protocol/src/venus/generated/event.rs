@@ -107,6 +107,7 @@ impl<'a> DestroyEvent {
     pub const NAME: &'static str = "vkDestroyEvent";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyEvent.device")?;
         let device: Device = reader.value("DestroyEvent.device")?;
         let event: Event = reader.value("DestroyEvent.event")?;
         reader.null_pointer("DestroyEvent.pAllocator")?;
@@ -150,6 +151,7 @@ impl<'a> GetEventStatus {
     pub const NAME: &'static str = "vkGetEventStatus";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "GetEventStatus.device")?;
         let device: Device = reader.value("GetEventStatus.device")?;
         let event: Event = reader.value("GetEventStatus.event")?;
         Ok(Self { device, event })
@@ -199,6 +201,7 @@ impl<'a> SetEvent {
     pub const NAME: &'static str = "vkSetEvent";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "SetEvent.device")?;
         let device: Device = reader.value("SetEvent.device")?;
         let event: Event = reader.value("SetEvent.event")?;
         Ok(Self { device, event })
@@ -248,6 +251,7 @@ impl<'a> ResetEvent {
     pub const NAME: &'static str = "vkResetEvent";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "ResetEvent.device")?;
         let device: Device = reader.value("ResetEvent.device")?;
         let event: Event = reader.value("ResetEvent.event")?;
         Ok(Self { device, event })

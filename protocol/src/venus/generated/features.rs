@@ -20,6 +20,8 @@ impl<'a> Structure<'a> for PhysicalDevice16BitStorageFeatures<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(16, "PhysicalDevice16BitStorageFeatures.storageBuffer16BitAccess")?;
         let storage_buffer16_bit_access: u32 = reader
             .value("PhysicalDevice16BitStorageFeatures.storageBuffer16BitAccess")?;
         let uniform_and_storage_buffer16_bit_access: u32 = reader
@@ -74,6 +76,7 @@ impl<'a> Structure<'a> for PhysicalDevice4444FormatsFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PhysicalDevice4444FormatsFeaturesEXT.formatA4R4G4B4")?;
         let format_a4r4g4b4: u32 = reader
             .value("PhysicalDevice4444FormatsFeaturesEXT.formatA4R4G4B4")?;
         let format_a4b4g4r4: u32 = reader
@@ -119,6 +122,7 @@ impl<'a> Structure<'a> for PhysicalDevice8BitStorageFeatures<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "PhysicalDevice8BitStorageFeatures.storageBuffer8BitAccess")?;
         let storage_buffer8_bit_access: u32 = reader
             .value("PhysicalDevice8BitStorageFeatures.storageBuffer8BitAccess")?;
         let uniform_and_storage_buffer8_bit_access: u32 = reader
@@ -294,6 +298,11 @@ impl<'a> Structure<'a> for PhysicalDeviceBorderColorSwizzleFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceBorderColorSwizzleFeaturesEXT.borderColorSwizzle",
+            )?;
         let border_color_swizzle: u32 = reader
             .value("PhysicalDeviceBorderColorSwizzleFeaturesEXT.borderColorSwizzle")?;
         let border_color_swizzle_from_image: u32 = reader
@@ -341,6 +350,11 @@ impl<'a> Structure<'a> for PhysicalDeviceBufferDeviceAddressFeatures<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                12,
+                "PhysicalDeviceBufferDeviceAddressFeatures.bufferDeviceAddress",
+            )?;
         let buffer_device_address: u32 = reader
             .value("PhysicalDeviceBufferDeviceAddressFeatures.bufferDeviceAddress")?;
         let buffer_device_address_capture_replay: u32 = reader
@@ -394,6 +408,11 @@ impl<'a> Structure<'a> for PhysicalDeviceBufferDeviceAddressFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                12,
+                "PhysicalDeviceBufferDeviceAddressFeaturesEXT.bufferDeviceAddress",
+            )?;
         let buffer_device_address: u32 = reader
             .value("PhysicalDeviceBufferDeviceAddressFeaturesEXT.bufferDeviceAddress")?;
         let buffer_device_address_capture_replay: u32 = reader
@@ -482,6 +501,11 @@ impl<'a> Structure<'a> for PhysicalDeviceComputeShaderDerivativesFeaturesKHR<'a>
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceComputeShaderDerivativesFeaturesKHR.computeDerivativeGroupQuads",
+            )?;
         let compute_derivative_group_quads: u32 = reader
             .value(
                 "PhysicalDeviceComputeShaderDerivativesFeaturesKHR.computeDerivativeGroupQuads",
@@ -530,6 +554,11 @@ impl<'a> Structure<'a> for PhysicalDeviceConditionalRenderingFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceConditionalRenderingFeaturesEXT.conditionalRendering",
+            )?;
         let conditional_rendering: u32 = reader
             .value(
                 "PhysicalDeviceConditionalRenderingFeaturesEXT.conditionalRendering",
@@ -578,6 +607,8 @@ impl<'a> Structure<'a> for PhysicalDeviceCooperativeMatrixFeaturesKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(8, "PhysicalDeviceCooperativeMatrixFeaturesKHR.cooperativeMatrix")?;
         let cooperative_matrix: u32 = reader
             .value("PhysicalDeviceCooperativeMatrixFeaturesKHR.cooperativeMatrix")?;
         let cooperative_matrix_robust_buffer_access: u32 = reader
@@ -624,6 +655,8 @@ impl<'a> Structure<'a> for PhysicalDeviceCustomBorderColorFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(8, "PhysicalDeviceCustomBorderColorFeaturesEXT.customBorderColors")?;
         let custom_border_colors: u32 = reader
             .value("PhysicalDeviceCustomBorderColorFeaturesEXT.customBorderColors")?;
         let custom_border_color_without_format: u32 = reader
@@ -672,6 +705,7 @@ impl<'a> Structure<'a> for PhysicalDeviceDepthBiasControlFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "PhysicalDeviceDepthBiasControlFeaturesEXT.depthBiasControl")?;
         let depth_bias_control: u32 = reader
             .value("PhysicalDeviceDepthBiasControlFeaturesEXT.depthBiasControl")?;
         let least_representable_value_force_unorm_representation: u32 = reader
@@ -894,6 +928,11 @@ impl<'a> Structure<'a> for PhysicalDeviceDescriptorIndexingFeatures<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                80,
+                "PhysicalDeviceDescriptorIndexingFeatures.shaderInputAttachmentArrayDynamicIndexing",
+            )?;
         let shader_input_attachment_array_dynamic_indexing: u32 = reader
             .value(
                 "PhysicalDeviceDescriptorIndexingFeatures.shaderInputAttachmentArrayDynamicIndexing",
@@ -1169,6 +1208,11 @@ impl<'a> Structure<'a> for PhysicalDeviceExtendedDynamicState2FeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                12,
+                "PhysicalDeviceExtendedDynamicState2FeaturesEXT.extendedDynamicState2",
+            )?;
         let extended_dynamic_state2: u32 = reader
             .value(
                 "PhysicalDeviceExtendedDynamicState2FeaturesEXT.extendedDynamicState2",
@@ -1252,6 +1296,11 @@ impl<'a> Structure<'a> for PhysicalDeviceExtendedDynamicState3FeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                124,
+                "PhysicalDeviceExtendedDynamicState3FeaturesEXT.extendedDynamicState3TessellationDomainOrigin",
+            )?;
         let extended_dynamic_state3_tessellation_domain_origin: u32 = reader
             .value(
                 "PhysicalDeviceExtendedDynamicState3FeaturesEXT.extendedDynamicState3TessellationDomainOrigin",
@@ -1557,6 +1606,11 @@ impl<'a> Structure<'a> for PhysicalDeviceFragmentShaderInterlockFeaturesEXT<'a> 
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                12,
+                "PhysicalDeviceFragmentShaderInterlockFeaturesEXT.fragmentShaderSampleInterlock",
+            )?;
         let fragment_shader_sample_interlock: u32 = reader
             .value(
                 "PhysicalDeviceFragmentShaderInterlockFeaturesEXT.fragmentShaderSampleInterlock",
@@ -1612,6 +1666,11 @@ impl<'a> Structure<'a> for PhysicalDeviceFragmentShadingRateFeaturesKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                12,
+                "PhysicalDeviceFragmentShadingRateFeaturesKHR.pipelineFragmentShadingRate",
+            )?;
         let pipeline_fragment_shading_rate: u32 = reader
             .value(
                 "PhysicalDeviceFragmentShadingRateFeaturesKHR.pipelineFragmentShadingRate",
@@ -1818,6 +1877,7 @@ impl<'a> Structure<'a> for PhysicalDeviceImage2DViewOf3DFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PhysicalDeviceImage2DViewOf3DFeaturesEXT.image2DViewOf3D")?;
         let image2_d_view_of3_d: u32 = reader
             .value("PhysicalDeviceImage2DViewOf3DFeaturesEXT.image2DViewOf3D")?;
         let sampler2_d_view_of3_d: u32 = reader
@@ -2051,6 +2111,7 @@ impl<'a> Structure<'a> for PhysicalDeviceInlineUniformBlockFeatures<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PhysicalDeviceInlineUniformBlockFeatures.inlineUniformBlock")?;
         let inline_uniform_block: u32 = reader
             .value("PhysicalDeviceInlineUniformBlockFeatures.inlineUniformBlock")?;
         let descriptor_binding_inline_uniform_block_update_after_bind: u32 = reader
@@ -2178,6 +2239,7 @@ impl<'a> Structure<'a> for PhysicalDeviceLineRasterizationFeatures<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(24, "PhysicalDeviceLineRasterizationFeatures.rectangularLines")?;
         let rectangular_lines: u32 = reader
             .value("PhysicalDeviceLineRasterizationFeatures.rectangularLines")?;
         let bresenham_lines: u32 = reader
@@ -2421,6 +2483,7 @@ impl<'a> Structure<'a> for PhysicalDeviceMeshShaderFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(20, "PhysicalDeviceMeshShaderFeaturesEXT.taskShader")?;
         let task_shader: u32 = reader
             .value("PhysicalDeviceMeshShaderFeaturesEXT.taskShader")?;
         let mesh_shader: u32 = reader
@@ -2559,6 +2622,7 @@ impl<'a> Structure<'a> for PhysicalDeviceMultiviewFeatures<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "PhysicalDeviceMultiviewFeatures.multiview")?;
         let multiview: u32 = reader.value("PhysicalDeviceMultiviewFeatures.multiview")?;
         let multiview_geometry_shader: u32 = reader
             .value("PhysicalDeviceMultiviewFeatures.multiviewGeometryShader")?;
@@ -2648,6 +2712,11 @@ impl<'a> Structure<'a> for PhysicalDeviceNestedCommandBufferFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                12,
+                "PhysicalDeviceNestedCommandBufferFeaturesEXT.nestedCommandBuffer",
+            )?;
         let nested_command_buffer: u32 = reader
             .value("PhysicalDeviceNestedCommandBufferFeaturesEXT.nestedCommandBuffer")?;
         let nested_command_buffer_rendering: u32 = reader
@@ -2901,6 +2970,11 @@ impl<'a> Structure<'a> for PhysicalDevicePrimitiveTopologyListRestartFeaturesEXT
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDevicePrimitiveTopologyListRestartFeaturesEXT.primitiveTopologyListRestart",
+            )?;
         let primitive_topology_list_restart: u32 = reader
             .value(
                 "PhysicalDevicePrimitiveTopologyListRestartFeaturesEXT.primitiveTopologyListRestart",
@@ -2950,6 +3024,11 @@ impl<'a> Structure<'a> for PhysicalDevicePrimitivesGeneratedQueryFeaturesEXT<'a>
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                12,
+                "PhysicalDevicePrimitivesGeneratedQueryFeaturesEXT.primitivesGeneratedQuery",
+            )?;
         let primitives_generated_query: u32 = reader
             .value(
                 "PhysicalDevicePrimitivesGeneratedQueryFeaturesEXT.primitivesGeneratedQuery",
@@ -3076,6 +3155,8 @@ impl<'a> Structure<'a> for PhysicalDeviceProvokingVertexFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(8, "PhysicalDeviceProvokingVertexFeaturesEXT.provokingVertexLast")?;
         let provoking_vertex_last: u32 = reader
             .value("PhysicalDeviceProvokingVertexFeaturesEXT.provokingVertexLast")?;
         let transform_feedback_preserves_provoking_vertex: u32 = reader
@@ -3124,6 +3205,11 @@ for PhysicalDeviceRasterizationOrderAttachmentAccessFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                12,
+                "PhysicalDeviceRasterizationOrderAttachmentAccessFeaturesEXT.rasterizationOrderColorAttachmentAccess",
+            )?;
         let rasterization_order_color_attachment_access: u32 = reader
             .value(
                 "PhysicalDeviceRasterizationOrderAttachmentAccessFeaturesEXT.rasterizationOrderColorAttachmentAccess",
@@ -3180,6 +3266,7 @@ impl<'a> Structure<'a> for PhysicalDeviceRobustness2FeaturesKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "PhysicalDeviceRobustness2FeaturesKHR.robustBufferAccess2")?;
         let robust_buffer_access2: u32 = reader
             .value("PhysicalDeviceRobustness2FeaturesKHR.robustBufferAccess2")?;
         let robust_image_access2: u32 = reader
@@ -3359,6 +3446,11 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderAtomicFloat2FeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                48,
+                "PhysicalDeviceShaderAtomicFloat2FeaturesEXT.shaderBufferFloat16Atomics",
+            )?;
         let shader_buffer_float16_atomics: u32 = reader
             .value(
                 "PhysicalDeviceShaderAtomicFloat2FeaturesEXT.shaderBufferFloat16Atomics",
@@ -3477,6 +3569,11 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderAtomicFloatFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                48,
+                "PhysicalDeviceShaderAtomicFloatFeaturesEXT.shaderBufferFloat32Atomics",
+            )?;
         let shader_buffer_float32_atomics: u32 = reader
             .value(
                 "PhysicalDeviceShaderAtomicFloatFeaturesEXT.shaderBufferFloat32Atomics",
@@ -3585,6 +3682,11 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderAtomicInt64Features<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceShaderAtomicInt64Features.shaderBufferInt64Atomics",
+            )?;
         let shader_buffer_int64_atomics: u32 = reader
             .value("PhysicalDeviceShaderAtomicInt64Features.shaderBufferInt64Atomics")?;
         let shader_shared_int64_atomics: u32 = reader
@@ -3630,6 +3732,7 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderBfloat16FeaturesKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "PhysicalDeviceShaderBfloat16FeaturesKHR.shaderBFloat16Type")?;
         let shader_b_float16_type: u32 = reader
             .value("PhysicalDeviceShaderBfloat16FeaturesKHR.shaderBFloat16Type")?;
         let shader_b_float16_dot_product: u32 = reader
@@ -3680,6 +3783,7 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderClockFeaturesKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PhysicalDeviceShaderClockFeaturesKHR.shaderSubgroupClock")?;
         let shader_subgroup_clock: u32 = reader
             .value("PhysicalDeviceShaderClockFeaturesKHR.shaderSubgroupClock")?;
         let shader_device_clock: u32 = reader
@@ -3843,6 +3947,7 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderFloat16Int8Features<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PhysicalDeviceShaderFloat16Int8Features.shaderFloat16")?;
         let shader_float16: u32 = reader
             .value("PhysicalDeviceShaderFloat16Int8Features.shaderFloat16")?;
         let shader_int8: u32 = reader
@@ -3887,6 +3992,7 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderFloat8FeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PhysicalDeviceShaderFloat8FeaturesEXT.shaderFloat8")?;
         let shader_float8: u32 = reader
             .value("PhysicalDeviceShaderFloat8FeaturesEXT.shaderFloat8")?;
         let shader_float8_cooperative_matrix: u32 = reader
@@ -3973,6 +4079,7 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderFmaFeaturesKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "PhysicalDeviceShaderFmaFeaturesKHR.shaderFmaFloat16")?;
         let shader_fma_float16: u32 = reader
             .value("PhysicalDeviceShaderFmaFeaturesKHR.shaderFmaFloat16")?;
         let shader_fma_float32: u32 = reader
@@ -4021,6 +4128,11 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderImageAtomicInt64FeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceShaderImageAtomicInt64FeaturesEXT.shaderImageInt64Atomics",
+            )?;
         let shader_image_int64_atomics: u32 = reader
             .value(
                 "PhysicalDeviceShaderImageAtomicInt64FeaturesEXT.shaderImageInt64Atomics",
@@ -4315,6 +4427,11 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderSubgroupRotateFeatures<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceShaderSubgroupRotateFeatures.shaderSubgroupRotate",
+            )?;
         let shader_subgroup_rotate: u32 = reader
             .value("PhysicalDeviceShaderSubgroupRotateFeatures.shaderSubgroupRotate")?;
         let shader_subgroup_rotate_clustered: u32 = reader
@@ -4528,6 +4645,8 @@ impl<'a> Structure<'a> for PhysicalDeviceSubgroupSizeControlFeatures<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(8, "PhysicalDeviceSubgroupSizeControlFeatures.subgroupSizeControl")?;
         let subgroup_size_control: u32 = reader
             .value("PhysicalDeviceSubgroupSizeControlFeatures.subgroupSizeControl")?;
         let compute_full_subgroups: u32 = reader
@@ -4726,6 +4845,8 @@ impl<'a> Structure<'a> for PhysicalDeviceTransformFeedbackFeaturesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(8, "PhysicalDeviceTransformFeedbackFeaturesEXT.transformFeedback")?;
         let transform_feedback: u32 = reader
             .value("PhysicalDeviceTransformFeedbackFeaturesEXT.transformFeedback")?;
         let geometry_streams: u32 = reader
@@ -4770,6 +4891,11 @@ impl<'a> Structure<'a> for PhysicalDeviceUnifiedImageLayoutsFeaturesKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceUnifiedImageLayoutsFeaturesKHR.unifiedImageLayouts",
+            )?;
         let unified_image_layouts: u32 = reader
             .value("PhysicalDeviceUnifiedImageLayoutsFeaturesKHR.unifiedImageLayouts")?;
         let unified_image_layouts_video: u32 = reader
@@ -4857,6 +4983,11 @@ impl<'a> Structure<'a> for PhysicalDeviceVariablePointersFeatures<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceVariablePointersFeatures.variablePointersStorageBuffer",
+            )?;
         let variable_pointers_storage_buffer: u32 = reader
             .value(
                 "PhysicalDeviceVariablePointersFeatures.variablePointersStorageBuffer",
@@ -4903,6 +5034,11 @@ impl<'a> Structure<'a> for PhysicalDeviceVertexAttributeDivisorFeatures<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceVertexAttributeDivisorFeatures.vertexAttributeInstanceRateDivisor",
+            )?;
         let vertex_attribute_instance_rate_divisor: u32 = reader
             .value(
                 "PhysicalDeviceVertexAttributeDivisorFeatures.vertexAttributeInstanceRateDivisor",
@@ -5043,6 +5179,7 @@ impl<'a> Structure<'a> for PhysicalDeviceVulkan11Features<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(48, "PhysicalDeviceVulkan11Features.storageBuffer16BitAccess")?;
         let storage_buffer16_bit_access: u32 = reader
             .value("PhysicalDeviceVulkan11Features.storageBuffer16BitAccess")?;
         let uniform_and_storage_buffer16_bit_access: u32 = reader
@@ -5171,6 +5308,7 @@ impl<'a> Structure<'a> for PhysicalDeviceVulkan12Features<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(188, "PhysicalDeviceVulkan12Features.samplerMirrorClampToEdge")?;
         let sampler_mirror_clamp_to_edge: u32 = reader
             .value("PhysicalDeviceVulkan12Features.samplerMirrorClampToEdge")?;
         let draw_indirect_count: u32 = reader
@@ -5446,6 +5584,7 @@ impl<'a> Structure<'a> for PhysicalDeviceVulkan13Features<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(60, "PhysicalDeviceVulkan13Features.robustImageAccess")?;
         let robust_image_access: u32 = reader
             .value("PhysicalDeviceVulkan13Features.robustImageAccess")?;
         let inline_uniform_block: u32 = reader
@@ -5565,6 +5704,7 @@ impl<'a> Structure<'a> for PhysicalDeviceVulkan14Features<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(84, "PhysicalDeviceVulkan14Features.globalPriorityQuery")?;
         let global_priority_query: u32 = reader
             .value("PhysicalDeviceVulkan14Features.globalPriorityQuery")?;
         let shader_subgroup_rotate: u32 = reader
@@ -5688,6 +5828,7 @@ impl<'a> Structure<'a> for PhysicalDeviceVulkanMemoryModelFeatures<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "PhysicalDeviceVulkanMemoryModelFeatures.vulkanMemoryModel")?;
         let vulkan_memory_model: u32 = reader
             .value("PhysicalDeviceVulkanMemoryModelFeatures.vulkanMemoryModel")?;
         let vulkan_memory_model_device_scope: u32 = reader
@@ -5742,6 +5883,11 @@ impl<'a> Structure<'a> for PhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKH
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                16,
+                "PhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR.workgroupMemoryExplicitLayout",
+            )?;
         let workgroup_memory_explicit_layout: u32 = reader
             .value(
                 "PhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR.workgroupMemoryExplicitLayout",

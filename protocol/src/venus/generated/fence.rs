@@ -133,6 +133,7 @@ impl<'a> DestroyFence {
     pub const NAME: &'static str = "vkDestroyFence";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyFence.device")?;
         let device: Device = reader.value("DestroyFence.device")?;
         let fence: Fence = reader.value("DestroyFence.fence")?;
         reader.null_pointer("DestroyFence.pAllocator")?;
@@ -177,6 +178,7 @@ impl<'a> ResetFences<'a> {
     pub const NAME: &'static str = "vkResetFences";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "ResetFences.device")?;
         let device: Device = reader.value("ResetFences.device")?;
         let fence_count: u32 = reader.value("ResetFences.fenceCount")?;
         let p_fences: Option<&'a [Fence]> = reader
@@ -233,6 +235,7 @@ impl<'a> GetFenceStatus {
     pub const NAME: &'static str = "vkGetFenceStatus";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "GetFenceStatus.device")?;
         let device: Device = reader.value("GetFenceStatus.device")?;
         let fence: Fence = reader.value("GetFenceStatus.fence")?;
         Ok(Self { device, fence })
@@ -285,10 +288,12 @@ impl<'a> WaitForFences<'a> {
     pub const NAME: &'static str = "vkWaitForFences";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "WaitForFences.device")?;
         let device: Device = reader.value("WaitForFences.device")?;
         let fence_count: u32 = reader.value("WaitForFences.fenceCount")?;
         let p_fences: Option<&'a [Fence]> = reader
             .array("WaitForFences.pFences", length(fence_count), Null::Refused)?;
+        reader.demand(12, "WaitForFences.waitAll")?;
         let wait_all: u32 = reader.value("WaitForFences.waitAll")?;
         let timeout: u64 = reader.value("WaitForFences.timeout")?;
         Ok(Self {
@@ -347,6 +352,7 @@ impl<'a> ResetFenceResourceMESA {
     pub const NAME: &'static str = "vkResetFenceResourceMESA";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "ResetFenceResourceMESA.device")?;
         let device: Device = reader.value("ResetFenceResourceMESA.device")?;
         let fence: Fence = reader.value("ResetFenceResourceMESA.fence")?;
         Ok(Self { device, fence })

@@ -36,6 +36,7 @@ impl<'a> Structure<'a> for GraphicsPipelineCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "GraphicsPipelineCreateInfo.flags")?;
         let flags: PipelineCreateFlags = reader
             .value("GraphicsPipelineCreateInfo.flags")?;
         let stage_count: u32 = reader.value("GraphicsPipelineCreateInfo.stageCount")?;
@@ -67,6 +68,7 @@ impl<'a> Structure<'a> for GraphicsPipelineCreateInfo<'a> {
             .pointer("GraphicsPipelineCreateInfo.pColorBlendState", Null::Allowed)?;
         let p_dynamic_state: Option<&'a PipelineDynamicStateCreateInfo<'a>> = reader
             .pointer("GraphicsPipelineCreateInfo.pDynamicState", Null::Allowed)?;
+        reader.demand(32, "GraphicsPipelineCreateInfo.layout")?;
         let layout: PipelineLayout = reader.value("GraphicsPipelineCreateInfo.layout")?;
         let render_pass: RenderPass = reader
             .value("GraphicsPipelineCreateInfo.renderPass")?;
@@ -162,6 +164,11 @@ impl<'a> Structure<'a> for PipelineColorBlendAdvancedStateCreateInfoEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                12,
+                "PipelineColorBlendAdvancedStateCreateInfoEXT.srcPremultiplied",
+            )?;
         let src_premultiplied: u32 = reader
             .value("PipelineColorBlendAdvancedStateCreateInfoEXT.srcPremultiplied")?;
         let dst_premultiplied: u32 = reader
@@ -199,6 +206,7 @@ pub struct PipelineColorBlendAttachmentState {
 impl<'a> Decode<'a> for PipelineColorBlendAttachmentState {
     const MIN_SIZE: usize = 32;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(32, "PipelineColorBlendAttachmentState.blendEnable")?;
         let blend_enable: u32 = reader
             .value("PipelineColorBlendAttachmentState.blendEnable")?;
         let src_color_blend_factor: BlendFactor = reader
@@ -259,6 +267,7 @@ impl<'a> Structure<'a> for PipelineColorBlendStateCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "PipelineColorBlendStateCreateInfo.flags")?;
         let flags: PipelineColorBlendStateCreateFlags = reader
             .value("PipelineColorBlendStateCreateInfo.flags")?;
         let logic_op_enable: u32 = reader
@@ -359,6 +368,7 @@ impl<'a> Structure<'a> for PipelineDepthStencilStateCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(24, "PipelineDepthStencilStateCreateInfo.flags")?;
         let flags: PipelineDepthStencilStateCreateFlags = reader
             .value("PipelineDepthStencilStateCreateInfo.flags")?;
         let depth_test_enable: u32 = reader
@@ -375,6 +385,7 @@ impl<'a> Structure<'a> for PipelineDepthStencilStateCreateInfo<'a> {
             .value("PipelineDepthStencilStateCreateInfo.front")?;
         let back: StencilOpState = reader
             .value("PipelineDepthStencilStateCreateInfo.back")?;
+        reader.demand(8, "PipelineDepthStencilStateCreateInfo.minDepthBounds")?;
         let min_depth_bounds: f32 = reader
             .value("PipelineDepthStencilStateCreateInfo.minDepthBounds")?;
         let max_depth_bounds: f32 = reader
@@ -426,6 +437,7 @@ impl<'a> Structure<'a> for PipelineDynamicStateCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PipelineDynamicStateCreateInfo.flags")?;
         let flags: PipelineDynamicStateCreateFlags = reader
             .value("PipelineDynamicStateCreateInfo.flags")?;
         let dynamic_state_count: u32 = reader
@@ -503,6 +515,7 @@ impl<'a> Structure<'a> for PipelineInputAssemblyStateCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "PipelineInputAssemblyStateCreateInfo.flags")?;
         let flags: PipelineInputAssemblyStateCreateFlags = reader
             .value("PipelineInputAssemblyStateCreateInfo.flags")?;
         let topology: PrimitiveTopology = reader
@@ -584,6 +597,7 @@ impl<'a> Structure<'a> for PipelineMultisampleStateCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "PipelineMultisampleStateCreateInfo.flags")?;
         let flags: PipelineMultisampleStateCreateFlags = reader
             .value("PipelineMultisampleStateCreateInfo.flags")?;
         let rasterization_samples: SampleCountFlags = reader
@@ -598,6 +612,7 @@ impl<'a> Structure<'a> for PipelineMultisampleStateCreateInfo<'a> {
                 length(rasterization_samples).div_ceil(32u64),
                 Null::Allowed,
             )?;
+        reader.demand(8, "PipelineMultisampleStateCreateInfo.alphaToCoverageEnable")?;
         let alpha_to_coverage_enable: u32 = reader
             .value("PipelineMultisampleStateCreateInfo.alphaToCoverageEnable")?;
         let alpha_to_one_enable: u32 = reader
@@ -643,6 +658,7 @@ impl<'a> Structure<'a> for PipelineRasterizationConservativeStateCreateInfoEXT<'
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "PipelineRasterizationConservativeStateCreateInfoEXT.flags")?;
         let flags: PipelineRasterizationConservativeStateCreateFlagsEXT = reader
             .value("PipelineRasterizationConservativeStateCreateInfoEXT.flags")?;
         let conservative_rasterization_mode: ConservativeRasterizationModeEXT = reader
@@ -685,6 +701,7 @@ impl<'a> Structure<'a> for PipelineRasterizationDepthClipStateCreateInfoEXT<'a> 
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PipelineRasterizationDepthClipStateCreateInfoEXT.flags")?;
         let flags: PipelineRasterizationDepthClipStateCreateFlagsEXT = reader
             .value("PipelineRasterizationDepthClipStateCreateInfoEXT.flags")?;
         let depth_clip_enable: u32 = reader
@@ -721,6 +738,11 @@ impl<'a> Structure<'a> for PipelineRasterizationLineStateCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                16,
+                "PipelineRasterizationLineStateCreateInfo.lineRasterizationMode",
+            )?;
         let line_rasterization_mode: LineRasterizationMode = reader
             .value("PipelineRasterizationLineStateCreateInfo.lineRasterizationMode")?;
         let stippled_line_enable: u32 = reader
@@ -805,6 +827,7 @@ impl<'a> Structure<'a> for PipelineRasterizationStateCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(44, "PipelineRasterizationStateCreateInfo.flags")?;
         let flags: PipelineRasterizationStateCreateFlags = reader
             .value("PipelineRasterizationStateCreateInfo.flags")?;
         let depth_clamp_enable: u32 = reader
@@ -875,6 +898,7 @@ impl<'a> Structure<'a> for PipelineRasterizationStateStreamCreateInfoEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PipelineRasterizationStateStreamCreateInfoEXT.flags")?;
         let flags: PipelineRasterizationStateStreamCreateFlagsEXT = reader
             .value("PipelineRasterizationStateStreamCreateInfoEXT.flags")?;
         let rasterization_stream: u32 = reader
@@ -912,6 +936,7 @@ impl<'a> Structure<'a> for PipelineRenderingCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PipelineRenderingCreateInfo.viewMask")?;
         let view_mask: u32 = reader.value("PipelineRenderingCreateInfo.viewMask")?;
         let color_attachment_count: u32 = reader
             .value("PipelineRenderingCreateInfo.colorAttachmentCount")?;
@@ -921,6 +946,7 @@ impl<'a> Structure<'a> for PipelineRenderingCreateInfo<'a> {
                 length(color_attachment_count),
                 Null::Allowed,
             )?;
+        reader.demand(8, "PipelineRenderingCreateInfo.depthAttachmentFormat")?;
         let depth_attachment_format: Format = reader
             .value("PipelineRenderingCreateInfo.depthAttachmentFormat")?;
         let stencil_attachment_format: Format = reader
@@ -1021,6 +1047,7 @@ impl<'a> Structure<'a> for PipelineTessellationStateCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PipelineTessellationStateCreateInfo.flags")?;
         let flags: PipelineTessellationStateCreateFlags = reader
             .value("PipelineTessellationStateCreateInfo.flags")?;
         let patch_control_points: u32 = reader
@@ -1100,6 +1127,7 @@ impl<'a> Structure<'a> for PipelineVertexInputStateCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PipelineVertexInputStateCreateInfo.flags")?;
         let flags: PipelineVertexInputStateCreateFlags = reader
             .value("PipelineVertexInputStateCreateInfo.flags")?;
         let vertex_binding_description_count: u32 = reader
@@ -1227,6 +1255,7 @@ impl<'a> Structure<'a> for PipelineViewportStateCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PipelineViewportStateCreateInfo.flags")?;
         let flags: PipelineViewportStateCreateFlags = reader
             .value("PipelineViewportStateCreateInfo.flags")?;
         let viewport_count: u32 = reader
@@ -1279,6 +1308,7 @@ pub struct StencilOpState {
 impl<'a> Decode<'a> for StencilOpState {
     const MIN_SIZE: usize = 28;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(28, "StencilOpState.failOp")?;
         let fail_op: StencilOp = reader.value("StencilOpState.failOp")?;
         let pass_op: StencilOp = reader.value("StencilOpState.passOp")?;
         let depth_fail_op: StencilOp = reader.value("StencilOpState.depthFailOp")?;
@@ -1319,6 +1349,7 @@ pub struct VertexInputAttributeDescription {
 impl<'a> Decode<'a> for VertexInputAttributeDescription {
     const MIN_SIZE: usize = 16;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "VertexInputAttributeDescription.location")?;
         let location: u32 = reader.value("VertexInputAttributeDescription.location")?;
         let binding: u32 = reader.value("VertexInputAttributeDescription.binding")?;
         let format: Format = reader.value("VertexInputAttributeDescription.format")?;
@@ -1349,6 +1380,7 @@ pub struct VertexInputBindingDescription {
 impl<'a> Decode<'a> for VertexInputBindingDescription {
     const MIN_SIZE: usize = 12;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "VertexInputBindingDescription.binding")?;
         let binding: u32 = reader.value("VertexInputBindingDescription.binding")?;
         let stride: u32 = reader.value("VertexInputBindingDescription.stride")?;
         let input_rate: VertexInputRate = reader
@@ -1376,6 +1408,7 @@ pub struct VertexInputBindingDivisorDescription {
 impl<'a> Decode<'a> for VertexInputBindingDivisorDescription {
     const MIN_SIZE: usize = 8;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "VertexInputBindingDivisorDescription.binding")?;
         let binding: u32 = reader.value("VertexInputBindingDivisorDescription.binding")?;
         let divisor: u32 = reader.value("VertexInputBindingDivisorDescription.divisor")?;
         Ok(Self { binding, divisor })
@@ -1403,6 +1436,7 @@ impl<'a> CreateGraphicsPipelines<'a> {
     pub const NAME: &'static str = "vkCreateGraphicsPipelines";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "CreateGraphicsPipelines.device")?;
         let device: Device = reader.value("CreateGraphicsPipelines.device")?;
         let pipeline_cache: PipelineCache = reader
             .value("CreateGraphicsPipelines.pipelineCache")?;

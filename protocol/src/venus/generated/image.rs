@@ -71,6 +71,7 @@ impl<'a> Structure<'a> for BindImageMemoryInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(24, "BindImageMemoryInfo.image")?;
         let image: Image = reader.value("BindImageMemoryInfo.image")?;
         let memory: DeviceMemory = reader.value("BindImageMemoryInfo.memory")?;
         let memory_offset: u64 = reader.value("BindImageMemoryInfo.memoryOffset")?;
@@ -137,6 +138,7 @@ impl<'a> Structure<'a> for CopyImageToImageInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(32, "CopyImageToImageInfo.flags")?;
         let flags: HostImageCopyFlags = reader.value("CopyImageToImageInfo.flags")?;
         let src_image: Image = reader.value("CopyImageToImageInfo.srcImage")?;
         let src_image_layout: ImageLayout = reader
@@ -197,6 +199,7 @@ impl<'a> Structure<'a> for CopyImageToMemoryInfoMESA<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(24, "CopyImageToMemoryInfoMESA.flags")?;
         let flags: HostImageCopyFlags = reader.value("CopyImageToMemoryInfoMESA.flags")?;
         let src_image: Image = reader.value("CopyImageToMemoryInfoMESA.srcImage")?;
         let src_image_layout: ImageLayout = reader
@@ -256,6 +259,7 @@ impl<'a> Structure<'a> for CopyMemoryToImageInfoMESA<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(20, "CopyMemoryToImageInfoMESA.flags")?;
         let flags: HostImageCopyFlags = reader.value("CopyMemoryToImageInfoMESA.flags")?;
         let dst_image: Image = reader.value("CopyMemoryToImageInfoMESA.dstImage")?;
         let dst_image_layout: ImageLayout = reader
@@ -399,6 +403,7 @@ impl<'a> Structure<'a> for HostImageLayoutTransitionInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "HostImageLayoutTransitionInfo.image")?;
         let image: Image = reader.value("HostImageLayoutTransitionInfo.image")?;
         let old_layout: ImageLayout = reader
             .value("HostImageLayoutTransitionInfo.oldLayout")?;
@@ -453,10 +458,12 @@ impl<'a> Structure<'a> for ImageCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "ImageCreateInfo.flags")?;
         let flags: ImageCreateFlags = reader.value("ImageCreateInfo.flags")?;
         let image_type: ImageType = reader.value("ImageCreateInfo.imageType")?;
         let format: Format = reader.value("ImageCreateInfo.format")?;
         let extent: Extent3D = reader.value("ImageCreateInfo.extent")?;
+        reader.demand(28, "ImageCreateInfo.mipLevels")?;
         let mip_levels: u32 = reader.value("ImageCreateInfo.mipLevels")?;
         let array_layers: u32 = reader.value("ImageCreateInfo.arrayLayers")?;
         let samples: SampleCountFlags = reader.value("ImageCreateInfo.samples")?;
@@ -525,6 +532,11 @@ impl<'a> Structure<'a> for ImageDrmFormatModifierExplicitCreateInfoEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                12,
+                "ImageDrmFormatModifierExplicitCreateInfoEXT.drmFormatModifier",
+            )?;
         let drm_format_modifier: u64 = reader
             .value("ImageDrmFormatModifierExplicitCreateInfoEXT.drmFormatModifier")?;
         let drm_format_modifier_plane_count: u32 = reader
@@ -716,6 +728,7 @@ pub struct ImageSubresource {
 impl<'a> Decode<'a> for ImageSubresource {
     const MIN_SIZE: usize = 12;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "ImageSubresource.aspectMask")?;
         let aspect_mask: ImageAspectFlags = reader.value("ImageSubresource.aspectMask")?;
         let mip_level: u32 = reader.value("ImageSubresource.mipLevel")?;
         let array_layer: u32 = reader.value("ImageSubresource.arrayLayer")?;
@@ -781,6 +794,7 @@ impl<'a> Structure<'a> for ImageViewCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(20, "ImageViewCreateInfo.flags")?;
         let flags: ImageViewCreateFlags = reader.value("ImageViewCreateInfo.flags")?;
         let image: Image = reader.value("ImageViewCreateInfo.image")?;
         let view_type: ImageViewType = reader.value("ImageViewCreateInfo.viewType")?;
@@ -852,6 +866,7 @@ impl<'a> Structure<'a> for ImageViewSlicedCreateInfoEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "ImageViewSlicedCreateInfoEXT.sliceOffset")?;
         let slice_offset: u32 = reader
             .value("ImageViewSlicedCreateInfoEXT.sliceOffset")?;
         let slice_count: u32 = reader.value("ImageViewSlicedCreateInfoEXT.sliceCount")?;
@@ -918,6 +933,7 @@ impl<'a> Structure<'a> for MemoryToImageCopyMESA<'a> {
         let data_size: u64 = reader.value("MemoryToImageCopyMESA.dataSize")?;
         let p_data: Option<&'a [u8]> = reader
             .bytes("MemoryToImageCopyMESA.pData", length(data_size), Null::Refused)?;
+        reader.demand(8, "MemoryToImageCopyMESA.memoryRowLength")?;
         let memory_row_length: u32 = reader
             .value("MemoryToImageCopyMESA.memoryRowLength")?;
         let memory_image_height: u32 = reader
@@ -969,6 +985,7 @@ impl<'a> Structure<'a> for RenderingAreaInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "RenderingAreaInfo.viewMask")?;
         let view_mask: u32 = reader.value("RenderingAreaInfo.viewMask")?;
         let color_attachment_count: u32 = reader
             .value("RenderingAreaInfo.colorAttachmentCount")?;
@@ -978,6 +995,7 @@ impl<'a> Structure<'a> for RenderingAreaInfo<'a> {
                 length(color_attachment_count),
                 Null::Allowed,
             )?;
+        reader.demand(8, "RenderingAreaInfo.depthAttachmentFormat")?;
         let depth_attachment_format: Format = reader
             .value("RenderingAreaInfo.depthAttachmentFormat")?;
         let stencil_attachment_format: Format = reader
@@ -1016,6 +1034,7 @@ impl<'a> Decode<'a> for SparseImageMemoryRequirements {
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let format_properties: SparseImageFormatProperties = reader
             .value("SparseImageMemoryRequirements.formatProperties")?;
+        reader.demand(28, "SparseImageMemoryRequirements.imageMipTailFirstLod")?;
         let image_mip_tail_first_lod: u32 = reader
             .value("SparseImageMemoryRequirements.imageMipTailFirstLod")?;
         let image_mip_tail_size: u64 = reader
@@ -1151,6 +1170,7 @@ pub struct SubresourceLayout {
 impl<'a> Decode<'a> for SubresourceLayout {
     const MIN_SIZE: usize = 40;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(40, "SubresourceLayout.offset")?;
         let offset: u64 = reader.value("SubresourceLayout.offset")?;
         let size: u64 = reader.value("SubresourceLayout.size")?;
         let row_pitch: u64 = reader.value("SubresourceLayout.rowPitch")?;
@@ -1238,6 +1258,7 @@ impl<'a> BindImageMemory {
     pub const NAME: &'static str = "vkBindImageMemory";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(32, "BindImageMemory.device")?;
         let device: Device = reader.value("BindImageMemory.device")?;
         let image: Image = reader.value("BindImageMemory.image")?;
         let memory: DeviceMemory = reader.value("BindImageMemory.memory")?;
@@ -1297,6 +1318,7 @@ impl<'a> GetImageMemoryRequirements<'a> {
     pub const NAME: &'static str = "vkGetImageMemoryRequirements";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "GetImageMemoryRequirements.device")?;
         let device: Device = reader.value("GetImageMemoryRequirements.device")?;
         let image: Image = reader.value("GetImageMemoryRequirements.image")?;
         let p_memory_requirements: Option<&'a MemoryRequirements> = reader
@@ -1358,6 +1380,7 @@ impl<'a> GetImageSparseMemoryRequirements<'a> {
     pub const NAME: &'static str = "vkGetImageSparseMemoryRequirements";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "GetImageSparseMemoryRequirements.device")?;
         let device: Device = reader.value("GetImageSparseMemoryRequirements.device")?;
         let image: Image = reader.value("GetImageSparseMemoryRequirements.image")?;
         let p_sparse_memory_requirement_count: Option<&'a u32> = reader
@@ -1501,6 +1524,7 @@ impl<'a> DestroyImage {
     pub const NAME: &'static str = "vkDestroyImage";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyImage.device")?;
         let device: Device = reader.value("DestroyImage.device")?;
         let image: Image = reader.value("DestroyImage.image")?;
         reader.null_pointer("DestroyImage.pAllocator")?;
@@ -1546,6 +1570,7 @@ impl<'a> GetImageSubresourceLayout<'a> {
     pub const NAME: &'static str = "vkGetImageSubresourceLayout";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "GetImageSubresourceLayout.device")?;
         let device: Device = reader.value("GetImageSubresourceLayout.device")?;
         let image: Image = reader.value("GetImageSubresourceLayout.image")?;
         let p_subresource: Option<&'a ImageSubresource> = reader
@@ -1670,6 +1695,7 @@ impl<'a> DestroyImageView {
     pub const NAME: &'static str = "vkDestroyImageView";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyImageView.device")?;
         let device: Device = reader.value("DestroyImageView.device")?;
         let image_view: ImageView = reader.value("DestroyImageView.imageView")?;
         reader.null_pointer("DestroyImageView.pAllocator")?;
@@ -1714,6 +1740,7 @@ impl<'a> BindImageMemory2<'a> {
     pub const NAME: &'static str = "vkBindImageMemory2";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "BindImageMemory2.device")?;
         let device: Device = reader.value("BindImageMemory2.device")?;
         let bind_info_count: u32 = reader.value("BindImageMemory2.bindInfoCount")?;
         let p_bind_infos: Option<&'a [BindImageMemoryInfo<'a>]> = reader
@@ -1919,6 +1946,7 @@ impl<'a> GetImageDrmFormatModifierPropertiesEXT<'a> {
     pub const NAME: &'static str = "vkGetImageDrmFormatModifierPropertiesEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "GetImageDrmFormatModifierPropertiesEXT.device")?;
         let device: Device = reader
             .value("GetImageDrmFormatModifierPropertiesEXT.device")?;
         let image: Image = reader.value("GetImageDrmFormatModifierPropertiesEXT.image")?;
@@ -2246,6 +2274,7 @@ impl<'a> GetImageSubresourceLayout2<'a> {
     pub const NAME: &'static str = "vkGetImageSubresourceLayout2";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "GetImageSubresourceLayout2.device")?;
         let device: Device = reader.value("GetImageSubresourceLayout2.device")?;
         let image: Image = reader.value("GetImageSubresourceLayout2.image")?;
         let p_subresource: Option<&'a ImageSubresource2<'a>> = reader
@@ -2357,6 +2386,7 @@ impl<'a> TransitionImageLayout<'a> {
     pub const NAME: &'static str = "vkTransitionImageLayout";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "TransitionImageLayout.device")?;
         let device: Device = reader.value("TransitionImageLayout.device")?;
         let transition_count: u32 = reader
             .value("TransitionImageLayout.transitionCount")?;

@@ -27,6 +27,7 @@ impl<'a> Structure<'a> for ApplicationInfo<'a> {
             .value("ApplicationInfo.applicationVersion")?;
         let p_engine_name: Option<&'a CStr> = reader
             .string("ApplicationInfo.pEngineName", Null::Allowed)?;
+        reader.demand(8, "ApplicationInfo.engineVersion")?;
         let engine_version: u32 = reader.value("ApplicationInfo.engineVersion")?;
         let api_version: u32 = reader.value("ApplicationInfo.apiVersion")?;
         Ok(Self {

@@ -70,6 +70,7 @@ impl<'a> Structure<'a> for ImportMemoryFdInfoKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "ImportMemoryFdInfoKHR.handleType")?;
         let handle_type: ExternalMemoryHandleTypeFlags = reader
             .value("ImportMemoryFdInfoKHR.handleType")?;
         let fd: i32 = reader.value("ImportMemoryFdInfoKHR.fd")?;
@@ -124,6 +125,7 @@ impl<'a> Structure<'a> for MemoryAllocateFlagsInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "MemoryAllocateFlagsInfo.flags")?;
         let flags: MemoryAllocateFlags = reader.value("MemoryAllocateFlagsInfo.flags")?;
         let device_mask: u32 = reader.value("MemoryAllocateFlagsInfo.deviceMask")?;
         Ok(Self { p_next, flags, device_mask })
@@ -154,6 +156,7 @@ impl<'a> Structure<'a> for MemoryAllocateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "MemoryAllocateInfo.allocationSize")?;
         let allocation_size: u64 = reader.value("MemoryAllocateInfo.allocationSize")?;
         let memory_type_index: u32 = reader.value("MemoryAllocateInfo.memoryTypeIndex")?;
         Ok(Self {
@@ -186,6 +189,7 @@ impl<'a> Structure<'a> for MemoryDedicatedAllocateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "MemoryDedicatedAllocateInfo.image")?;
         let image: Image = reader.value("MemoryDedicatedAllocateInfo.image")?;
         let buffer: Buffer = reader.value("MemoryDedicatedAllocateInfo.buffer")?;
         Ok(Self { p_next, image, buffer })
@@ -379,6 +383,7 @@ impl<'a> FreeMemory {
     pub const NAME: &'static str = "vkFreeMemory";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "FreeMemory.device")?;
         let device: Device = reader.value("FreeMemory.device")?;
         let memory: DeviceMemory = reader.value("FreeMemory.memory")?;
         reader.null_pointer("FreeMemory.pAllocator")?;
@@ -423,6 +428,7 @@ impl<'a> GetDeviceMemoryCommitment<'a> {
     pub const NAME: &'static str = "vkGetDeviceMemoryCommitment";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "GetDeviceMemoryCommitment.device")?;
         let device: Device = reader.value("GetDeviceMemoryCommitment.device")?;
         let memory: DeviceMemory = reader.value("GetDeviceMemoryCommitment.memory")?;
         let p_committed_memory_in_bytes: Option<&'a u64> = reader
@@ -531,6 +537,7 @@ impl<'a> GetMemoryResourcePropertiesMESA<'a> {
     pub const NAME: &'static str = "vkGetMemoryResourcePropertiesMESA";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "GetMemoryResourcePropertiesMESA.device")?;
         let device: Device = reader.value("GetMemoryResourcePropertiesMESA.device")?;
         let resource_id: u32 = reader
             .value("GetMemoryResourcePropertiesMESA.resourceId")?;

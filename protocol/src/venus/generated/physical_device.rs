@@ -25,6 +25,7 @@ impl<'a> Structure<'a> for CooperativeMatrixPropertiesKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(36, "CooperativeMatrixPropertiesKHR.MSize")?;
         let m_size: u32 = reader.value("CooperativeMatrixPropertiesKHR.MSize")?;
         let n_size: u32 = reader.value("CooperativeMatrixPropertiesKHR.NSize")?;
         let k_size: u32 = reader.value("CooperativeMatrixPropertiesKHR.KSize")?;
@@ -87,6 +88,7 @@ pub struct DrmFormatModifierProperties2EXT {
 impl<'a> Decode<'a> for DrmFormatModifierProperties2EXT {
     const MIN_SIZE: usize = 20;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "DrmFormatModifierProperties2EXT.drmFormatModifier")?;
         let drm_format_modifier: u64 = reader
             .value("DrmFormatModifierProperties2EXT.drmFormatModifier")?;
         let drm_format_modifier_plane_count: u32 = reader
@@ -126,6 +128,7 @@ pub struct DrmFormatModifierPropertiesEXT {
 impl<'a> Decode<'a> for DrmFormatModifierPropertiesEXT {
     const MIN_SIZE: usize = 16;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DrmFormatModifierPropertiesEXT.drmFormatModifier")?;
         let drm_format_modifier: u64 = reader
             .value("DrmFormatModifierPropertiesEXT.drmFormatModifier")?;
         let drm_format_modifier_plane_count: u32 = reader
@@ -352,6 +355,7 @@ impl<'a> Structure<'a> for ExternalFenceProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "ExternalFenceProperties.exportFromImportedHandleTypes")?;
         let export_from_imported_handle_types: ExternalFenceHandleTypeFlags = reader
             .value("ExternalFenceProperties.exportFromImportedHandleTypes")?;
         let compatible_handle_types: ExternalFenceHandleTypeFlags = reader
@@ -440,6 +444,7 @@ pub struct ExternalMemoryProperties {
 impl<'a> Decode<'a> for ExternalMemoryProperties {
     const MIN_SIZE: usize = 12;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "ExternalMemoryProperties.externalMemoryFeatures")?;
         let external_memory_features: ExternalMemoryFeatureFlags = reader
             .value("ExternalMemoryProperties.externalMemoryFeatures")?;
         let export_from_imported_handle_types: ExternalMemoryHandleTypeFlags = reader
@@ -486,6 +491,7 @@ impl<'a> Structure<'a> for ExternalSemaphoreProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "ExternalSemaphoreProperties.exportFromImportedHandleTypes")?;
         let export_from_imported_handle_types: ExternalSemaphoreHandleTypeFlags = reader
             .value("ExternalSemaphoreProperties.exportFromImportedHandleTypes")?;
         let compatible_handle_types: ExternalSemaphoreHandleTypeFlags = reader
@@ -534,6 +540,7 @@ impl<'a> Structure<'a> for FilterCubicImageViewImageFormatPropertiesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "FilterCubicImageViewImageFormatPropertiesEXT.filterCubic")?;
         let filter_cubic: u32 = reader
             .value("FilterCubicImageViewImageFormatPropertiesEXT.filterCubic")?;
         let filter_cubic_minmax: u32 = reader
@@ -572,6 +579,7 @@ pub struct FormatProperties {
 impl<'a> Decode<'a> for FormatProperties {
     const MIN_SIZE: usize = 12;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "FormatProperties.linearTilingFeatures")?;
         let linear_tiling_features: FormatFeatureFlags = reader
             .value("FormatProperties.linearTilingFeatures")?;
         let optimal_tiling_features: FormatFeatureFlags = reader
@@ -660,6 +668,7 @@ impl<'a> Structure<'a> for FormatProperties3<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(24, "FormatProperties3.linearTilingFeatures")?;
         let linear_tiling_features: FormatFeatureFlags2 = reader
             .value("FormatProperties3.linearTilingFeatures")?;
         let optimal_tiling_features: FormatFeatureFlags2 = reader
@@ -708,6 +717,7 @@ impl<'a> Structure<'a> for HostImageCopyDevicePerformanceQuery<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "HostImageCopyDevicePerformanceQuery.optimalDeviceAccess")?;
         let optimal_device_access: u32 = reader
             .value("HostImageCopyDevicePerformanceQuery.optimalDeviceAccess")?;
         let identical_memory_layout: u32 = reader
@@ -749,6 +759,7 @@ impl<'a> Decode<'a> for ImageFormatProperties {
     const MIN_SIZE: usize = 32;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let max_extent: Extent3D = reader.value("ImageFormatProperties.maxExtent")?;
+        reader.demand(20, "ImageFormatProperties.maxMipLevels")?;
         let max_mip_levels: u32 = reader.value("ImageFormatProperties.maxMipLevels")?;
         let max_array_layers: u32 = reader
             .value("ImageFormatProperties.maxArrayLayers")?;
@@ -846,6 +857,7 @@ pub struct MemoryHeap {
 impl<'a> Decode<'a> for MemoryHeap {
     const MIN_SIZE: usize = 12;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "MemoryHeap.size")?;
         let size: u64 = reader.value("MemoryHeap.size")?;
         let flags: MemoryHeapFlags = reader.value("MemoryHeap.flags")?;
         Ok(Self { size, flags })
@@ -875,6 +887,7 @@ pub struct MemoryType {
 impl<'a> Decode<'a> for MemoryType {
     const MIN_SIZE: usize = 8;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "MemoryType.propertyFlags")?;
         let property_flags: MemoryPropertyFlags = reader
             .value("MemoryType.propertyFlags")?;
         let heap_index: u32 = reader.value("MemoryType.heapIndex")?;
@@ -959,6 +972,7 @@ impl<'a> Structure<'a> for PhysicalDeviceExternalBufferInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "PhysicalDeviceExternalBufferInfo.flags")?;
         let flags: BufferCreateFlags = reader
             .value("PhysicalDeviceExternalBufferInfo.flags")?;
         let usage: BufferUsageFlags = reader
@@ -1077,6 +1091,11 @@ impl<'a> Structure<'a> for PhysicalDeviceImageDrmFormatModifierInfoEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                16,
+                "PhysicalDeviceImageDrmFormatModifierInfoEXT.drmFormatModifier",
+            )?;
         let drm_format_modifier: u64 = reader
             .value("PhysicalDeviceImageDrmFormatModifierInfoEXT.drmFormatModifier")?;
         let sharing_mode: SharingMode = reader
@@ -1128,6 +1147,7 @@ impl<'a> Structure<'a> for PhysicalDeviceImageFormatInfo2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(20, "PhysicalDeviceImageFormatInfo2.format")?;
         let format: Format = reader.value("PhysicalDeviceImageFormatInfo2.format")?;
         let ty: ImageType = reader.value("PhysicalDeviceImageFormatInfo2.type")?;
         let tiling: ImageTiling = reader.value("PhysicalDeviceImageFormatInfo2.tiling")?;
@@ -1294,6 +1314,7 @@ pub struct PhysicalDeviceLimits {
 impl<'a> Decode<'a> for PhysicalDeviceLimits {
     const MIN_SIZE: usize = 540;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(216, "PhysicalDeviceLimits.maxImageDimension1D")?;
         let max_image_dimension1_d: u32 = reader
             .value("PhysicalDeviceLimits.maxImageDimension1D")?;
         let max_image_dimension2_d: u32 = reader
@@ -1410,6 +1431,7 @@ impl<'a> Decode<'a> for PhysicalDeviceLimits {
             .value("PhysicalDeviceLimits.maxComputeWorkGroupInvocations")?;
         let max_compute_work_group_size: [u32; 3] = reader
             .fixed("PhysicalDeviceLimits.maxComputeWorkGroupSize")?;
+        reader.demand(32, "PhysicalDeviceLimits.subPixelPrecisionBits")?;
         let sub_pixel_precision_bits: u32 = reader
             .value("PhysicalDeviceLimits.subPixelPrecisionBits")?;
         let sub_texel_precision_bits: u32 = reader
@@ -1429,6 +1451,7 @@ impl<'a> Decode<'a> for PhysicalDeviceLimits {
             .fixed("PhysicalDeviceLimits.maxViewportDimensions")?;
         let viewport_bounds_range: [f32; 2] = reader
             .fixed("PhysicalDeviceLimits.viewportBoundsRange")?;
+        reader.demand(144, "PhysicalDeviceLimits.viewportSubPixelBits")?;
         let viewport_sub_pixel_bits: u32 = reader
             .value("PhysicalDeviceLimits.viewportSubPixelBits")?;
         let min_memory_map_alignment: u64 = reader
@@ -1495,6 +1518,7 @@ impl<'a> Decode<'a> for PhysicalDeviceLimits {
             .fixed("PhysicalDeviceLimits.pointSizeRange")?;
         let line_width_range: [f32; 2] = reader
             .fixed("PhysicalDeviceLimits.lineWidthRange")?;
+        reader.demand(40, "PhysicalDeviceLimits.pointSizeGranularity")?;
         let point_size_granularity: f32 = reader
             .value("PhysicalDeviceLimits.pointSizeGranularity")?;
         let line_width_granularity: f32 = reader
@@ -1907,6 +1931,7 @@ impl Default for PhysicalDeviceProperties {
 impl<'a> Decode<'a> for PhysicalDeviceProperties {
     const MIN_SIZE: usize = 868;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "PhysicalDeviceProperties.apiVersion")?;
         let api_version: u32 = reader.value("PhysicalDeviceProperties.apiVersion")?;
         let driver_version: u32 = reader
             .value("PhysicalDeviceProperties.driverVersion")?;
@@ -2036,6 +2061,7 @@ impl<'a> Structure<'a> for PhysicalDeviceSparseImageFormatInfo2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(20, "PhysicalDeviceSparseImageFormatInfo2.format")?;
         let format: Format = reader
             .value("PhysicalDeviceSparseImageFormatInfo2.format")?;
         let ty: ImageType = reader.value("PhysicalDeviceSparseImageFormatInfo2.type")?;
@@ -2077,6 +2103,8 @@ pub struct PhysicalDeviceSparseProperties {
 impl<'a> Decode<'a> for PhysicalDeviceSparseProperties {
     const MIN_SIZE: usize = 20;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader
+            .demand(20, "PhysicalDeviceSparseProperties.residencyStandard2DBlockShape")?;
         let residency_standard2_d_block_shape: u32 = reader
             .value("PhysicalDeviceSparseProperties.residencyStandard2DBlockShape")?;
         let residency_standard2_d_multisample_block_shape: u32 = reader
@@ -2171,6 +2199,7 @@ pub struct QueueFamilyProperties {
 impl<'a> Decode<'a> for QueueFamilyProperties {
     const MIN_SIZE: usize = 24;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "QueueFamilyProperties.queueFlags")?;
         let queue_flags: QueueFlags = reader.value("QueueFamilyProperties.queueFlags")?;
         let queue_count: u32 = reader.value("QueueFamilyProperties.queueCount")?;
         let timestamp_valid_bits: u32 = reader
@@ -2436,6 +2465,7 @@ impl<'a> GetPhysicalDeviceFormatProperties<'a> {
     pub const NAME: &'static str = "vkGetPhysicalDeviceFormatProperties";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "GetPhysicalDeviceFormatProperties.physicalDevice")?;
         let physical_device: PhysicalDevice = reader
             .value("GetPhysicalDeviceFormatProperties.physicalDevice")?;
         let format: Format = reader.value("GetPhysicalDeviceFormatProperties.format")?;
@@ -2501,6 +2531,7 @@ impl<'a> GetPhysicalDeviceImageFormatProperties<'a> {
     pub const NAME: &'static str = "vkGetPhysicalDeviceImageFormatProperties";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(28, "GetPhysicalDeviceImageFormatProperties.physicalDevice")?;
         let physical_device: PhysicalDevice = reader
             .value("GetPhysicalDeviceImageFormatProperties.physicalDevice")?;
         let format: Format = reader
@@ -2960,6 +2991,8 @@ impl<'a> GetPhysicalDeviceSparseImageFormatProperties<'a> {
     pub const NAME: &'static str = "vkGetPhysicalDeviceSparseImageFormatProperties";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader
+            .demand(28, "GetPhysicalDeviceSparseImageFormatProperties.physicalDevice")?;
         let physical_device: PhysicalDevice = reader
             .value("GetPhysicalDeviceSparseImageFormatProperties.physicalDevice")?;
         let format: Format = reader
@@ -3157,6 +3190,7 @@ impl<'a> GetPhysicalDeviceFormatProperties2<'a> {
     pub const NAME: &'static str = "vkGetPhysicalDeviceFormatProperties2";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "GetPhysicalDeviceFormatProperties2.physicalDevice")?;
         let physical_device: PhysicalDevice = reader
             .value("GetPhysicalDeviceFormatProperties2.physicalDevice")?;
         let format: Format = reader.value("GetPhysicalDeviceFormatProperties2.format")?;
@@ -3813,6 +3847,7 @@ impl<'a> GetPhysicalDeviceMultisamplePropertiesEXT<'a> {
     pub const NAME: &'static str = "vkGetPhysicalDeviceMultisamplePropertiesEXT";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "GetPhysicalDeviceMultisamplePropertiesEXT.physicalDevice")?;
         let physical_device: PhysicalDevice = reader
             .value("GetPhysicalDeviceMultisamplePropertiesEXT.physicalDevice")?;
         let samples: SampleCountFlags = reader

@@ -25,6 +25,7 @@ impl<'a> Structure<'a> for ComputePipelineCreateInfo<'a> {
             .value("ComputePipelineCreateInfo.flags")?;
         let stage: PipelineShaderStageCreateInfo<'a> = reader
             .value("ComputePipelineCreateInfo.stage")?;
+        reader.demand(20, "ComputePipelineCreateInfo.layout")?;
         let layout: PipelineLayout = reader.value("ComputePipelineCreateInfo.layout")?;
         let base_pipeline_handle: Pipeline = reader
             .value("ComputePipelineCreateInfo.basePipelineHandle")?;
@@ -67,6 +68,7 @@ impl<'a> Structure<'a> for PipelineCacheCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "PipelineCacheCreateInfo.flags")?;
         let flags: PipelineCacheCreateFlags = reader
             .value("PipelineCacheCreateInfo.flags")?;
         let initial_data_size: u64 = reader
@@ -173,6 +175,7 @@ impl<'a> DestroyShaderModule {
     pub const NAME: &'static str = "vkDestroyShaderModule";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyShaderModule.device")?;
         let device: Device = reader.value("DestroyShaderModule.device")?;
         let shader_module: ShaderModule = reader
             .value("DestroyShaderModule.shaderModule")?;
@@ -284,6 +287,7 @@ impl<'a> DestroyPipelineCache {
     pub const NAME: &'static str = "vkDestroyPipelineCache";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyPipelineCache.device")?;
         let device: Device = reader.value("DestroyPipelineCache.device")?;
         let pipeline_cache: PipelineCache = reader
             .value("DestroyPipelineCache.pipelineCache")?;
@@ -330,6 +334,7 @@ impl<'a> GetPipelineCacheData<'a> {
     pub const NAME: &'static str = "vkGetPipelineCacheData";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "GetPipelineCacheData.device")?;
         let device: Device = reader.value("GetPipelineCacheData.device")?;
         let pipeline_cache: PipelineCache = reader
             .value("GetPipelineCacheData.pipelineCache")?;
@@ -413,6 +418,7 @@ impl<'a> MergePipelineCaches<'a> {
     pub const NAME: &'static str = "vkMergePipelineCaches";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "MergePipelineCaches.device")?;
         let device: Device = reader.value("MergePipelineCaches.device")?;
         let dst_cache: PipelineCache = reader.value("MergePipelineCaches.dstCache")?;
         let src_cache_count: u32 = reader.value("MergePipelineCaches.srcCacheCount")?;
@@ -479,6 +485,7 @@ impl<'a> CreateComputePipelines<'a> {
     pub const NAME: &'static str = "vkCreateComputePipelines";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "CreateComputePipelines.device")?;
         let device: Device = reader.value("CreateComputePipelines.device")?;
         let pipeline_cache: PipelineCache = reader
             .value("CreateComputePipelines.pipelineCache")?;
@@ -561,6 +568,7 @@ impl<'a> DestroyPipeline {
     pub const NAME: &'static str = "vkDestroyPipeline";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyPipeline.device")?;
         let device: Device = reader.value("DestroyPipeline.device")?;
         let pipeline: Pipeline = reader.value("DestroyPipeline.pipeline")?;
         reader.null_pointer("DestroyPipeline.pAllocator")?;
@@ -671,6 +679,7 @@ impl<'a> DestroyPipelineLayout {
     pub const NAME: &'static str = "vkDestroyPipelineLayout";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyPipelineLayout.device")?;
         let device: Device = reader.value("DestroyPipelineLayout.device")?;
         let pipeline_layout: PipelineLayout = reader
             .value("DestroyPipelineLayout.pipelineLayout")?;

@@ -13,6 +13,7 @@ pub struct ConformanceVersion {
 impl<'a> Decode<'a> for ConformanceVersion {
     const MIN_SIZE: usize = 16;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "ConformanceVersion.major")?;
         let major: u8 = reader.value("ConformanceVersion.major")?;
         let minor: u8 = reader.value("ConformanceVersion.minor")?;
         let subminor: u8 = reader.value("ConformanceVersion.subminor")?;
@@ -62,6 +63,11 @@ impl<'a> Structure<'a> for PhysicalDeviceBlendOperationAdvancedPropertiesEXT<'a>
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                24,
+                "PhysicalDeviceBlendOperationAdvancedPropertiesEXT.advancedBlendMaxColorAttachments",
+            )?;
         let advanced_blend_max_color_attachments: u32 = reader
             .value(
                 "PhysicalDeviceBlendOperationAdvancedPropertiesEXT.advancedBlendMaxColorAttachments",
@@ -182,6 +188,11 @@ impl<'a> Structure<'a> for PhysicalDeviceConservativeRasterizationPropertiesEXT<
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                36,
+                "PhysicalDeviceConservativeRasterizationPropertiesEXT.primitiveOverestimationSize",
+            )?;
         let primitive_overestimation_size: f32 = reader
             .value(
                 "PhysicalDeviceConservativeRasterizationPropertiesEXT.primitiveOverestimationSize",
@@ -356,6 +367,11 @@ impl<'a> Structure<'a> for PhysicalDeviceDepthStencilResolveProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                16,
+                "PhysicalDeviceDepthStencilResolveProperties.supportedDepthResolveModes",
+            )?;
         let supported_depth_resolve_modes: ResolveModeFlags = reader
             .value(
                 "PhysicalDeviceDepthStencilResolveProperties.supportedDepthResolveModes",
@@ -435,6 +451,11 @@ impl<'a> Structure<'a> for PhysicalDeviceDescriptorIndexingProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                92,
+                "PhysicalDeviceDescriptorIndexingProperties.maxUpdateAfterBindDescriptorsInAllPools",
+            )?;
         let max_update_after_bind_descriptors_in_all_pools: u32 = reader
             .value(
                 "PhysicalDeviceDescriptorIndexingProperties.maxUpdateAfterBindDescriptorsInAllPools",
@@ -738,6 +759,11 @@ impl<'a> Structure<'a> for PhysicalDeviceFloatControlsProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                68,
+                "PhysicalDeviceFloatControlsProperties.denormBehaviorIndependence",
+            )?;
         let denorm_behavior_independence: ShaderFloatControlsIndependence = reader
             .value("PhysicalDeviceFloatControlsProperties.denormBehaviorIndependence")?;
         let rounding_mode_independence: ShaderFloatControlsIndependence = reader
@@ -930,6 +956,11 @@ impl<'a> Structure<'a> for PhysicalDeviceFragmentShadingRatePropertiesKHR<'a> {
             .value(
                 "PhysicalDeviceFragmentShadingRatePropertiesKHR.maxFragmentShadingRateAttachmentTexelSize",
             )?;
+        reader
+            .demand(
+                16,
+                "PhysicalDeviceFragmentShadingRatePropertiesKHR.maxFragmentShadingRateAttachmentTexelSizeAspectRatio",
+            )?;
         let max_fragment_shading_rate_attachment_texel_size_aspect_ratio: u32 = reader
             .value(
                 "PhysicalDeviceFragmentShadingRatePropertiesKHR.maxFragmentShadingRateAttachmentTexelSizeAspectRatio",
@@ -948,6 +979,11 @@ impl<'a> Structure<'a> for PhysicalDeviceFragmentShadingRatePropertiesKHR<'a> {
             )?;
         let max_fragment_size: Extent2D = reader
             .value("PhysicalDeviceFragmentShadingRatePropertiesKHR.maxFragmentSize")?;
+        reader
+            .demand(
+                40,
+                "PhysicalDeviceFragmentShadingRatePropertiesKHR.maxFragmentSizeAspectRatio",
+            )?;
         let max_fragment_size_aspect_ratio: u32 = reader
             .value(
                 "PhysicalDeviceFragmentShadingRatePropertiesKHR.maxFragmentSizeAspectRatio",
@@ -1078,6 +1114,11 @@ impl<'a> Structure<'a> for PhysicalDeviceGraphicsPipelineLibraryPropertiesEXT<'a
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceGraphicsPipelineLibraryPropertiesEXT.graphicsPipelineLibraryFastLinking",
+            )?;
         let graphics_pipeline_library_fast_linking: u32 = reader
             .value(
                 "PhysicalDeviceGraphicsPipelineLibraryPropertiesEXT.graphicsPipelineLibraryFastLinking",
@@ -1240,6 +1281,7 @@ impl<'a> Structure<'a> for PhysicalDeviceIDProperties<'a> {
             .fixed_bytes("PhysicalDeviceIDProperties.driverUUID")?;
         let device_luid: [u8; 8] = reader
             .fixed_bytes("PhysicalDeviceIDProperties.deviceLUID")?;
+        reader.demand(8, "PhysicalDeviceIDProperties.deviceNodeMask")?;
         let device_node_mask: u32 = reader
             .value("PhysicalDeviceIDProperties.deviceNodeMask")?;
         let device_luid_valid: u32 = reader
@@ -1293,6 +1335,11 @@ impl<'a> Structure<'a> for PhysicalDeviceInlineUniformBlockProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                20,
+                "PhysicalDeviceInlineUniformBlockProperties.maxInlineUniformBlockSize",
+            )?;
         let max_inline_uniform_block_size: u32 = reader
             .value(
                 "PhysicalDeviceInlineUniformBlockProperties.maxInlineUniformBlockSize",
@@ -1375,6 +1422,7 @@ impl<'a> Structure<'a> for PhysicalDeviceLayeredApiPropertiesKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "PhysicalDeviceLayeredApiPropertiesKHR.vendorID")?;
         let vendor_id: u32 = reader
             .value("PhysicalDeviceLayeredApiPropertiesKHR.vendorID")?;
         let device_id: u32 = reader
@@ -1572,6 +1620,7 @@ impl<'a> Structure<'a> for PhysicalDeviceMaintenance3Properties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "PhysicalDeviceMaintenance3Properties.maxPerSetDescriptors")?;
         let max_per_set_descriptors: u32 = reader
             .value("PhysicalDeviceMaintenance3Properties.maxPerSetDescriptors")?;
         let max_memory_allocation_size: u64 = reader
@@ -1656,6 +1705,11 @@ impl<'a> Structure<'a> for PhysicalDeviceMaintenance5Properties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                24,
+                "PhysicalDeviceMaintenance5Properties.earlyFragmentMultisampleCoverageAfterSampleCounting",
+            )?;
         let early_fragment_multisample_coverage_after_sample_counting: u32 = reader
             .value(
                 "PhysicalDeviceMaintenance5Properties.earlyFragmentMultisampleCoverageAfterSampleCounting",
@@ -1727,6 +1781,11 @@ impl<'a> Structure<'a> for PhysicalDeviceMaintenance6Properties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                12,
+                "PhysicalDeviceMaintenance6Properties.blockTexelViewCompatibleMultipleLayers",
+            )?;
         let block_texel_view_compatible_multiple_layers: u32 = reader
             .value(
                 "PhysicalDeviceMaintenance6Properties.blockTexelViewCompatibleMultipleLayers",
@@ -1787,6 +1846,11 @@ impl<'a> Structure<'a> for PhysicalDeviceMaintenance7PropertiesKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                32,
+                "PhysicalDeviceMaintenance7PropertiesKHR.robustFragmentShadingRateAttachmentAccess",
+            )?;
         let robust_fragment_shading_rate_attachment_access: u32 = reader
             .value(
                 "PhysicalDeviceMaintenance7PropertiesKHR.robustFragmentShadingRateAttachmentAccess",
@@ -1911,6 +1975,7 @@ impl<'a> Structure<'a> for PhysicalDeviceMeshShaderPropertiesEXT<'a> {
             .value("PhysicalDeviceMeshShaderPropertiesEXT.maxTaskWorkGroupInvocations")?;
         let max_task_work_group_size: [u32; 3] = reader
             .fixed("PhysicalDeviceMeshShaderPropertiesEXT.maxTaskWorkGroupSize")?;
+        reader.demand(16, "PhysicalDeviceMeshShaderPropertiesEXT.maxTaskPayloadSize")?;
         let max_task_payload_size: u32 = reader
             .value("PhysicalDeviceMeshShaderPropertiesEXT.maxTaskPayloadSize")?;
         let max_task_shared_memory_size: u32 = reader
@@ -1927,6 +1992,11 @@ impl<'a> Structure<'a> for PhysicalDeviceMeshShaderPropertiesEXT<'a> {
             .value("PhysicalDeviceMeshShaderPropertiesEXT.maxMeshWorkGroupInvocations")?;
         let max_mesh_work_group_size: [u32; 3] = reader
             .fixed("PhysicalDeviceMeshShaderPropertiesEXT.maxMeshWorkGroupSize")?;
+        reader
+            .demand(
+                68,
+                "PhysicalDeviceMeshShaderPropertiesEXT.maxMeshSharedMemorySize",
+            )?;
         let max_mesh_shared_memory_size: u32 = reader
             .value("PhysicalDeviceMeshShaderPropertiesEXT.maxMeshSharedMemorySize")?;
         let max_mesh_payload_and_shared_memory_size: u32 = reader
@@ -2110,6 +2180,7 @@ impl<'a> Structure<'a> for PhysicalDeviceMultiviewProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PhysicalDeviceMultiviewProperties.maxMultiviewViewCount")?;
         let max_multiview_view_count: u32 = reader
             .value("PhysicalDeviceMultiviewProperties.maxMultiviewViewCount")?;
         let max_multiview_instance_index: u32 = reader
@@ -2197,6 +2268,7 @@ impl<'a> Structure<'a> for PhysicalDevicePCIBusInfoPropertiesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "PhysicalDevicePCIBusInfoPropertiesEXT.pciDomain")?;
         let pci_domain: u32 = reader
             .value("PhysicalDevicePCIBusInfoPropertiesEXT.pciDomain")?;
         let pci_bus: u32 = reader.value("PhysicalDevicePCIBusInfoPropertiesEXT.pciBus")?;
@@ -2250,6 +2322,11 @@ impl<'a> Structure<'a> for PhysicalDevicePipelineRobustnessProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                16,
+                "PhysicalDevicePipelineRobustnessProperties.defaultRobustnessStorageBuffers",
+            )?;
         let default_robustness_storage_buffers: PipelineRobustnessBufferBehavior = reader
             .value(
                 "PhysicalDevicePipelineRobustnessProperties.defaultRobustnessStorageBuffers",
@@ -2385,6 +2462,11 @@ impl<'a> Structure<'a> for PhysicalDeviceProvokingVertexPropertiesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceProvokingVertexPropertiesEXT.provokingVertexModePerPipeline",
+            )?;
         let provoking_vertex_mode_per_pipeline: u32 = reader
             .value(
                 "PhysicalDeviceProvokingVertexPropertiesEXT.provokingVertexModePerPipeline",
@@ -2472,6 +2554,11 @@ impl<'a> Structure<'a> for PhysicalDeviceRobustness2PropertiesKHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                16,
+                "PhysicalDeviceRobustness2PropertiesKHR.robustStorageBufferAccessSizeAlignment",
+            )?;
         let robust_storage_buffer_access_size_alignment: u64 = reader
             .value(
                 "PhysicalDeviceRobustness2PropertiesKHR.robustStorageBufferAccessSizeAlignment",
@@ -2534,6 +2621,11 @@ impl<'a> Structure<'a> for PhysicalDeviceSampleLocationsPropertiesEXT<'a> {
         let sample_location_coordinate_range: [f32; 2] = reader
             .fixed(
                 "PhysicalDeviceSampleLocationsPropertiesEXT.sampleLocationCoordinateRange",
+            )?;
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceSampleLocationsPropertiesEXT.sampleLocationSubPixelBits",
             )?;
         let sample_location_sub_pixel_bits: u32 = reader
             .value(
@@ -2599,6 +2691,11 @@ impl<'a> Structure<'a> for PhysicalDeviceSamplerFilterMinmaxProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceSamplerFilterMinmaxProperties.filterMinmaxSingleComponentFormats",
+            )?;
         let filter_minmax_single_component_formats: u32 = reader
             .value(
                 "PhysicalDeviceSamplerFilterMinmaxProperties.filterMinmaxSingleComponentFormats",
@@ -2675,6 +2772,11 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderIntegerDotProductProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                120,
+                "PhysicalDeviceShaderIntegerDotProductProperties.integerDotProduct8BitUnsignedAccelerated",
+            )?;
         let integer_dot_product8_bit_unsigned_accelerated: u32 = reader
             .value(
                 "PhysicalDeviceShaderIntegerDotProductProperties.integerDotProduct8BitUnsignedAccelerated",
@@ -2953,6 +3055,7 @@ impl<'a> Structure<'a> for PhysicalDeviceSubgroupProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "PhysicalDeviceSubgroupProperties.subgroupSize")?;
         let subgroup_size: u32 = reader
             .value("PhysicalDeviceSubgroupProperties.subgroupSize")?;
         let supported_stages: ShaderStageFlags = reader
@@ -3007,6 +3110,8 @@ impl<'a> Structure<'a> for PhysicalDeviceSubgroupSizeControlProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(16, "PhysicalDeviceSubgroupSizeControlProperties.minSubgroupSize")?;
         let min_subgroup_size: u32 = reader
             .value("PhysicalDeviceSubgroupSizeControlProperties.minSubgroupSize")?;
         let max_subgroup_size: u32 = reader
@@ -3065,6 +3170,11 @@ impl<'a> Structure<'a> for PhysicalDeviceTexelBufferAlignmentProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                24,
+                "PhysicalDeviceTexelBufferAlignmentProperties.storageTexelBufferOffsetAlignmentBytes",
+            )?;
         let storage_texel_buffer_offset_alignment_bytes: u64 = reader
             .value(
                 "PhysicalDeviceTexelBufferAlignmentProperties.storageTexelBufferOffsetAlignmentBytes",
@@ -3174,6 +3284,11 @@ impl<'a> Structure<'a> for PhysicalDeviceTransformFeedbackPropertiesEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                44,
+                "PhysicalDeviceTransformFeedbackPropertiesEXT.maxTransformFeedbackStreams",
+            )?;
         let max_transform_feedback_streams: u32 = reader
             .value(
                 "PhysicalDeviceTransformFeedbackPropertiesEXT.maxTransformFeedbackStreams",
@@ -3270,6 +3385,11 @@ impl<'a> Structure<'a> for PhysicalDeviceVertexAttributeDivisorProperties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "PhysicalDeviceVertexAttributeDivisorProperties.maxVertexAttribDivisor",
+            )?;
         let max_vertex_attrib_divisor: u32 = reader
             .value(
                 "PhysicalDeviceVertexAttributeDivisorProperties.maxVertexAttribDivisor",
@@ -3378,6 +3498,7 @@ impl<'a> Structure<'a> for PhysicalDeviceVulkan11Properties<'a> {
             .fixed_bytes("PhysicalDeviceVulkan11Properties.driverUUID")?;
         let device_luid: [u8; 8] = reader
             .fixed_bytes("PhysicalDeviceVulkan11Properties.deviceLUID")?;
+        reader.demand(52, "PhysicalDeviceVulkan11Properties.deviceNodeMask")?;
         let device_node_mask: u32 = reader
             .value("PhysicalDeviceVulkan11Properties.deviceNodeMask")?;
         let device_luid_valid: u32 = reader
@@ -3587,6 +3708,8 @@ impl<'a> Structure<'a> for PhysicalDeviceVulkan12Properties<'a> {
             .fixed_bytes("PhysicalDeviceVulkan12Properties.driverInfo")?;
         let conformance_version: ConformanceVersion = reader
             .value("PhysicalDeviceVulkan12Properties.conformanceVersion")?;
+        reader
+            .demand(196, "PhysicalDeviceVulkan12Properties.denormBehaviorIndependence")?;
         let denorm_behavior_independence: ShaderFloatControlsIndependence = reader
             .value("PhysicalDeviceVulkan12Properties.denormBehaviorIndependence")?;
         let rounding_mode_independence: ShaderFloatControlsIndependence = reader
@@ -3932,6 +4055,7 @@ impl<'a> Structure<'a> for PhysicalDeviceVulkan13Properties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(192, "PhysicalDeviceVulkan13Properties.minSubgroupSize")?;
         let min_subgroup_size: u32 = reader
             .value("PhysicalDeviceVulkan13Properties.minSubgroupSize")?;
         let max_subgroup_size: u32 = reader
@@ -4310,6 +4434,7 @@ impl<'a> Structure<'a> for PhysicalDeviceVulkan14Properties<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(80, "PhysicalDeviceVulkan14Properties.lineSubPixelPrecisionBits")?;
         let line_sub_pixel_precision_bits: u32 = reader
             .value("PhysicalDeviceVulkan14Properties.lineSubPixelPrecisionBits")?;
         let max_vertex_attrib_divisor: u32 = reader

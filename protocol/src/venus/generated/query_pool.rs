@@ -20,6 +20,7 @@ impl<'a> Structure<'a> for QueryPoolCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "QueryPoolCreateInfo.flags")?;
         let flags: QueryPoolCreateFlags = reader.value("QueryPoolCreateInfo.flags")?;
         let query_type: QueryType = reader.value("QueryPoolCreateInfo.queryType")?;
         let query_count: u32 = reader.value("QueryPoolCreateInfo.queryCount")?;
@@ -123,6 +124,7 @@ impl<'a> DestroyQueryPool {
     pub const NAME: &'static str = "vkDestroyQueryPool";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyQueryPool.device")?;
         let device: Device = reader.value("DestroyQueryPool.device")?;
         let query_pool: QueryPool = reader.value("DestroyQueryPool.queryPool")?;
         reader.null_pointer("DestroyQueryPool.pAllocator")?;
@@ -172,6 +174,7 @@ impl<'a> GetQueryPoolResults<'a> {
     pub const NAME: &'static str = "vkGetQueryPoolResults";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(32, "GetQueryPoolResults.device")?;
         let device: Device = reader.value("GetQueryPoolResults.device")?;
         let query_pool: QueryPool = reader.value("GetQueryPoolResults.queryPool")?;
         let first_query: u32 = reader.value("GetQueryPoolResults.firstQuery")?;
@@ -179,6 +182,7 @@ impl<'a> GetQueryPoolResults<'a> {
         let data_size: u64 = reader.value("GetQueryPoolResults.dataSize")?;
         let p_data: Option<&'a [u8]> = reader
             .out_array("GetQueryPoolResults.pData", length(data_size), Null::Refused)?;
+        reader.demand(12, "GetQueryPoolResults.stride")?;
         let stride: u64 = reader.value("GetQueryPoolResults.stride")?;
         let flags: QueryResultFlags = reader.value("GetQueryPoolResults.flags")?;
         Ok(Self {
@@ -252,6 +256,7 @@ impl<'a> ResetQueryPool {
     pub const NAME: &'static str = "vkResetQueryPool";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "ResetQueryPool.device")?;
         let device: Device = reader.value("ResetQueryPool.device")?;
         let query_pool: QueryPool = reader.value("ResetQueryPool.queryPool")?;
         let first_query: u32 = reader.value("ResetQueryPool.firstQuery")?;

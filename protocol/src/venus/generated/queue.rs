@@ -18,6 +18,7 @@ impl<'a> Structure<'a> for CommandBufferSubmitInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "CommandBufferSubmitInfo.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CommandBufferSubmitInfo.commandBuffer")?;
         let device_mask: u32 = reader.value("CommandBufferSubmitInfo.deviceMask")?;
@@ -144,6 +145,7 @@ impl<'a> Structure<'a> for SemaphoreSubmitInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(28, "SemaphoreSubmitInfo.semaphore")?;
         let semaphore: Semaphore = reader.value("SemaphoreSubmitInfo.semaphore")?;
         let value: u64 = reader.value("SemaphoreSubmitInfo.value")?;
         let stage_mask: PipelineStageFlags2 = reader
@@ -261,6 +263,7 @@ impl<'a> Structure<'a> for SubmitInfo2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "SubmitInfo2.flags")?;
         let flags: SubmitFlags = reader.value("SubmitInfo2.flags")?;
         let wait_semaphore_info_count: u32 = reader
             .value("SubmitInfo2.waitSemaphoreInfoCount")?;
@@ -377,6 +380,7 @@ impl<'a> QueueSubmit<'a> {
     pub const NAME: &'static str = "vkQueueSubmit";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "QueueSubmit.queue")?;
         let queue: Queue = reader.value("QueueSubmit.queue")?;
         let submit_count: u32 = reader.value("QueueSubmit.submitCount")?;
         let p_submits: Option<&'a [SubmitInfo<'a>]> = reader
@@ -484,6 +488,7 @@ impl<'a> QueueSubmit2<'a> {
     pub const NAME: &'static str = "vkQueueSubmit2";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "QueueSubmit2.queue")?;
         let queue: Queue = reader.value("QueueSubmit2.queue")?;
         let submit_count: u32 = reader.value("QueueSubmit2.submitCount")?;
         let p_submits: Option<&'a [SubmitInfo2<'a>]> = reader

@@ -23,6 +23,7 @@ impl<'a> Structure<'a> for BindDescriptorSetsInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(20, "BindDescriptorSetsInfo.stageFlags")?;
         let stage_flags: ShaderStageFlags = reader
             .value("BindDescriptorSetsInfo.stageFlags")?;
         let layout: PipelineLayout = reader.value("BindDescriptorSetsInfo.layout")?;
@@ -88,6 +89,7 @@ impl<'a> Structure<'a> for BufferMemoryBarrier<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(40, "BufferMemoryBarrier.srcAccessMask")?;
         let src_access_mask: AccessFlags = reader
             .value("BufferMemoryBarrier.srcAccessMask")?;
         let dst_access_mask: AccessFlags = reader
@@ -146,6 +148,7 @@ impl<'a> Structure<'a> for BufferMemoryBarrier2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(64, "BufferMemoryBarrier2.srcStageMask")?;
         let src_stage_mask: PipelineStageFlags2 = reader
             .value("BufferMemoryBarrier2.srcStageMask")?;
         let src_access_mask: AccessFlags2 = reader
@@ -206,6 +209,7 @@ impl<'a> Structure<'a> for ConditionalRenderingBeginInfoEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(20, "ConditionalRenderingBeginInfoEXT.buffer")?;
         let buffer: Buffer = reader.value("ConditionalRenderingBeginInfoEXT.buffer")?;
         let offset: u64 = reader.value("ConditionalRenderingBeginInfoEXT.offset")?;
         let flags: ConditionalRenderingFlagsEXT = reader
@@ -247,6 +251,7 @@ impl<'a> Structure<'a> for DependencyInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "DependencyInfo.dependencyFlags")?;
         let dependency_flags: DependencyFlags = reader
             .value("DependencyInfo.dependencyFlags")?;
         let memory_barrier_count: u32 = reader
@@ -348,6 +353,7 @@ impl<'a> Structure<'a> for ImageMemoryBarrier<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(32, "ImageMemoryBarrier.srcAccessMask")?;
         let src_access_mask: AccessFlags = reader
             .value("ImageMemoryBarrier.srcAccessMask")?;
         let dst_access_mask: AccessFlags = reader
@@ -411,6 +417,7 @@ impl<'a> Structure<'a> for ImageMemoryBarrier2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(56, "ImageMemoryBarrier2.srcStageMask")?;
         let src_stage_mask: PipelineStageFlags2 = reader
             .value("ImageMemoryBarrier2.srcStageMask")?;
         let src_access_mask: AccessFlags2 = reader
@@ -474,6 +481,7 @@ impl<'a> Structure<'a> for MemoryBarrier<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "MemoryBarrier.srcAccessMask")?;
         let src_access_mask: AccessFlags = reader.value("MemoryBarrier.srcAccessMask")?;
         let dst_access_mask: AccessFlags = reader.value("MemoryBarrier.dstAccessMask")?;
         Ok(Self {
@@ -509,6 +517,7 @@ impl<'a> Structure<'a> for PushConstantsInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(20, "PushConstantsInfo.layout")?;
         let layout: PipelineLayout = reader.value("PushConstantsInfo.layout")?;
         let stage_flags: ShaderStageFlags = reader
             .value("PushConstantsInfo.stageFlags")?;
@@ -555,6 +564,7 @@ impl<'a> Structure<'a> for PushDescriptorSetInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(20, "PushDescriptorSetInfo.stageFlags")?;
         let stage_flags: ShaderStageFlags = reader
             .value("PushDescriptorSetInfo.stageFlags")?;
         let layout: PipelineLayout = reader.value("PushDescriptorSetInfo.layout")?;
@@ -601,6 +611,7 @@ impl<'a> CmdBindPipeline {
     pub const NAME: &'static str = "vkCmdBindPipeline";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "CmdBindPipeline.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdBindPipeline.commandBuffer")?;
         let pipeline_bind_point: PipelineBindPoint = reader
@@ -656,6 +667,7 @@ impl<'a> CmdBindDescriptorSets<'a> {
     pub const NAME: &'static str = "vkCmdBindDescriptorSets";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(28, "CmdBindDescriptorSets.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdBindDescriptorSets.commandBuffer")?;
         let pipeline_bind_point: PipelineBindPoint = reader
@@ -734,6 +746,7 @@ impl<'a> CmdDispatch {
     pub const NAME: &'static str = "vkCmdDispatch";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "CmdDispatch.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdDispatch.commandBuffer")?;
         let group_count_x: u32 = reader.value("CmdDispatch.groupCountX")?;
         let group_count_y: u32 = reader.value("CmdDispatch.groupCountY")?;
@@ -785,6 +798,7 @@ impl<'a> CmdDispatchIndirect {
     pub const NAME: &'static str = "vkCmdDispatchIndirect";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "CmdDispatchIndirect.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDispatchIndirect.commandBuffer")?;
         let buffer: Buffer = reader.value("CmdDispatchIndirect.buffer")?;
@@ -834,6 +848,7 @@ impl<'a> CmdSetEvent {
     pub const NAME: &'static str = "vkCmdSetEvent";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "CmdSetEvent.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdSetEvent.commandBuffer")?;
         let event: Event = reader.value("CmdSetEvent.event")?;
         let stage_mask: PipelineStageFlags = reader.value("CmdSetEvent.stageMask")?;
@@ -882,6 +897,7 @@ impl<'a> CmdResetEvent {
     pub const NAME: &'static str = "vkCmdResetEvent";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "CmdResetEvent.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdResetEvent.commandBuffer")?;
         let event: Event = reader.value("CmdResetEvent.event")?;
         let stage_mask: PipelineStageFlags = reader.value("CmdResetEvent.stageMask")?;
@@ -938,10 +954,12 @@ impl<'a> CmdWaitEvents<'a> {
     pub const NAME: &'static str = "vkCmdWaitEvents";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdWaitEvents.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdWaitEvents.commandBuffer")?;
         let event_count: u32 = reader.value("CmdWaitEvents.eventCount")?;
         let p_events: Option<&'a [Event]> = reader
             .array("CmdWaitEvents.pEvents", length(event_count), Null::Refused)?;
+        reader.demand(12, "CmdWaitEvents.srcStageMask")?;
         let src_stage_mask: PipelineStageFlags = reader
             .value("CmdWaitEvents.srcStageMask")?;
         let dst_stage_mask: PipelineStageFlags = reader
@@ -1038,6 +1056,7 @@ impl<'a> CmdPipelineBarrier<'a> {
     pub const NAME: &'static str = "vkCmdPipelineBarrier";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "CmdPipelineBarrier.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdPipelineBarrier.commandBuffer")?;
         let src_stage_mask: PipelineStageFlags = reader
@@ -1130,6 +1149,7 @@ impl<'a> CmdBeginQuery {
     pub const NAME: &'static str = "vkCmdBeginQuery";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "CmdBeginQuery.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdBeginQuery.commandBuffer")?;
         let query_pool: QueryPool = reader.value("CmdBeginQuery.queryPool")?;
         let query: u32 = reader.value("CmdBeginQuery.query")?;
@@ -1181,6 +1201,7 @@ impl<'a> CmdEndQuery {
     pub const NAME: &'static str = "vkCmdEndQuery";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "CmdEndQuery.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdEndQuery.commandBuffer")?;
         let query_pool: QueryPool = reader.value("CmdEndQuery.queryPool")?;
         let query: u32 = reader.value("CmdEndQuery.query")?;
@@ -1230,6 +1251,7 @@ impl<'a> CmdResetQueryPool {
     pub const NAME: &'static str = "vkCmdResetQueryPool";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "CmdResetQueryPool.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdResetQueryPool.commandBuffer")?;
         let query_pool: QueryPool = reader.value("CmdResetQueryPool.queryPool")?;
@@ -1283,6 +1305,7 @@ impl<'a> CmdWriteTimestamp {
     pub const NAME: &'static str = "vkCmdWriteTimestamp";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "CmdWriteTimestamp.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdWriteTimestamp.commandBuffer")?;
         let pipeline_stage: PipelineStageFlags = reader
@@ -1341,6 +1364,7 @@ impl<'a> CmdCopyQueryPoolResults {
     pub const NAME: &'static str = "vkCmdCopyQueryPoolResults";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(52, "CmdCopyQueryPoolResults.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdCopyQueryPoolResults.commandBuffer")?;
         let query_pool: QueryPool = reader.value("CmdCopyQueryPoolResults.queryPool")?;
@@ -1408,6 +1432,7 @@ impl<'a> CmdPushConstants<'a> {
     pub const NAME: &'static str = "vkCmdPushConstants";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(28, "CmdPushConstants.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdPushConstants.commandBuffer")?;
         let layout: PipelineLayout = reader.value("CmdPushConstants.layout")?;
@@ -1467,6 +1492,7 @@ impl<'a> CmdExecuteCommands<'a> {
     pub const NAME: &'static str = "vkCmdExecuteCommands";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdExecuteCommands.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdExecuteCommands.commandBuffer")?;
         let command_buffer_count: u32 = reader
@@ -1521,6 +1547,7 @@ impl<'a> CmdSetDeviceMask {
     pub const NAME: &'static str = "vkCmdSetDeviceMask";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdSetDeviceMask.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdSetDeviceMask.commandBuffer")?;
         let device_mask: u32 = reader.value("CmdSetDeviceMask.deviceMask")?;
@@ -1571,6 +1598,7 @@ impl<'a> CmdDispatchBase {
     pub const NAME: &'static str = "vkCmdDispatchBase";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(32, "CmdDispatchBase.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdDispatchBase.commandBuffer")?;
         let base_group_x: u32 = reader.value("CmdDispatchBase.baseGroupX")?;
@@ -1632,6 +1660,7 @@ impl<'a> CmdSetEvent2<'a> {
     pub const NAME: &'static str = "vkCmdSetEvent2";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "CmdSetEvent2.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdSetEvent2.commandBuffer")?;
         let event: Event = reader.value("CmdSetEvent2.event")?;
         let p_dependency_info: Option<&'a DependencyInfo<'a>> = reader
@@ -1681,6 +1710,7 @@ impl<'a> CmdResetEvent2 {
     pub const NAME: &'static str = "vkCmdResetEvent2";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "CmdResetEvent2.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdResetEvent2.commandBuffer")?;
         let event: Event = reader.value("CmdResetEvent2.event")?;
@@ -1731,6 +1761,7 @@ impl<'a> CmdWaitEvents2<'a> {
     pub const NAME: &'static str = "vkCmdWaitEvents2";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "CmdWaitEvents2.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdWaitEvents2.commandBuffer")?;
         let event_count: u32 = reader.value("CmdWaitEvents2.eventCount")?;
@@ -1836,6 +1867,7 @@ impl<'a> CmdWriteTimestamp2 {
     pub const NAME: &'static str = "vkCmdWriteTimestamp2";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(28, "CmdWriteTimestamp2.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdWriteTimestamp2.commandBuffer")?;
         let stage: PipelineStageFlags2 = reader.value("CmdWriteTimestamp2.stage")?;
@@ -1981,6 +2013,7 @@ impl<'a> CmdPushDescriptorSet<'a> {
     pub const NAME: &'static str = "vkCmdPushDescriptorSet";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(28, "CmdPushDescriptorSet.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdPushDescriptorSet.commandBuffer")?;
         let pipeline_bind_point: PipelineBindPoint = reader

@@ -18,6 +18,7 @@ pub struct AttachmentDescription {
 impl<'a> Decode<'a> for AttachmentDescription {
     const MIN_SIZE: usize = 36;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(36, "AttachmentDescription.flags")?;
         let flags: AttachmentDescriptionFlags = reader
             .value("AttachmentDescription.flags")?;
         let format: Format = reader.value("AttachmentDescription.format")?;
@@ -81,6 +82,7 @@ impl<'a> Structure<'a> for AttachmentDescription2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(36, "AttachmentDescription2.flags")?;
         let flags: AttachmentDescriptionFlags = reader
             .value("AttachmentDescription2.flags")?;
         let format: Format = reader.value("AttachmentDescription2.format")?;
@@ -140,6 +142,7 @@ impl<'a> Structure<'a> for AttachmentDescriptionStencilLayout<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "AttachmentDescriptionStencilLayout.stencilInitialLayout")?;
         let stencil_initial_layout: ImageLayout = reader
             .value("AttachmentDescriptionStencilLayout.stencilInitialLayout")?;
         let stencil_final_layout: ImageLayout = reader
@@ -167,6 +170,7 @@ pub struct AttachmentReference {
 impl<'a> Decode<'a> for AttachmentReference {
     const MIN_SIZE: usize = 8;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "AttachmentReference.attachment")?;
         let attachment: u32 = reader.value("AttachmentReference.attachment")?;
         let layout: ImageLayout = reader.value("AttachmentReference.layout")?;
         Ok(Self { attachment, layout })
@@ -195,6 +199,7 @@ impl<'a> Structure<'a> for AttachmentReference2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "AttachmentReference2.attachment")?;
         let attachment: u32 = reader.value("AttachmentReference2.attachment")?;
         let layout: ImageLayout = reader.value("AttachmentReference2.layout")?;
         let aspect_mask: ImageAspectFlags = reader
@@ -301,6 +306,7 @@ impl<'a> Structure<'a> for FramebufferAttachmentImageInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(24, "FramebufferAttachmentImageInfo.flags")?;
         let flags: ImageCreateFlags = reader
             .value("FramebufferAttachmentImageInfo.flags")?;
         let usage: ImageUsageFlags = reader
@@ -400,6 +406,7 @@ impl<'a> Structure<'a> for FramebufferCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "FramebufferCreateInfo.flags")?;
         let flags: FramebufferCreateFlags = reader.value("FramebufferCreateInfo.flags")?;
         let render_pass: RenderPass = reader.value("FramebufferCreateInfo.renderPass")?;
         let attachment_count: u32 = reader
@@ -410,6 +417,7 @@ impl<'a> Structure<'a> for FramebufferCreateInfo<'a> {
                 length(attachment_count),
                 Null::Allowed,
             )?;
+        reader.demand(12, "FramebufferCreateInfo.width")?;
         let width: u32 = reader.value("FramebufferCreateInfo.width")?;
         let height: u32 = reader.value("FramebufferCreateInfo.height")?;
         let layers: u32 = reader.value("FramebufferCreateInfo.layers")?;
@@ -447,6 +455,7 @@ pub struct InputAttachmentAspectReference {
 impl<'a> Decode<'a> for InputAttachmentAspectReference {
     const MIN_SIZE: usize = 12;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "InputAttachmentAspectReference.subpass")?;
         let subpass: u32 = reader.value("InputAttachmentAspectReference.subpass")?;
         let input_attachment_index: u32 = reader
             .value("InputAttachmentAspectReference.inputAttachmentIndex")?;
@@ -539,6 +548,7 @@ impl<'a> Structure<'a> for RenderPassCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "RenderPassCreateInfo.flags")?;
         let flags: RenderPassCreateFlags = reader.value("RenderPassCreateInfo.flags")?;
         let attachment_count: u32 = reader
             .value("RenderPassCreateInfo.attachmentCount")?;
@@ -610,6 +620,7 @@ impl<'a> Structure<'a> for RenderPassCreateInfo2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "RenderPassCreateInfo2.flags")?;
         let flags: RenderPassCreateFlags = reader.value("RenderPassCreateInfo2.flags")?;
         let attachment_count: u32 = reader
             .value("RenderPassCreateInfo2.attachmentCount")?;
@@ -788,6 +799,7 @@ pub struct SubpassDependency {
 impl<'a> Decode<'a> for SubpassDependency {
     const MIN_SIZE: usize = 28;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(28, "SubpassDependency.srcSubpass")?;
         let src_subpass: u32 = reader.value("SubpassDependency.srcSubpass")?;
         let dst_subpass: u32 = reader.value("SubpassDependency.dstSubpass")?;
         let src_stage_mask: PipelineStageFlags = reader
@@ -844,6 +856,7 @@ impl<'a> Structure<'a> for SubpassDependency2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(32, "SubpassDependency2.srcSubpass")?;
         let src_subpass: u32 = reader.value("SubpassDependency2.srcSubpass")?;
         let dst_subpass: u32 = reader.value("SubpassDependency2.dstSubpass")?;
         let src_stage_mask: PipelineStageFlags = reader
@@ -900,6 +913,7 @@ pub struct SubpassDescription<'a> {
 impl<'a> Decode<'a> for SubpassDescription<'a> {
     const MIN_SIZE: usize = 60;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "SubpassDescription.flags")?;
         let flags: SubpassDescriptionFlags = reader.value("SubpassDescription.flags")?;
         let pipeline_bind_point: PipelineBindPoint = reader
             .value("SubpassDescription.pipelineBindPoint")?;
@@ -988,6 +1002,7 @@ impl<'a> Structure<'a> for SubpassDescription2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "SubpassDescription2.flags")?;
         let flags: SubpassDescriptionFlags = reader.value("SubpassDescription2.flags")?;
         let pipeline_bind_point: PipelineBindPoint = reader
             .value("SubpassDescription2.pipelineBindPoint")?;
@@ -1073,6 +1088,7 @@ impl<'a> Structure<'a> for SubpassDescriptionDepthStencilResolve<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "SubpassDescriptionDepthStencilResolve.depthResolveMode")?;
         let depth_resolve_mode: ResolveModeFlags = reader
             .value("SubpassDescriptionDepthStencilResolve.depthResolveMode")?;
         let stencil_resolve_mode: ResolveModeFlags = reader
@@ -1178,6 +1194,7 @@ impl<'a> DestroyFramebuffer {
     pub const NAME: &'static str = "vkDestroyFramebuffer";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyFramebuffer.device")?;
         let device: Device = reader.value("DestroyFramebuffer.device")?;
         let framebuffer: Framebuffer = reader.value("DestroyFramebuffer.framebuffer")?;
         reader.null_pointer("DestroyFramebuffer.pAllocator")?;
@@ -1288,6 +1305,7 @@ impl<'a> DestroyRenderPass {
     pub const NAME: &'static str = "vkDestroyRenderPass";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroyRenderPass.device")?;
         let device: Device = reader.value("DestroyRenderPass.device")?;
         let render_pass: RenderPass = reader.value("DestroyRenderPass.renderPass")?;
         reader.null_pointer("DestroyRenderPass.pAllocator")?;
@@ -1332,6 +1350,7 @@ impl<'a> GetRenderAreaGranularity<'a> {
     pub const NAME: &'static str = "vkGetRenderAreaGranularity";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "GetRenderAreaGranularity.device")?;
         let device: Device = reader.value("GetRenderAreaGranularity.device")?;
         let render_pass: RenderPass = reader
             .value("GetRenderAreaGranularity.renderPass")?;

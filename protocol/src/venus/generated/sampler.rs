@@ -64,6 +64,7 @@ impl<'a> Structure<'a> for SamplerCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(64, "SamplerCreateInfo.flags")?;
         let flags: SamplerCreateFlags = reader.value("SamplerCreateInfo.flags")?;
         let mag_filter: Filter = reader.value("SamplerCreateInfo.magFilter")?;
         let min_filter: Filter = reader.value("SamplerCreateInfo.minFilter")?;
@@ -209,6 +210,7 @@ impl<'a> Structure<'a> for SamplerYcbcrConversionCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "SamplerYcbcrConversionCreateInfo.format")?;
         let format: Format = reader.value("SamplerYcbcrConversionCreateInfo.format")?;
         let ycbcr_model: SamplerYcbcrModelConversion = reader
             .value("SamplerYcbcrConversionCreateInfo.ycbcrModel")?;
@@ -216,6 +218,7 @@ impl<'a> Structure<'a> for SamplerYcbcrConversionCreateInfo<'a> {
             .value("SamplerYcbcrConversionCreateInfo.ycbcrRange")?;
         let components: ComponentMapping = reader
             .value("SamplerYcbcrConversionCreateInfo.components")?;
+        reader.demand(16, "SamplerYcbcrConversionCreateInfo.xChromaOffset")?;
         let x_chroma_offset: ChromaLocation = reader
             .value("SamplerYcbcrConversionCreateInfo.xChromaOffset")?;
         let y_chroma_offset: ChromaLocation = reader
@@ -330,6 +333,7 @@ impl<'a> DestroySampler {
     pub const NAME: &'static str = "vkDestroySampler";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroySampler.device")?;
         let device: Device = reader.value("DestroySampler.device")?;
         let sampler: Sampler = reader.value("DestroySampler.sampler")?;
         reader.null_pointer("DestroySampler.pAllocator")?;
@@ -443,6 +447,7 @@ impl<'a> DestroySamplerYcbcrConversion {
     pub const NAME: &'static str = "vkDestroySamplerYcbcrConversion";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroySamplerYcbcrConversion.device")?;
         let device: Device = reader.value("DestroySamplerYcbcrConversion.device")?;
         let ycbcr_conversion: SamplerYcbcrConversion = reader
             .value("DestroySamplerYcbcrConversion.ycbcrConversion")?;

@@ -44,6 +44,7 @@ impl<'a> Structure<'a> for ImportSemaphoreResourceInfoMESA<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "ImportSemaphoreResourceInfoMESA.semaphore")?;
         let semaphore: Semaphore = reader
             .value("ImportSemaphoreResourceInfoMESA.semaphore")?;
         let resource_id: u32 = reader
@@ -103,6 +104,7 @@ impl<'a> Structure<'a> for SemaphoreSignalInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "SemaphoreSignalInfo.semaphore")?;
         let semaphore: Semaphore = reader.value("SemaphoreSignalInfo.semaphore")?;
         let value: u64 = reader.value("SemaphoreSignalInfo.value")?;
         Ok(Self { p_next, semaphore, value })
@@ -133,6 +135,7 @@ impl<'a> Structure<'a> for SemaphoreWaitInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "SemaphoreWaitInfo.flags")?;
         let flags: SemaphoreWaitFlags = reader.value("SemaphoreWaitInfo.flags")?;
         let semaphore_count: u32 = reader.value("SemaphoreWaitInfo.semaphoreCount")?;
         let p_semaphores: Option<&'a [Semaphore]> = reader
@@ -241,6 +244,7 @@ impl<'a> DestroySemaphore {
     pub const NAME: &'static str = "vkDestroySemaphore";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "DestroySemaphore.device")?;
         let device: Device = reader.value("DestroySemaphore.device")?;
         let semaphore: Semaphore = reader.value("DestroySemaphore.semaphore")?;
         reader.null_pointer("DestroySemaphore.pAllocator")?;
@@ -285,6 +289,7 @@ impl<'a> GetSemaphoreCounterValue<'a> {
     pub const NAME: &'static str = "vkGetSemaphoreCounterValue";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "GetSemaphoreCounterValue.device")?;
         let device: Device = reader.value("GetSemaphoreCounterValue.device")?;
         let semaphore: Semaphore = reader.value("GetSemaphoreCounterValue.semaphore")?;
         let p_value: Option<&'a u64> = reader
@@ -451,6 +456,7 @@ impl<'a> WaitSemaphoreResourceMESA {
     pub const NAME: &'static str = "vkWaitSemaphoreResourceMESA";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "WaitSemaphoreResourceMESA.device")?;
         let device: Device = reader.value("WaitSemaphoreResourceMESA.device")?;
         let semaphore: Semaphore = reader.value("WaitSemaphoreResourceMESA.semaphore")?;
         Ok(Self { device, semaphore })

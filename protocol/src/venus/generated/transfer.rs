@@ -23,6 +23,7 @@ impl<'a> Structure<'a> for BlitImageInfo2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(28, "BlitImageInfo2.srcImage")?;
         let src_image: Image = reader.value("BlitImageInfo2.srcImage")?;
         let src_image_layout: ImageLayout = reader
             .value("BlitImageInfo2.srcImageLayout")?;
@@ -67,6 +68,7 @@ pub struct BufferCopy {
 impl<'a> Decode<'a> for BufferCopy {
     const MIN_SIZE: usize = 24;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "BufferCopy.srcOffset")?;
         let src_offset: u64 = reader.value("BufferCopy.srcOffset")?;
         let dst_offset: u64 = reader.value("BufferCopy.dstOffset")?;
         let size: u64 = reader.value("BufferCopy.size")?;
@@ -101,6 +103,7 @@ impl<'a> Structure<'a> for BufferCopy2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(24, "BufferCopy2.srcOffset")?;
         let src_offset: u64 = reader.value("BufferCopy2.srcOffset")?;
         let dst_offset: u64 = reader.value("BufferCopy2.dstOffset")?;
         let size: u64 = reader.value("BufferCopy2.size")?;
@@ -133,6 +136,7 @@ pub struct BufferImageCopy {
 impl<'a> Decode<'a> for BufferImageCopy {
     const MIN_SIZE: usize = 56;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "BufferImageCopy.bufferOffset")?;
         let buffer_offset: u64 = reader.value("BufferImageCopy.bufferOffset")?;
         let buffer_row_length: u32 = reader.value("BufferImageCopy.bufferRowLength")?;
         let buffer_image_height: u32 = reader
@@ -181,6 +185,7 @@ impl<'a> Structure<'a> for BufferImageCopy2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "BufferImageCopy2.bufferOffset")?;
         let buffer_offset: u64 = reader.value("BufferImageCopy2.bufferOffset")?;
         let buffer_row_length: u32 = reader.value("BufferImageCopy2.bufferRowLength")?;
         let buffer_image_height: u32 = reader
@@ -229,6 +234,7 @@ impl<'a> Structure<'a> for CopyBufferInfo2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(20, "CopyBufferInfo2.srcBuffer")?;
         let src_buffer: Buffer = reader.value("CopyBufferInfo2.srcBuffer")?;
         let dst_buffer: Buffer = reader.value("CopyBufferInfo2.dstBuffer")?;
         let region_count: u32 = reader.value("CopyBufferInfo2.regionCount")?;
@@ -271,6 +277,7 @@ impl<'a> Structure<'a> for CopyBufferToImageInfo2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(24, "CopyBufferToImageInfo2.srcBuffer")?;
         let src_buffer: Buffer = reader.value("CopyBufferToImageInfo2.srcBuffer")?;
         let dst_image: Image = reader.value("CopyBufferToImageInfo2.dstImage")?;
         let dst_image_layout: ImageLayout = reader
@@ -322,6 +329,7 @@ impl<'a> Structure<'a> for CopyImageInfo2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(28, "CopyImageInfo2.srcImage")?;
         let src_image: Image = reader.value("CopyImageInfo2.srcImage")?;
         let src_image_layout: ImageLayout = reader
             .value("CopyImageInfo2.srcImageLayout")?;
@@ -372,6 +380,7 @@ impl<'a> Structure<'a> for CopyImageToBufferInfo2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(24, "CopyImageToBufferInfo2.srcImage")?;
         let src_image: Image = reader.value("CopyImageToBufferInfo2.srcImage")?;
         let src_image_layout: ImageLayout = reader
             .value("CopyImageToBufferInfo2.srcImageLayout")?;
@@ -618,6 +627,7 @@ impl<'a> Structure<'a> for ResolveImageInfo2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(28, "ResolveImageInfo2.srcImage")?;
         let src_image: Image = reader.value("ResolveImageInfo2.srcImage")?;
         let src_image_layout: ImageLayout = reader
             .value("ResolveImageInfo2.srcImageLayout")?;
@@ -665,6 +675,7 @@ impl<'a> CmdCopyBuffer<'a> {
     pub const NAME: &'static str = "vkCmdCopyBuffer";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(28, "CmdCopyBuffer.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdCopyBuffer.commandBuffer")?;
         let src_buffer: Buffer = reader.value("CmdCopyBuffer.srcBuffer")?;
         let dst_buffer: Buffer = reader.value("CmdCopyBuffer.dstBuffer")?;
@@ -724,6 +735,7 @@ impl<'a> CmdCopyImage<'a> {
     pub const NAME: &'static str = "vkCmdCopyImage";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(36, "CmdCopyImage.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdCopyImage.commandBuffer")?;
         let src_image: Image = reader.value("CmdCopyImage.srcImage")?;
         let src_image_layout: ImageLayout = reader.value("CmdCopyImage.srcImageLayout")?;
@@ -790,6 +802,7 @@ impl<'a> CmdBlitImage<'a> {
     pub const NAME: &'static str = "vkCmdBlitImage";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(36, "CmdBlitImage.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdBlitImage.commandBuffer")?;
         let src_image: Image = reader.value("CmdBlitImage.srcImage")?;
         let src_image_layout: ImageLayout = reader.value("CmdBlitImage.srcImageLayout")?;
@@ -857,6 +870,7 @@ impl<'a> CmdCopyBufferToImage<'a> {
     pub const NAME: &'static str = "vkCmdCopyBufferToImage";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(32, "CmdCopyBufferToImage.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdCopyBufferToImage.commandBuffer")?;
         let src_buffer: Buffer = reader.value("CmdCopyBufferToImage.srcBuffer")?;
@@ -924,6 +938,7 @@ impl<'a> CmdCopyImageToBuffer<'a> {
     pub const NAME: &'static str = "vkCmdCopyImageToBuffer";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(32, "CmdCopyImageToBuffer.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdCopyImageToBuffer.commandBuffer")?;
         let src_image: Image = reader.value("CmdCopyImageToBuffer.srcImage")?;
@@ -990,6 +1005,7 @@ impl<'a> CmdUpdateBuffer<'a> {
     pub const NAME: &'static str = "vkCmdUpdateBuffer";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(32, "CmdUpdateBuffer.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdUpdateBuffer.commandBuffer")?;
         let dst_buffer: Buffer = reader.value("CmdUpdateBuffer.dstBuffer")?;
@@ -1048,6 +1064,7 @@ impl<'a> CmdFillBuffer {
     pub const NAME: &'static str = "vkCmdFillBuffer";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(36, "CmdFillBuffer.commandBuffer")?;
         let command_buffer: CommandBuffer = reader.value("CmdFillBuffer.commandBuffer")?;
         let dst_buffer: Buffer = reader.value("CmdFillBuffer.dstBuffer")?;
         let dst_offset: u64 = reader.value("CmdFillBuffer.dstOffset")?;
@@ -1105,6 +1122,7 @@ impl<'a> CmdClearColorImage<'a> {
     pub const NAME: &'static str = "vkCmdClearColorImage";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "CmdClearColorImage.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdClearColorImage.commandBuffer")?;
         let image: Image = reader.value("CmdClearColorImage.image")?;
@@ -1168,6 +1186,7 @@ impl<'a> CmdClearDepthStencilImage<'a> {
     pub const NAME: &'static str = "vkCmdClearDepthStencilImage";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "CmdClearDepthStencilImage.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdClearDepthStencilImage.commandBuffer")?;
         let image: Image = reader.value("CmdClearDepthStencilImage.image")?;
@@ -1237,6 +1256,7 @@ impl<'a> CmdResolveImage<'a> {
     pub const NAME: &'static str = "vkCmdResolveImage";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(36, "CmdResolveImage.commandBuffer")?;
         let command_buffer: CommandBuffer = reader
             .value("CmdResolveImage.commandBuffer")?;
         let src_image: Image = reader.value("CmdResolveImage.srcImage")?;

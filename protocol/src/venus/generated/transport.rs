@@ -11,6 +11,7 @@ pub struct CommandStreamDependencyMESA {
 impl<'a> Decode<'a> for CommandStreamDependencyMESA {
     const MIN_SIZE: usize = 8;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "CommandStreamDependencyMESA.srcCommandStream")?;
         let src_command_stream: u32 = reader
             .value("CommandStreamDependencyMESA.srcCommandStream")?;
         let dst_command_stream: u32 = reader
@@ -37,6 +38,7 @@ pub struct CommandStreamDescriptionMESA {
 impl<'a> Decode<'a> for CommandStreamDescriptionMESA {
     const MIN_SIZE: usize = 20;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "CommandStreamDescriptionMESA.resourceId")?;
         let resource_id: u32 = reader.value("CommandStreamDescriptionMESA.resourceId")?;
         let offset: u64 = reader.value("CommandStreamDescriptionMESA.offset")?;
         let size: u64 = reader.value("CommandStreamDescriptionMESA.size")?;
@@ -76,6 +78,7 @@ impl<'a> Structure<'a> for RingCreateInfoMESA<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(88, "RingCreateInfoMESA.flags")?;
         let flags: RingCreateFlagsMESA = reader.value("RingCreateInfoMESA.flags")?;
         let resource_id: u32 = reader.value("RingCreateInfoMESA.resourceId")?;
         let offset: u64 = reader.value("RingCreateInfoMESA.offset")?;
@@ -424,6 +427,7 @@ impl<'a> NotifyRingMESA {
     pub const NAME: &'static str = "vkNotifyRingMESA";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "NotifyRingMESA.ring")?;
         let ring: u64 = reader.value("NotifyRingMESA.ring")?;
         let seqno: u32 = reader.value("NotifyRingMESA.seqno")?;
         let flags: RingNotifyFlagsMESA = reader.value("NotifyRingMESA.flags")?;
@@ -468,6 +472,7 @@ impl<'a> WriteRingExtraMESA {
     pub const NAME: &'static str = "vkWriteRingExtraMESA";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "WriteRingExtraMESA.ring")?;
         let ring: u64 = reader.value("WriteRingExtraMESA.ring")?;
         let offset: u64 = reader.value("WriteRingExtraMESA.offset")?;
         let value: u32 = reader.value("WriteRingExtraMESA.value")?;
@@ -511,6 +516,7 @@ impl<'a> SubmitVirtqueueSeqnoMESA {
     pub const NAME: &'static str = "vkSubmitVirtqueueSeqnoMESA";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "SubmitVirtqueueSeqnoMESA.ring")?;
         let ring: u64 = reader.value("SubmitVirtqueueSeqnoMESA.ring")?;
         let seqno: u64 = reader.value("SubmitVirtqueueSeqnoMESA.seqno")?;
         Ok(Self { ring, seqno })
@@ -590,6 +596,7 @@ impl<'a> WaitRingSeqnoMESA {
     pub const NAME: &'static str = "vkWaitRingSeqnoMESA";
     /// Reads the parameters.
     pub fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "WaitRingSeqnoMESA.ring")?;
         let ring: u64 = reader.value("WaitRingSeqnoMESA.ring")?;
         let seqno: u64 = reader.value("WaitRingSeqnoMESA.seqno")?;
         Ok(Self { ring, seqno })

@@ -63,6 +63,7 @@ pub struct ClearDepthStencilValue {
 impl<'a> Decode<'a> for ClearDepthStencilValue {
     const MIN_SIZE: usize = 8;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "ClearDepthStencilValue.depth")?;
         let depth: f32 = reader.value("ClearDepthStencilValue.depth")?;
         let stencil: u32 = reader.value("ClearDepthStencilValue.stencil")?;
         Ok(Self { depth, stencil })
@@ -85,6 +86,7 @@ pub struct ComponentMapping {
 impl<'a> Decode<'a> for ComponentMapping {
     const MIN_SIZE: usize = 16;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "ComponentMapping.r")?;
         let r: ComponentSwizzle = reader.value("ComponentMapping.r")?;
         let g: ComponentSwizzle = reader.value("ComponentMapping.g")?;
         let b: ComponentSwizzle = reader.value("ComponentMapping.b")?;
@@ -116,6 +118,7 @@ impl<'a> Structure<'a> for DepthBiasRepresentationInfoEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "DepthBiasRepresentationInfoEXT.depthBiasRepresentation")?;
         let depth_bias_representation: DepthBiasRepresentationEXT = reader
             .value("DepthBiasRepresentationInfoEXT.depthBiasRepresentation")?;
         let depth_bias_exact: u32 = reader
@@ -143,6 +146,7 @@ pub struct DepthClampRangeEXT {
 impl<'a> Decode<'a> for DepthClampRangeEXT {
     const MIN_SIZE: usize = 8;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "DepthClampRangeEXT.minDepthClamp")?;
         let min_depth_clamp: f32 = reader.value("DepthClampRangeEXT.minDepthClamp")?;
         let max_depth_clamp: f32 = reader.value("DepthClampRangeEXT.maxDepthClamp")?;
         Ok(Self {
@@ -167,6 +171,7 @@ pub struct DescriptorBufferInfo {
 impl<'a> Decode<'a> for DescriptorBufferInfo {
     const MIN_SIZE: usize = 24;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "DescriptorBufferInfo.buffer")?;
         let buffer: Buffer = reader.value("DescriptorBufferInfo.buffer")?;
         let offset: u64 = reader.value("DescriptorBufferInfo.offset")?;
         let range: u64 = reader.value("DescriptorBufferInfo.range")?;
@@ -190,6 +195,7 @@ pub struct DescriptorImageInfo {
 impl<'a> Decode<'a> for DescriptorImageInfo {
     const MIN_SIZE: usize = 20;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "DescriptorImageInfo.sampler")?;
         let sampler: Sampler = reader.value("DescriptorImageInfo.sampler")?;
         let image_view: ImageView = reader.value("DescriptorImageInfo.imageView")?;
         let image_layout: ImageLayout = reader.value("DescriptorImageInfo.imageLayout")?;
@@ -257,6 +263,7 @@ pub struct Extent2D {
 impl<'a> Decode<'a> for Extent2D {
     const MIN_SIZE: usize = 8;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "Extent2D.width")?;
         let width: u32 = reader.value("Extent2D.width")?;
         let height: u32 = reader.value("Extent2D.height")?;
         Ok(Self { width, height })
@@ -287,6 +294,7 @@ pub struct Extent3D {
 impl<'a> Decode<'a> for Extent3D {
     const MIN_SIZE: usize = 12;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "Extent3D.width")?;
         let width: u32 = reader.value("Extent3D.width")?;
         let height: u32 = reader.value("Extent3D.height")?;
         let depth: u32 = reader.value("Extent3D.depth")?;
@@ -430,6 +438,7 @@ pub struct ImageSubresourceLayers {
 impl<'a> Decode<'a> for ImageSubresourceLayers {
     const MIN_SIZE: usize = 16;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "ImageSubresourceLayers.aspectMask")?;
         let aspect_mask: ImageAspectFlags = reader
             .value("ImageSubresourceLayers.aspectMask")?;
         let mip_level: u32 = reader.value("ImageSubresourceLayers.mipLevel")?;
@@ -464,6 +473,7 @@ pub struct ImageSubresourceRange {
 impl<'a> Decode<'a> for ImageSubresourceRange {
     const MIN_SIZE: usize = 20;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "ImageSubresourceRange.aspectMask")?;
         let aspect_mask: ImageAspectFlags = reader
             .value("ImageSubresourceRange.aspectMask")?;
         let base_mip_level: u32 = reader.value("ImageSubresourceRange.baseMipLevel")?;
@@ -511,6 +521,7 @@ impl<'a> Decode<'a> for LayerProperties {
     const MIN_SIZE: usize = 536;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         let layer_name: [u8; 256] = reader.fixed_bytes("LayerProperties.layerName")?;
+        reader.demand(8, "LayerProperties.specVersion")?;
         let spec_version: u32 = reader.value("LayerProperties.specVersion")?;
         let implementation_version: u32 = reader
             .value("LayerProperties.implementationVersion")?;
@@ -558,6 +569,7 @@ impl<'a> Structure<'a> for MemoryBarrier2<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(32, "MemoryBarrier2.srcStageMask")?;
         let src_stage_mask: PipelineStageFlags2 = reader
             .value("MemoryBarrier2.srcStageMask")?;
         let src_access_mask: AccessFlags2 = reader
@@ -600,6 +612,7 @@ impl<'a> Structure<'a> for MemoryBarrierAccessFlags3KHR<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "MemoryBarrierAccessFlags3KHR.srcAccessMask3")?;
         let src_access_mask3: AccessFlags3KHR = reader
             .value("MemoryBarrierAccessFlags3KHR.srcAccessMask3")?;
         let dst_access_mask3: AccessFlags3KHR = reader
@@ -634,6 +647,7 @@ impl<'a> Structure<'a> for MemoryDedicatedRequirements<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "MemoryDedicatedRequirements.prefersDedicatedAllocation")?;
         let prefers_dedicated_allocation: u32 = reader
             .value("MemoryDedicatedRequirements.prefersDedicatedAllocation")?;
         let requires_dedicated_allocation: u32 = reader
@@ -672,6 +686,7 @@ pub struct MemoryRequirements {
 impl<'a> Decode<'a> for MemoryRequirements {
     const MIN_SIZE: usize = 20;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(20, "MemoryRequirements.size")?;
         let size: u64 = reader.value("MemoryRequirements.size")?;
         let alignment: u64 = reader.value("MemoryRequirements.alignment")?;
         let memory_type_bits: u32 = reader.value("MemoryRequirements.memoryTypeBits")?;
@@ -760,6 +775,11 @@ impl<'a> Structure<'a> for MultisampledRenderToSingleSampledInfoEXT<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                8,
+                "MultisampledRenderToSingleSampledInfoEXT.multisampledRenderToSingleSampledEnable",
+            )?;
         let multisampled_render_to_single_sampled_enable: u32 = reader
             .value(
                 "MultisampledRenderToSingleSampledInfoEXT.multisampledRenderToSingleSampledEnable",
@@ -789,6 +809,7 @@ pub struct Offset2D {
 impl<'a> Decode<'a> for Offset2D {
     const MIN_SIZE: usize = 8;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "Offset2D.x")?;
         let x: i32 = reader.value("Offset2D.x")?;
         let y: i32 = reader.value("Offset2D.y")?;
         Ok(Self { x, y })
@@ -810,6 +831,7 @@ pub struct Offset3D {
 impl<'a> Decode<'a> for Offset3D {
     const MIN_SIZE: usize = 12;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "Offset3D.x")?;
         let x: i32 = reader.value("Offset3D.x")?;
         let y: i32 = reader.value("Offset3D.y")?;
         let z: i32 = reader.value("Offset3D.z")?;
@@ -885,6 +907,7 @@ pub struct PhysicalDeviceFeatures {
 impl<'a> Decode<'a> for PhysicalDeviceFeatures {
     const MIN_SIZE: usize = 220;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(220, "PhysicalDeviceFeatures.robustBufferAccess")?;
         let robust_buffer_access: u32 = reader
             .value("PhysicalDeviceFeatures.robustBufferAccess")?;
         let full_draw_index_uint32: u32 = reader
@@ -1205,6 +1228,7 @@ pub struct PipelineCreationFeedback {
 impl<'a> Decode<'a> for PipelineCreationFeedback {
     const MIN_SIZE: usize = 12;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "PipelineCreationFeedback.flags")?;
         let flags: PipelineCreationFeedbackFlags = reader
             .value("PipelineCreationFeedback.flags")?;
         let duration: u64 = reader.value("PipelineCreationFeedback.duration")?;
@@ -1286,6 +1310,7 @@ impl<'a> Structure<'a> for PipelineLayoutCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PipelineLayoutCreateInfo.flags")?;
         let flags: PipelineLayoutCreateFlags = reader
             .value("PipelineLayoutCreateInfo.flags")?;
         let set_layout_count: u32 = reader
@@ -1342,6 +1367,7 @@ impl<'a> Structure<'a> for PipelineRobustnessCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "PipelineRobustnessCreateInfo.storageBuffers")?;
         let storage_buffers: PipelineRobustnessBufferBehavior = reader
             .value("PipelineRobustnessCreateInfo.storageBuffers")?;
         let uniform_buffers: PipelineRobustnessBufferBehavior = reader
@@ -1387,6 +1413,7 @@ impl<'a> Structure<'a> for PipelineShaderStageCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(16, "PipelineShaderStageCreateInfo.flags")?;
         let flags: PipelineShaderStageCreateFlags = reader
             .value("PipelineShaderStageCreateInfo.flags")?;
         let stage: ShaderStageFlags = reader
@@ -1460,6 +1487,7 @@ pub struct PushConstantRange {
 impl<'a> Decode<'a> for PushConstantRange {
     const MIN_SIZE: usize = 12;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(12, "PushConstantRange.stageFlags")?;
         let stage_flags: ShaderStageFlags = reader
             .value("PushConstantRange.stageFlags")?;
         let offset: u32 = reader.value("PushConstantRange.offset")?;
@@ -1595,6 +1623,7 @@ pub struct SampleLocationEXT {
 impl<'a> Decode<'a> for SampleLocationEXT {
     const MIN_SIZE: usize = 8;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(8, "SampleLocationEXT.x")?;
         let x: f32 = reader.value("SampleLocationEXT.x")?;
         let y: f32 = reader.value("SampleLocationEXT.y")?;
         Ok(Self { x, y })
@@ -1696,6 +1725,7 @@ impl<'a> Structure<'a> for SemaphoreTypeCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "SemaphoreTypeCreateInfo.semaphoreType")?;
         let semaphore_type: SemaphoreType = reader
             .value("SemaphoreTypeCreateInfo.semaphoreType")?;
         let initial_value: u64 = reader.value("SemaphoreTypeCreateInfo.initialValue")?;
@@ -1730,6 +1760,7 @@ impl<'a> Structure<'a> for ShaderModuleCreateInfo<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(12, "ShaderModuleCreateInfo.flags")?;
         let flags: ShaderModuleCreateFlags = reader
             .value("ShaderModuleCreateInfo.flags")?;
         let code_size: u64 = reader.value("ShaderModuleCreateInfo.codeSize")?;
@@ -1849,6 +1880,7 @@ pub struct SpecializationMapEntry {
 impl<'a> Decode<'a> for SpecializationMapEntry {
     const MIN_SIZE: usize = 16;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(16, "SpecializationMapEntry.constantID")?;
         let constant_id: u32 = reader.value("SpecializationMapEntry.constantID")?;
         let offset: u32 = reader.value("SpecializationMapEntry.offset")?;
         let size: u64 = reader.value("SpecializationMapEntry.size")?;
@@ -1875,6 +1907,7 @@ pub struct Viewport {
 impl<'a> Decode<'a> for Viewport {
     const MIN_SIZE: usize = 24;
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.demand(24, "Viewport.x")?;
         let x: f32 = reader.value("Viewport.x")?;
         let y: f32 = reader.value("Viewport.y")?;
         let width: f32 = reader.value("Viewport.width")?;
@@ -1923,6 +1956,7 @@ impl<'a> Structure<'a> for WriteDescriptorSet<'a> {
         reader: &mut Reader<'a>,
         p_next: Chain<'a>,
     ) -> Result<Self, DecodeError> {
+        reader.demand(24, "WriteDescriptorSet.dstSet")?;
         let dst_set: DescriptorSet = reader.value("WriteDescriptorSet.dstSet")?;
         let dst_binding: u32 = reader.value("WriteDescriptorSet.dstBinding")?;
         let dst_array_element: u32 = reader.value("WriteDescriptorSet.dstArrayElement")?;
