@@ -1,7 +1,8 @@
 //! The batches of a queue submission by the semaphores they use: which of them begin together, and what they wait for.
 
 use super::error::Fault;
-use super::objects::{State, Table};
+use super::objects::State;
+use super::reading::Reading;
 use super::submission::{Driver, Progress, Signal, Wait};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
@@ -41,7 +42,7 @@ pub trait Batch {
 }
 
 /// Splits the batches of a call. A batch that waits behind one that runs would hide how long that runs.
-pub fn groups(objects: &Table, batches: &[impl Batch]) -> Result<Groups, Fault> {
+pub fn groups(objects: &Reading<'_>, batches: &[impl Batch]) -> Result<Groups, Fault> {
     let mut groups = Groups::new();
     for (index, batch) in batches.iter().enumerate() {
         let waits = batch.waits().filter(|(semaphore, _)| semaphore.0 != 0);
@@ -59,7 +60,7 @@ pub fn groups(objects: &Table, batches: &[impl Batch]) -> Result<Groups, Fault> 
     Ok(groups)
 }
 
-fn used(objects: &Table, semaphore: venus::Semaphore, value: u64) -> Result<Used, Fault> {
+fn used(objects: &Reading<'_>, semaphore: venus::Semaphore, value: u64) -> Result<Used, Fault> {
     let object = objects.get(semaphore)?;
     match &object.state {
         State::Semaphore(signal) => {

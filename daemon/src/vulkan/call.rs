@@ -12,6 +12,7 @@ use super::memory::ResourceMemory;
 use super::objects::{Handle, Object, State, Unplaced};
 use super::physical_device::PhysicalDevice;
 use super::queue::Queue;
+use super::reading::{Reading, Recent};
 use super::renderer::Renderer;
 use super::submission::Number;
 use super::usage::{Usage, Uses};
@@ -69,9 +70,16 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Locks the object table for reading, to lower parameters. Never held across a driver call.
+    /// Locks the object table for reading, to lower parameters. Not held across a driver call.
     pub fn lowering(&self) -> Lowering<'a> {
-        let (objects, memory) = (self.renderer.objects.read(), self.renderer.memory());
+        let (objects, memory) = (Reading::Own(self.renderer.objects.read()), self.renderer.memory());
+        let (owner, families) = (self.owner.get(), self.families.get());
+        Lowering { objects, arena: self.arena, memory, owner, families, uses: None }
+    }
+
+    /// The same, where many things are looked up.
+    pub fn looking_up<'l>(&'l self, objects: &'l Recent<'l>) -> Lowering<'l> {
+        let (objects, memory) = (Reading::Shared(objects), self.renderer.memory());
         let (owner, families) = (self.owner.get(), self.families.get());
         Lowering { objects, arena: self.arena, memory, owner, families, uses: None }
     }
@@ -79,11 +87,6 @@ impl<'a> Call<'a> {
     /// The same for a recorded command: what it names goes into `uses`.
     pub fn recording<'u>(&'u self, uses: &'u Uses) -> Lowering<'u> {
         self.records.set(true);
-        self.naming(uses)
-    }
-
-    /// The same for a submission.
-    pub fn naming<'u>(&'u self, uses: &'u Uses) -> Lowering<'u> {
         Lowering { uses: Some(uses), ..self.lowering() }
     }
 
@@ -269,6 +272,7 @@ impl<'a> Call<'a> {
 }
 
 /// The kind of an entry and its state disagree: a bug of ours, ended as the context's loss rather than a panic.
+#[cold]
 pub fn inconsistent() -> Fault {
     Fault::lost("object table is inconsistent")
 }

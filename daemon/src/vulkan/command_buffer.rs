@@ -8,6 +8,7 @@ use super::call::{Call, inconsistent};
 use super::device::Device;
 use super::error::Fault;
 use super::loss::Success;
+use super::recorder::Recorder;
 use super::submission::Number;
 use super::usage::{Usage, Uses};
 use super::validity::binding::Bound;
@@ -287,29 +288,21 @@ fn recordings_of<'l>(
 }
 
 /// `vkCmdFillBuffer`: noted if it may be what Mesa before 26.2 makes for each fence.
-pub fn cmd_fill_buffer(
-    call: &Call<'_>,
-    c: &venus::CmdFillBuffer,
-) -> Result<venus::CmdFillBufferReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (buffer, word) = {
-        let l = call.recording(uses);
-        buffers::cmd_fill_buffer(&l, c)?;
-        (l.handle(c.dst_buffer)?, l.objects.buffer(c.dst_buffer)?.place(c.dst_offset))
-    };
-    let Some(function) = command_buffer.device.table.cmd_fill_buffer else {
+pub fn cmd_fill_buffer(r: &mut Recorder<'_>, c: &venus::CmdFillBuffer) -> Result<(), Fault> {
+    let (CommandBuffer { raw, device, .. }, renderer) = (r.command_buffer, r.renderer);
+    let Some(function) = device.table.cmd_fill_buffer else {
         return Err(Fault::missing("vkCmdFillBuffer"));
     };
+    let (l, state) = r.lowering();
+    buffers::cmd_fill_buffer(&l, c)?;
+    let (buffer, word) = (l.handle(c.dst_buffer)?, l.objects.buffer(c.dst_buffer)?.place(c.dst_offset));
     // SAFETY: command buffer and buffer are live, the pool is locked.
-    unsafe { function(command_buffer.raw, buffer, c.dst_offset, c.size, c.data) };
+    unsafe { function(*raw, buffer, c.dst_offset, c.size, c.data) };
     if (c.size, c.data) == (4, 0) {
         state.telling = Some((buffer, c.dst_offset));
-        state.told =
-            word.and_then(|(memory, offset)| call.renderer.results.as_ref()?.tell((memory.0, offset)));
+        state.told = word.and_then(|(memory, offset)| renderer.results.as_ref()?.tell((memory.0, offset)));
     }
-    Ok(venus::CmdFillBufferReply {})
+    Ok(())
 }
 
 /// What of a command buffer can run on a device that is lost for the guest: the host's handle, and whom it tells of success.

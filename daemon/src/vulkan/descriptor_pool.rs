@@ -3,6 +3,7 @@
 use super::call::{Call, inconsistent};
 use super::error::Fault;
 use super::objects::State;
+use super::reading::Recent;
 use super::submission::Number;
 use super::usage::Usage;
 use super::validity::layouts::SetLayout;
@@ -10,6 +11,7 @@ use super::validity::{layouts, writes};
 use parking_lot::{Mutex, MutexGuard};
 use protocol::venus::generated as venus;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A descriptor pool.
@@ -250,7 +252,9 @@ pub fn update_descriptor_sets<'a>(
     };
     let (writes, copies) = (c.p_descriptor_writes.unwrap_or(&[]), c.p_descriptor_copies.unwrap_or(&[]));
     let (sets, lowered_writes, lowered_copies) = {
-        let l = call.lowering();
+        let objects = call.renderer.objects.read();
+        let objects = Recent::of(&objects);
+        let l = call.looking_up(&objects);
         let sets = writes::check_update(&l, writes, copies)?;
         (sets, l.array(Some(writes))?, l.array(Some(copies))?)
     };
@@ -264,11 +268,11 @@ pub fn update_descriptor_sets<'a>(
 }
 
 /// Locks the pools of sets that are all still allocated.
-fn lock_pools(sets: &[Arc<DescriptorSet>]) -> Result<Vec<MutexGuard<'_, Sets>>, Fault> {
-    let mut pools: Vec<_> = sets.iter().map(|set| &set.pool).collect();
+fn lock_pools(sets: &[Arc<DescriptorSet>]) -> Result<SmallVec<[MutexGuard<'_, Sets>; 2]>, Fault> {
+    let mut pools: SmallVec<[_; 2]> = sets.iter().map(|set| &set.pool).collect();
     pools.sort_by_key(|pool| Arc::as_ptr(pool));
     pools.dedup_by_key(|pool| Arc::as_ptr(pool));
-    let locked: Vec<_> = pools.iter().map(|pool| pool.lock()).collect();
+    let locked: SmallVec<[_; 2]> = pools.iter().map(|pool| pool.lock()).collect();
     for set in sets {
         let at = pools.iter().position(|pool| Arc::ptr_eq(pool, &set.pool));
         if !at.is_some_and(|at| locked[at].has(set)) {

@@ -1,6 +1,7 @@
 //! What can go wrong while a command is executed, by whose fault it is.
 
 use protocol::error::DecodeError;
+use protocol::venus::generated::Command;
 
 /// The context cannot go on: its stream is wrong or its renderer is gone. The other contexts do not notice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,6 +15,14 @@ impl ContextLost {
     /// A reason in words.
     pub fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into() }
+    }
+
+    /// The same, with the name of the command that it is about.
+    #[cold]
+    #[must_use]
+    pub fn within(self, number: i32) -> Self {
+        let name = Command::name(number).unwrap_or("unknown command");
+        Self::new(format!("{name} ({number}): {self}"))
     }
 
     /// A transport command where only commands of the host's driver belong.
@@ -36,12 +45,14 @@ pub enum Fault {
 
 impl Fault {
     /// The host's driver has no such function although only what it has was offered.
+    #[cold]
     pub fn missing(command: &str) -> Self {
         Self::lost(format!("{command} is not offered by this device"))
     }
 
     /// It breaks valid usage in a way that could corrupt this process: not executed, and answered with an error if it has an answer.
     /// Programs live on with that, as many do natively.
+    #[cold]
     pub fn invalid(rule: &'static str) -> Self {
         Self::Failed(Self::refused(rule))
     }
@@ -53,6 +64,7 @@ impl Fault {
     }
 
     /// The stream is wrong, in words.
+    #[cold]
     pub fn lost(reason: impl Into<String>) -> Self {
         Self::Lost(ContextLost::new(reason))
     }

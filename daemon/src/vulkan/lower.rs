@@ -11,10 +11,10 @@ use super::error::Fault;
 use super::families::FamilyOrder;
 use super::generated::{lower_chain_struct, raise_chain_struct};
 use super::memory::external;
-use super::objects::{Handle, Table};
+use super::objects::Handle;
+use super::reading::Reading;
 use super::usage::Uses;
 use crate::config::MemoryBackEnd;
-use parking_lot::RwLockReadGuard;
 use protocol::cursor::Arena;
 use protocol::venus::chain::Chain;
 use protocol::venus::generated::ChainStruct;
@@ -40,7 +40,7 @@ pub trait Raise<'a>: Lower + Copy {
 
 /// What lowering needs: the object table, locked for reading, and the command's arena.
 pub struct Lowering<'l> {
-    pub(super) objects: RwLockReadGuard<'l, Table>,
+    pub(super) objects: Reading<'l>,
     pub(super) arena: &'l Arena,
     /// What the host knows the guest's dma-bufs as.
     pub(super) memory: MemoryBackEnd,
@@ -61,12 +61,14 @@ pub(super) struct Header {
 
 impl Lowering<'_> {
     /// The host's handle; `VK_NULL_HANDLE` stays null.
+    #[inline]
     pub fn handle<H: Handle>(&self, handle: H) -> Result<u64, Fault> {
         if handle.id() == 0 {
             return Ok(0);
         }
         let object = self.objects.get(handle)?;
-        if let (Some(owner), Some(device)) = (self.owner, &object.device)
+        if let Some(owner) = self.owner
+            && let Some(device) = &object.device
             && Arc::as_ptr(device) != owner
         {
             return Err(Fault::invalid("an object of another device"));
@@ -113,6 +115,7 @@ impl Lowering<'_> {
     }
 
     /// A struct behind a pointer the driver reads.
+    #[inline]
     pub fn pointer<T: Lower>(&self, value: Option<&T>) -> Result<*const T::Sys, Fault> {
         Ok(self.out_pointer(value)?.cast_const())
     }

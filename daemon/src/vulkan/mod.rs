@@ -60,6 +60,8 @@ mod pulse;
 mod query;
 mod question;
 mod queue;
+mod reading;
+mod recorder;
 mod renderer;
 mod retired;
 mod scheduled;

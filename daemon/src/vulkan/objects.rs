@@ -175,7 +175,7 @@ impl Objects {
         match table.entries.get(&handle.id()) {
             Some(Entry::Live(object) | Entry::Useless(object, _)) if object.kind == H::KIND => {}
             Some(Entry::Failed(kind, _)) if *kind == H::KIND => {}
-            found => return Err(mismatch(handle, found)),
+            found => return Err(mismatch(handle.id(), H::KIND, found)),
         }
         Ok(table.take(handle.id()))
     }
@@ -185,7 +185,7 @@ impl Objects {
         let mut table = self.table.write();
         match table.entries.get_mut(&handle.id()) {
             Some(Entry::Live(object)) if object.kind == H::KIND => Ok(change(object)),
-            found => Err(unusable(handle, found.map(|e| &*e))),
+            found => Err(unusable(handle.id(), H::KIND, found.map(|e| &*e))),
         }
     }
 
@@ -259,9 +259,15 @@ impl Table {
     /// The object an id names.
     #[inline]
     pub fn get<H: Handle>(&self, handle: H) -> Result<&Object, Fault> {
-        match self.entries.get(&handle.id()) {
-            Some(Entry::Live(object)) if object.kind == H::KIND => Ok(object),
-            found => Err(unusable(handle, found)),
+        self.find(handle.id(), H::KIND)
+    }
+
+    /// One function for all kinds, which leaves those that call it short.
+    #[inline(never)]
+    fn find(&self, id: u64, kind: ObjectType) -> Result<&Object, Fault> {
+        match self.entries.get(&id) {
+            Some(Entry::Live(object)) if object.kind == kind => Ok(object),
+            found => Err(unusable(id, kind, found)),
         }
     }
 
@@ -330,24 +336,23 @@ impl From<Unplaced> for ContextLost {
 
 /// Why an entry that is no live object of the kind cannot be used.
 #[cold]
-fn unusable<H: Handle>(handle: H, found: Option<&Entry>) -> Fault {
+fn unusable(id: u64, wanted: ObjectType, found: Option<&Entry>) -> Fault {
     match found {
-        Some(Entry::Failed(kind, result)) if *kind == H::KIND => Fault::Failed(*result),
-        Some(Entry::Useless(object, result)) if object.kind == H::KIND => Fault::Failed(*result),
-        found => mismatch(handle, found).into(),
+        Some(Entry::Failed(kind, result)) if *kind == wanted => Fault::Failed(*result),
+        Some(Entry::Useless(object, result)) if object.kind == wanted => Fault::Failed(*result),
+        found => mismatch(id, wanted, found).into(),
     }
 }
 
-fn mismatch<H: Handle>(handle: H, found: Option<&Entry>) -> ContextLost {
-    let id = handle.id();
+fn mismatch(id: u64, wanted: ObjectType, found: Option<&Entry>) -> ContextLost {
     ContextLost::new(match found {
-        None => format!("object {id} does not exist, wanted kind {}", H::KIND.0),
+        None => format!("object {id} does not exist, wanted kind {}", wanted.0),
         Some(
             Entry::Live(Object { kind, .. })
             | Entry::Useless(Object { kind, .. }, _)
             | Entry::Failed(kind, _),
         ) => {
-            format!("object {id} is of kind {}, wanted {}", kind.0, H::KIND.0)
+            format!("object {id} is of kind {}, wanted {}", kind.0, wanted.0)
         }
     })
 }

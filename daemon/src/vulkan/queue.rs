@@ -11,8 +11,9 @@ use super::generated::sys;
 use super::line::{Line, Turn};
 use super::loss;
 use super::lower::{Lower, Lowering};
-use super::objects::{Objects, State, Table};
+use super::objects::{Objects, State};
 use super::pending::Fence;
+use super::reading::{Reading, Recent};
 use super::renderer::Renderer;
 use super::stamps::{Slot, Stamps};
 use super::submission::{Driver, Few, Look, Number, Submission, Submissions};
@@ -518,17 +519,18 @@ fn prepared<'a, B: Batch + Lower<Sys: 'a>, I: Iterator<Item = venus::CommandBuff
     batches: &[B],
     command_buffers: impl Fn() -> I,
     fence: venus::Fence,
-    check: impl FnOnce(&Table) -> Result<(), Fault>,
+    check: impl FnOnce(&Reading<'_>) -> Result<(), Fault>,
     lost: impl FnOnce() -> Result<&'a mut [B::Sys], Fault>,
 ) -> Result<Prepared<B::Sys>, Fault> {
     let whole = || {
         command_buffers().try_for_each(|id| command_buffer::refuse_spoilt(call, id))?;
-        let (groups, named) = {
-            let l = call.lowering();
-            check(&l.objects)?;
-            (groups(&l.objects, batches)?, Named::new(&l, command_buffers().collect(), fence)?)
-        };
-        let submits = call.naming(&named.uses).array(Some(batches))?;
+        let objects = call.renderer.objects.read();
+        let objects = Recent::of(&objects);
+        let l = call.looking_up(&objects);
+        check(&l.objects)?;
+        let groups = groups(&l.objects, batches)?;
+        let named = Named::new(&l, command_buffers().collect(), fence)?;
+        let submits = Lowering { uses: Some(&named.uses), ..l }.array(Some(batches))?;
         Ok((groups, submits, named))
     };
     match runnable(call, whole)? {
@@ -570,7 +572,7 @@ fn prepare_submit<'a>(
     let batches = c.p_submits.unwrap_or(&[]);
     let command_buffers = || batches.iter().flat_map(|batch| batch.p_command_buffers.unwrap_or(&[])).copied();
     let check =
-        |objects: &Table| batches.iter().try_for_each(|batch| semaphores::check_submit(objects, batch));
+        |objects: &Reading<'_>| batches.iter().try_for_each(|batch| semaphores::check_submit(objects, batch));
     let lost = || loss::submits(call, device, queue, batches);
     prepared(call, batches, command_buffers, c.fence, check, lost)
 }

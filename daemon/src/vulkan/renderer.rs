@@ -12,6 +12,7 @@ use super::memory::{self, Allowance, Exported, Pool, ResourceTable};
 use super::objects::{Objects, State};
 use super::pulse::Pulse;
 use super::queue::{Done, Queue};
+use super::recorder;
 use super::retired::Retired;
 use super::submission::Look;
 use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryId, Queues, ShaderLimits};
@@ -180,6 +181,16 @@ impl Renderer {
             in_flight.only_records();
         }
         done
+    }
+
+    /// Executes the commands that a stream begins with, if they are recorded into one command buffer and want no reply, at most some
+    /// dozens at once; answers their bytes, 0 if the first command has to be executed by itself.
+    ///
+    /// # Errors
+    ///
+    /// The stream is wrong; the context is over.
+    pub fn record(&self, bytes: &[u8], arena: &mut Arena, cancel: &Cancel) -> Result<usize, ContextLost> {
+        recorder::record_run(self, bytes, arena, cancel)
     }
 
     /// A command failed that the guest does not wait for: the next that can tell it does.

@@ -250,7 +250,7 @@ fn submit_empty(
 ) -> Result<(), Fault> {
     let queue = device.queues.lock().first().cloned();
     let Some(queue) = queue else { return Err(Fault::lost("a device without queues")) };
-    let groups = groups(&call.renderer.objects.read(), &[used])?;
+    let groups = groups(&call.lowering().objects, &[used])?;
     // Weak, as the device owns what waits in the lines of its queues.
     let device = Arc::downgrade(device);
     let submit = move |queue, _: &Range<usize>, fence, _| match device.upgrade() {

@@ -169,8 +169,7 @@ fn all_in_grains<'a>(
 }
 
 fn comes_in_grains(call: &Call<'_>, device: venus::Device, buffer: venus::Buffer) -> bool {
-    has_twins(call, device)
-        && call.renderer.objects.read().buffer(buffer).is_ok_and(|facts| facts.is_computed_on)
+    has_twins(call, device) && call.lowering().objects.buffer(buffer).is_ok_and(|facts| facts.is_computed_on)
 }
 
 fn has_twins(call: &Call<'_>, device: venus::Device) -> bool {

@@ -74,6 +74,7 @@ impl Uses {
         }
     }
 
+    #[inline(never)]
     fn add_unmarked(&self, usage: &Arc<Usage>) {
         let mut uses = self.all.borrow_mut();
         if !uses.iter().rev().take(RECENT).any(|known| Arc::ptr_eq(known, usage)) {

@@ -23,6 +23,12 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
+    /// Executes the recorded commands that a stream begins with; answers their bytes, 0 if the first command is to be executed by
+    /// [`Self::execute`]. See [`Renderer::record`].
+    fn record(&self, _bytes: &[u8], _arena: &mut Arena, _cancel: &Cancel) -> Result<usize, ContextLost> {
+        Ok(0)
+    }
+
     /// Makes the pages of a memory object available to others.
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String>;
 
@@ -60,6 +66,10 @@ impl Backend for Renderer {
 
     fn question(&self, command: &Command<'_>) -> Option<Question<'_>> {
         Renderer::question(self, command)
+    }
+
+    fn record(&self, bytes: &[u8], arena: &mut Arena, cancel: &Cancel) -> Result<usize, ContextLost> {
+        Renderer::record(self, bytes, arena, cancel)
     }
 
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {

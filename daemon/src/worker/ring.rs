@@ -200,8 +200,8 @@ impl Ring {
 
     /// The loop of the ring's thread; returns when the ring ends or its bytes make no sense.
     ///
-    /// `execute` gets everything the driver has published and executes the first command in it, reply included; it answers that
-    /// command's length.
+    /// `execute` gets everything the driver has published and executes the first command in it, reply included, or the first few; it
+    /// answers their length.
     pub fn serve<E>(&self, mut execute: E) -> Result<(), ContextLost>
     where
         E: FnMut(&[u8]) -> Result<usize, ContextLost>,

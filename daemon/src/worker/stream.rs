@@ -64,20 +64,27 @@ impl<B: Backend> Executor<B> {
             if self.state.cancel().is_cancelled() {
                 return Err(ContextLost::new("executor was cancelled"));
             }
-            let length = self.run_first(bytes)?;
+            let length = self.run_some(bytes)?;
             bytes = &bytes[length..];
         }
         Ok(())
     }
 
-    /// Executes the first command of `bytes` and answers its length.
-    pub fn run_first(&mut self, bytes: &[u8]) -> Result<usize, ContextLost> {
+    /// Executes the first command of `bytes`, or the first few if they are recorded one after the other, and answers their length.
+    pub fn run_some(&mut self, bytes: &[u8]) -> Result<usize, ContextLost> {
         let Self { arena, state, .. } = self;
         if arena.allocated_bytes() > ARENA_KEPT {
             *arena = Arena::new(state.context.limits.arena_bytes);
-        } else {
-            arena.reset();
         }
+        if let Place::Ring(ring) = &state.place
+            && takes_runs()
+        {
+            let length = state.context.backend.record(bytes, arena, ring.cancel())?;
+            if length > 0 {
+                return Ok(length);
+            }
+        }
+        arena.reset();
         let length = state.run_first(bytes, arena)?;
         if !self.state.indirect.is_empty() {
             self.run_indirect()?;
@@ -107,10 +114,7 @@ impl<B: Backend> State<B> {
         limits.out_budget = limits.out_budget.max(self.reply.room() as u64);
         let mut reader = Reader::with_limits(bytes, arena, limits);
         let header = Header::decode(&mut reader)?;
-        let named = |error: ContextLost| {
-            let name = Command::name(header.number).unwrap_or("unknown command");
-            ContextLost::new(format!("{name} ({}): {error}", header.number))
-        };
+        let named = |error: ContextLost| error.within(header.number);
         let command = Command::decode(header.number, &mut reader).map_err(|error| named(error.into()))?;
         let (bytes, behind) = bytes.split_at(reader.offset());
         // Before it is executed: the last line of a worker that a driver kills says what the driver was asked for.
@@ -179,6 +183,15 @@ impl<B: Backend> State<B> {
             Place::Ring(ring) => ring.cancel(),
         }
     }
+}
+
+/// Whether recorded commands are executed without being looked at one by one here.
+#[inline]
+fn takes_runs() -> bool {
+    #[cfg(feature = "fuzzing")]
+    return !super::fuzzing::record::is_wanted();
+    #[cfg(not(feature = "fuzzing"))]
+    true
 }
 
 /// An arena that grew beyond this for one command is given back.

@@ -133,7 +133,7 @@ fn start_thread<B: Backend>(
     thread::Builder::new().name("ring".into()).stack_size(RING_STACK).spawn(move || {
         prepare_thread(priority);
         let mut executor = Executor::new(Arc::clone(&context), Place::Ring(Arc::clone(&ring)));
-        if let Err(lost) = ring.serve(|bytes| executor.run_first(bytes))
+        if let Err(lost) = ring.serve(|bytes| executor.run_some(bytes))
             && !ring.cancel().is_cancelled()
         {
             context.lose(&lost);

@@ -67,7 +67,7 @@ pub fn play(workload: &Workload<'_>) -> Result<u64, ContextLost> {
     if left > 0 {
         end = publish(&pages, end, workload.lap)?;
         ring.serve(|commands| {
-            let length = executor.run_first(commands)?;
+            let length = executor.run_some(commands)?;
             taken = taken.wrapping_add(length as u32);
             if taken == end {
                 left -= 1;

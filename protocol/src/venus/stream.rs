@@ -1,6 +1,6 @@
 //! Framing: what stands in front of every command. There is no length; a command ends where its decoder stops.
 
-use super::generated::{Command, CommandFlagsEXT};
+use super::generated::{Command, CommandBuffer, CommandFlagsEXT};
 use crate::cursor::Reader;
 use crate::error::DecodeError;
 
@@ -24,6 +24,25 @@ impl Header {
     /// Whether the guest waits for a reply.
     pub fn wants_reply(self) -> bool {
         self.flags.contains(CommandFlagsEXT::GENERATE_REPLY)
+    }
+}
+
+/// What a command begins with whose first parameter is a command buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Number and flags.
+    pub header: Header,
+    /// The command buffer.
+    pub command_buffer: CommandBuffer,
+}
+
+impl Recorded {
+    /// Looks at the first bytes of a command as if it were one of these; none if there are too few.
+    #[inline]
+    pub fn peek(bytes: &[u8]) -> Option<Self> {
+        let head = u128::from_le_bytes(*bytes.first_chunk()?);
+        let header = Header { number: head as i32, flags: CommandFlagsEXT((head >> 32) as u32) };
+        Some(Self { header, command_buffer: CommandBuffer((head >> 64) as u64) })
     }
 }
 

@@ -18,6 +18,8 @@ use crate::config::{
     Queues, ShaderLimits,
 };
 use crate::shm;
+#[cfg(test)]
+pub use null_state::at_barriers;
 pub use null_state::{Exclusive, live};
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::Command;
@@ -172,7 +174,12 @@ impl World {
         let mut arena = Arena::new(LIMITS.arena_bytes);
         let mut executed = 0;
         while !bytes.is_empty() && executed < COMMANDS_MAX {
-            let Ok(length) = self.execute(bytes, &arena) else { break };
+            // Its waits are cancelled, and recording must not be.
+            let Ok(recorded) = self.renderer.record(bytes, &mut arena, &Cancel::default()) else { break };
+            let executed_first = || self.execute(bytes, &arena).ok();
+            let Some(length) = Some(recorded).filter(|bytes| *bytes > 0).or_else(executed_first) else {
+                break;
+            };
             assert!((1..=bytes.len()).contains(&length), "a command of {length} bytes");
             assert!(arena.allocated_bytes() <= LIMITS.arena_bytes);
             bytes = &bytes[length..];

@@ -142,6 +142,7 @@ fn find(name: &str) -> Option<Function> {
         ),
         "vkCmdBindPipeline" => untyped!(bind_pipeline, u64, i32, u64),
         "vkCmdBindDescriptorSets" => untyped!(bind_descriptor_sets, u64, i32, u64, u32, u32, *const u64),
+        "vkCmdPipelineBarrier" => untyped!(pipeline_barrier, u64, u32),
         _ => untyped!(anything, u64),
     }
 }
@@ -150,6 +151,11 @@ fn find(name: &str) -> Option<Function> {
 unsafe extern "system" fn anything(dispatchable: u64) -> u64 {
     state::assert_live(dispatchable, None);
     0
+}
+
+unsafe extern "system" fn pipeline_barrier(command_buffer: u64, source: u32) {
+    state::assert_live(command_buffer, Some(Kind::CommandBuffer as u8));
+    state::barrier(source);
 }
 
 unsafe extern "system" fn create<const KIND: u8>(parent: u64, _: usize, _: usize, out: *mut u64) -> i32 {

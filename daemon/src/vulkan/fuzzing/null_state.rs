@@ -2,8 +2,8 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 /// Kinds of objects, as a handle's low byte.
 #[derive(Clone, Copy)]
@@ -82,6 +82,26 @@ static SIGNALLED: AtomicBool = AtomicBool::new(false);
 /// Calls while it is so.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
+/// Called where a barrier is recorded, with its first number.
+type AtBarrier = Arc<dyn Fn(u32) + Send + Sync>;
+
+static AT_BARRIERS: Mutex<Option<AtBarrier>> = Mutex::new(None);
+
+/// From now on barriers call `tell` until the driver is taken anew.
+#[cfg(test)]
+pub fn at_barriers(tell: impl Fn(u32) + Send + Sync + 'static) {
+    *AT_BARRIERS.lock() = Some(Arc::new(tell));
+}
+
+/// A barrier is recorded.
+pub fn barrier(at: u32) {
+    if !is_trusting() {
+        // Others may record meanwhile.
+        let tell = AT_BARRIERS.lock().clone();
+        tell.iter().for_each(|tell| tell(at));
+    }
+}
+
 /// The driver is taken by one run.
 #[expect(dead_code, reason = "it is held, not read")]
 pub struct Exclusive(MutexGuard<'static, ()>);
@@ -89,6 +109,7 @@ pub struct Exclusive(MutexGuard<'static, ()>);
 /// Waits for the driver and forgets everything; failures come as `seed` says.
 pub fn begin(seed: u64) -> Exclusive {
     let exclusive = Exclusive(TAKEN.lock());
+    *AT_BARRIERS.lock() = None;
     *STATE.lock() = State { random: seed | 1, ..State::default() };
     TRUSTING.store(false, Ordering::Relaxed);
     exclusive

@@ -211,42 +211,36 @@ impl Lower for venus::SubpassSampleLocationsEXT<'_> {
     }
 }
 ///`vkCmdBindIndexBuffer`.
-pub fn cmd_bind_index_buffer<'a>(
-    call: &Call<'a>,
+pub fn cmd_bind_index_buffer(
+    r: &mut Recorder<'_>,
     c: &venus::CmdBindIndexBuffer,
-) -> Result<venus::CmdBindIndexBufferReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_bind_index_buffer else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_bind_index_buffer else {
         return Err(Fault::missing("vkCmdBindIndexBuffer"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, index_type) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.handle(c.buffer)?, c.offset, known(c.index_type)?)
     };
-    unsafe { function(handle, buffer, offset, index_type) };
-    Ok(venus::CmdBindIndexBufferReply {})
+    unsafe { function(*raw, buffer, offset, index_type) };
+    Ok(())
 }
 ///`vkCmdBindVertexBuffers`.
-pub fn cmd_bind_vertex_buffers<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdBindVertexBuffers<'a>,
-) -> Result<venus::CmdBindVertexBuffersReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_bind_vertex_buffers else {
+pub fn cmd_bind_vertex_buffers(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdBindVertexBuffers<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_bind_vertex_buffers else {
         return Err(Fault::missing("vkCmdBindVertexBuffers"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_binding, binding_count, p_buffers, p_offsets) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.first_binding,
             c.binding_count,
@@ -254,47 +248,39 @@ pub fn cmd_bind_vertex_buffers<'a>(
             l.plain_array(c.p_offsets),
         )
     };
-    unsafe { function(handle, first_binding, binding_count, p_buffers, p_offsets) };
-    Ok(venus::CmdBindVertexBuffersReply {
-    })
+    unsafe { function(*raw, first_binding, binding_count, p_buffers, p_offsets) };
+    Ok(())
 }
 ///`vkCmdDraw`.
-pub fn cmd_draw<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdDraw,
-) -> Result<venus::CmdDrawReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_draw else { return Err(Fault::missing("vkCmdDraw")) };
+pub fn cmd_draw(r: &mut Recorder<'_>, c: &venus::CmdDraw) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_draw else {
+        return Err(Fault::missing("vkCmdDraw"))
+    };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (vertex_count, instance_count, first_vertex, first_instance) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.vertex_count, c.instance_count, c.first_vertex, c.first_instance)
     };
     unsafe {
-        function(handle, vertex_count, instance_count, first_vertex, first_instance)
+        function(*raw, vertex_count, instance_count, first_vertex, first_instance)
     };
-    Ok(venus::CmdDrawReply {})
+    Ok(())
 }
 ///`vkCmdDrawIndexed`.
-pub fn cmd_draw_indexed<'a>(
-    call: &Call<'a>,
+pub fn cmd_draw_indexed(
+    r: &mut Recorder<'_>,
     c: &venus::CmdDrawIndexed,
-) -> Result<venus::CmdDrawIndexedReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_draw_indexed else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_draw_indexed else {
         return Err(Fault::missing("vkCmdDrawIndexed"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (index_count, instance_count, first_index, vertex_offset, first_instance) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.index_count,
             c.instance_count,
@@ -305,7 +291,7 @@ pub fn cmd_draw_indexed<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             index_count,
             instance_count,
             first_index,
@@ -313,67 +299,57 @@ pub fn cmd_draw_indexed<'a>(
             first_instance,
         )
     };
-    Ok(venus::CmdDrawIndexedReply {})
+    Ok(())
 }
 ///`vkCmdDrawIndirect`.
-pub fn cmd_draw_indirect<'a>(
-    call: &Call<'a>,
+pub fn cmd_draw_indirect(
+    r: &mut Recorder<'_>,
     c: &venus::CmdDrawIndirect,
-) -> Result<venus::CmdDrawIndirectReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_draw_indirect else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_draw_indirect else {
         return Err(Fault::missing("vkCmdDrawIndirect"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, draw_count, stride) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.handle(c.buffer)?, c.offset, c.draw_count, c.stride)
     };
-    unsafe { function(handle, buffer, offset, draw_count, stride) };
-    Ok(venus::CmdDrawIndirectReply {})
+    unsafe { function(*raw, buffer, offset, draw_count, stride) };
+    Ok(())
 }
 ///`vkCmdDrawIndexedIndirect`.
-pub fn cmd_draw_indexed_indirect<'a>(
-    call: &Call<'a>,
+pub fn cmd_draw_indexed_indirect(
+    r: &mut Recorder<'_>,
     c: &venus::CmdDrawIndexedIndirect,
-) -> Result<venus::CmdDrawIndexedIndirectReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_draw_indexed_indirect else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_draw_indexed_indirect else {
         return Err(Fault::missing("vkCmdDrawIndexedIndirect"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, draw_count, stride) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.handle(c.buffer)?, c.offset, c.draw_count, c.stride)
     };
-    unsafe { function(handle, buffer, offset, draw_count, stride) };
-    Ok(venus::CmdDrawIndexedIndirectReply {
-    })
+    unsafe { function(*raw, buffer, offset, draw_count, stride) };
+    Ok(())
 }
 ///`vkCmdClearAttachments`.
-pub fn cmd_clear_attachments<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdClearAttachments<'a>,
-) -> Result<venus::CmdClearAttachmentsReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_clear_attachments else {
+pub fn cmd_clear_attachments(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdClearAttachments<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_clear_attachments else {
         return Err(Fault::missing("vkCmdClearAttachments"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (attachment_count, p_attachments, rect_count, p_rects) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.attachment_count,
             l.array(c.p_attachments)?,
@@ -381,83 +357,70 @@ pub fn cmd_clear_attachments<'a>(
             l.array(c.p_rects)?,
         )
     };
-    unsafe { function(handle, attachment_count, p_attachments, rect_count, p_rects) };
-    Ok(venus::CmdClearAttachmentsReply {})
+    unsafe { function(*raw, attachment_count, p_attachments, rect_count, p_rects) };
+    Ok(())
 }
 ///`vkCmdBeginRenderPass`.
-pub fn cmd_begin_render_pass<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdBeginRenderPass<'a>,
-) -> Result<venus::CmdBeginRenderPassReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_begin_render_pass else {
+pub fn cmd_begin_render_pass(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdBeginRenderPass<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_begin_render_pass else {
         return Err(Fault::missing("vkCmdBeginRenderPass"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_render_pass_begin, contents) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.pointer(c.p_render_pass_begin)?, known(c.contents)?)
     };
-    unsafe { function(handle, p_render_pass_begin, contents) };
-    Ok(venus::CmdBeginRenderPassReply {})
+    unsafe { function(*raw, p_render_pass_begin, contents) };
+    Ok(())
 }
 ///`vkCmdNextSubpass`.
-pub fn cmd_next_subpass<'a>(
-    call: &Call<'a>,
+pub fn cmd_next_subpass(
+    r: &mut Recorder<'_>,
     c: &venus::CmdNextSubpass,
-) -> Result<venus::CmdNextSubpassReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_next_subpass else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_next_subpass else {
         return Err(Fault::missing("vkCmdNextSubpass"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (contents,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (known(c.contents)?,)
     };
-    unsafe { function(handle, contents) };
-    Ok(venus::CmdNextSubpassReply {})
+    unsafe { function(*raw, contents) };
+    Ok(())
 }
 ///`vkCmdEndRenderPass`.
-pub fn cmd_end_render_pass<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdEndRenderPass,
-) -> Result<venus::CmdEndRenderPassReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_end_render_pass else {
+pub fn cmd_end_render_pass(
+    r: &mut Recorder<'_>,
+    _: &venus::CmdEndRenderPass,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_end_render_pass else {
         return Err(Fault::missing("vkCmdEndRenderPass"))
     };
-    unsafe { function(handle) };
-    Ok(venus::CmdEndRenderPassReply {})
+    unsafe { function(*raw) };
+    Ok(())
 }
 ///`vkCmdDrawIndirectCount`.
-pub fn cmd_draw_indirect_count<'a>(
-    call: &Call<'a>,
+pub fn cmd_draw_indirect_count(
+    r: &mut Recorder<'_>,
     c: &venus::CmdDrawIndirectCount,
-) -> Result<venus::CmdDrawIndirectCountReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_draw_indirect_count else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_draw_indirect_count else {
         return Err(Fault::missing("vkCmdDrawIndirectCount"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, count_buffer, count_buffer_offset, max_draw_count, stride) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             l.handle(c.buffer)?,
             c.offset,
@@ -469,7 +432,7 @@ pub fn cmd_draw_indirect_count<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             buffer,
             offset,
             count_buffer,
@@ -478,25 +441,21 @@ pub fn cmd_draw_indirect_count<'a>(
             stride,
         )
     };
-    Ok(venus::CmdDrawIndirectCountReply {
-    })
+    Ok(())
 }
 ///`vkCmdDrawIndexedIndirectCount`.
-pub fn cmd_draw_indexed_indirect_count<'a>(
-    call: &Call<'a>,
+pub fn cmd_draw_indexed_indirect_count(
+    r: &mut Recorder<'_>,
     c: &venus::CmdDrawIndexedIndirectCount,
-) -> Result<venus::CmdDrawIndexedIndirectCountReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_draw_indexed_indirect_count else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_draw_indexed_indirect_count else {
         return Err(Fault::missing("vkCmdDrawIndexedIndirectCount"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, count_buffer, count_buffer_offset, max_draw_count, stride) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             l.handle(c.buffer)?,
             c.offset,
@@ -508,7 +467,7 @@ pub fn cmd_draw_indexed_indirect_count<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             buffer,
             offset,
             count_buffer,
@@ -517,88 +476,75 @@ pub fn cmd_draw_indexed_indirect_count<'a>(
             stride,
         )
     };
-    Ok(venus::CmdDrawIndexedIndirectCountReply {
-    })
+    Ok(())
 }
 ///`vkCmdBeginRenderPass2`.
-pub fn cmd_begin_render_pass2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdBeginRenderPass2<'a>,
-) -> Result<venus::CmdBeginRenderPass2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_begin_render_pass2 else {
+pub fn cmd_begin_render_pass2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdBeginRenderPass2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_begin_render_pass2 else {
         return Err(Fault::missing("vkCmdBeginRenderPass2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_render_pass_begin, p_subpass_begin_info) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.pointer(c.p_render_pass_begin)?, l.pointer(c.p_subpass_begin_info)?)
     };
-    unsafe { function(handle, p_render_pass_begin, p_subpass_begin_info) };
-    Ok(venus::CmdBeginRenderPass2Reply {})
+    unsafe { function(*raw, p_render_pass_begin, p_subpass_begin_info) };
+    Ok(())
 }
 ///`vkCmdNextSubpass2`.
-pub fn cmd_next_subpass2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdNextSubpass2<'a>,
-) -> Result<venus::CmdNextSubpass2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_next_subpass2 else {
+pub fn cmd_next_subpass2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdNextSubpass2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_next_subpass2 else {
         return Err(Fault::missing("vkCmdNextSubpass2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_subpass_begin_info, p_subpass_end_info) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.pointer(c.p_subpass_begin_info)?, l.pointer(c.p_subpass_end_info)?)
     };
-    unsafe { function(handle, p_subpass_begin_info, p_subpass_end_info) };
-    Ok(venus::CmdNextSubpass2Reply {})
+    unsafe { function(*raw, p_subpass_begin_info, p_subpass_end_info) };
+    Ok(())
 }
 ///`vkCmdEndRenderPass2`.
-pub fn cmd_end_render_pass2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdEndRenderPass2<'a>,
-) -> Result<venus::CmdEndRenderPass2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_end_render_pass2 else {
+pub fn cmd_end_render_pass2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdEndRenderPass2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_end_render_pass2 else {
         return Err(Fault::missing("vkCmdEndRenderPass2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_subpass_end_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.pointer(c.p_subpass_end_info)?,)
     };
-    unsafe { function(handle, p_subpass_end_info) };
-    Ok(venus::CmdEndRenderPass2Reply {})
+    unsafe { function(*raw, p_subpass_end_info) };
+    Ok(())
 }
 ///`vkCmdBindTransformFeedbackBuffersEXT`.
-pub fn cmd_bind_transform_feedback_buffers_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdBindTransformFeedbackBuffersEXT<'a>,
-) -> Result<venus::CmdBindTransformFeedbackBuffersEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_bind_transform_feedback_buffers_ext else {
+pub fn cmd_bind_transform_feedback_buffers_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdBindTransformFeedbackBuffersEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_bind_transform_feedback_buffers_ext else {
         return Err(Fault::missing("vkCmdBindTransformFeedbackBuffersEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_binding, binding_count, p_buffers, p_offsets, p_sizes) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.first_binding,
             c.binding_count,
@@ -608,22 +554,17 @@ pub fn cmd_bind_transform_feedback_buffers_ext<'a>(
         )
     };
     unsafe {
-        function(handle, first_binding, binding_count, p_buffers, p_offsets, p_sizes)
+        function(*raw, first_binding, binding_count, p_buffers, p_offsets, p_sizes)
     };
-    Ok(venus::CmdBindTransformFeedbackBuffersEXTReply {
-    })
+    Ok(())
 }
 ///`vkCmdBeginTransformFeedbackEXT`.
-pub fn cmd_begin_transform_feedback_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdBeginTransformFeedbackEXT<'a>,
-) -> Result<venus::CmdBeginTransformFeedbackEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_begin_transform_feedback_ext else {
+pub fn cmd_begin_transform_feedback_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdBeginTransformFeedbackEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_begin_transform_feedback_ext else {
         return Err(Fault::missing("vkCmdBeginTransformFeedbackEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -633,7 +574,8 @@ pub fn cmd_begin_transform_feedback_ext<'a>(
         p_counter_buffers,
         p_counter_buffer_offsets,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.first_counter_buffer,
             c.counter_buffer_count,
@@ -643,27 +585,22 @@ pub fn cmd_begin_transform_feedback_ext<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             first_counter_buffer,
             counter_buffer_count,
             p_counter_buffers,
             p_counter_buffer_offsets,
         )
     };
-    Ok(venus::CmdBeginTransformFeedbackEXTReply {
-    })
+    Ok(())
 }
 ///`vkCmdEndTransformFeedbackEXT`.
-pub fn cmd_end_transform_feedback_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdEndTransformFeedbackEXT<'a>,
-) -> Result<venus::CmdEndTransformFeedbackEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_end_transform_feedback_ext else {
+pub fn cmd_end_transform_feedback_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdEndTransformFeedbackEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_end_transform_feedback_ext else {
         return Err(Fault::missing("vkCmdEndTransformFeedbackEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -673,7 +610,8 @@ pub fn cmd_end_transform_feedback_ext<'a>(
         p_counter_buffers,
         p_counter_buffer_offsets,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.first_counter_buffer,
             c.counter_buffer_count,
@@ -683,73 +621,60 @@ pub fn cmd_end_transform_feedback_ext<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             first_counter_buffer,
             counter_buffer_count,
             p_counter_buffers,
             p_counter_buffer_offsets,
         )
     };
-    Ok(venus::CmdEndTransformFeedbackEXTReply {
-    })
+    Ok(())
 }
 ///`vkCmdBeginQueryIndexedEXT`.
-pub fn cmd_begin_query_indexed_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_begin_query_indexed_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdBeginQueryIndexedEXT,
-) -> Result<venus::CmdBeginQueryIndexedEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_begin_query_indexed_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_begin_query_indexed_ext else {
         return Err(Fault::missing("vkCmdBeginQueryIndexedEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, query, flags, index) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::query::cmd_begin_query_indexed_ext(&l, state, c)?;
         (l.handle(c.query_pool)?, c.query, c.flags.known().0, c.index)
     };
-    unsafe { function(handle, query_pool, query, flags, index) };
-    Ok(venus::CmdBeginQueryIndexedEXTReply {
-    })
+    unsafe { function(*raw, query_pool, query, flags, index) };
+    Ok(())
 }
 ///`vkCmdEndQueryIndexedEXT`.
-pub fn cmd_end_query_indexed_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_end_query_indexed_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdEndQueryIndexedEXT,
-) -> Result<venus::CmdEndQueryIndexedEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_end_query_indexed_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_end_query_indexed_ext else {
         return Err(Fault::missing("vkCmdEndQueryIndexedEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, query, index) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::query::cmd_end_query_indexed_ext(&l, state, c)?;
         (l.handle(c.query_pool)?, c.query, c.index)
     };
-    unsafe { function(handle, query_pool, query, index) };
-    Ok(venus::CmdEndQueryIndexedEXTReply {
-    })
+    unsafe { function(*raw, query_pool, query, index) };
+    Ok(())
 }
 ///`vkCmdDrawIndirectByteCountEXT`.
-pub fn cmd_draw_indirect_byte_count_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_draw_indirect_byte_count_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdDrawIndirectByteCountEXT,
-) -> Result<venus::CmdDrawIndirectByteCountEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_draw_indirect_byte_count_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_draw_indirect_byte_count_ext else {
         return Err(Fault::missing("vkCmdDrawIndirectByteCountEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -761,7 +686,8 @@ pub fn cmd_draw_indirect_byte_count_ext<'a>(
         counter_offset,
         vertex_stride,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.instance_count,
             c.first_instance,
@@ -773,7 +699,7 @@ pub fn cmd_draw_indirect_byte_count_ext<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             instance_count,
             first_instance,
             counter_buffer,
@@ -782,62 +708,51 @@ pub fn cmd_draw_indirect_byte_count_ext<'a>(
             vertex_stride,
         )
     };
-    Ok(venus::CmdDrawIndirectByteCountEXTReply {
-    })
+    Ok(())
 }
 ///`vkCmdBeginRendering`.
-pub fn cmd_begin_rendering<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdBeginRendering<'a>,
-) -> Result<venus::CmdBeginRenderingReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_begin_rendering else {
+pub fn cmd_begin_rendering(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdBeginRendering<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_begin_rendering else {
         return Err(Fault::missing("vkCmdBeginRendering"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_rendering_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.pointer(c.p_rendering_info)?,)
     };
-    unsafe { function(handle, p_rendering_info) };
-    Ok(venus::CmdBeginRenderingReply {})
+    unsafe { function(*raw, p_rendering_info) };
+    Ok(())
 }
 ///`vkCmdEndRendering`.
-pub fn cmd_end_rendering<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdEndRendering,
-) -> Result<venus::CmdEndRenderingReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_end_rendering else {
+pub fn cmd_end_rendering(
+    r: &mut Recorder<'_>,
+    _: &venus::CmdEndRendering,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_end_rendering else {
         return Err(Fault::missing("vkCmdEndRendering"))
     };
-    unsafe { function(handle) };
-    Ok(venus::CmdEndRenderingReply {})
+    unsafe { function(*raw) };
+    Ok(())
 }
 ///`vkCmdBindVertexBuffers2`.
-pub fn cmd_bind_vertex_buffers2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdBindVertexBuffers2<'a>,
-) -> Result<venus::CmdBindVertexBuffers2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_bind_vertex_buffers2 else {
+pub fn cmd_bind_vertex_buffers2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdBindVertexBuffers2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_bind_vertex_buffers2 else {
         return Err(Fault::missing("vkCmdBindVertexBuffers2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_binding, binding_count, p_buffers, p_offsets, p_sizes, p_strides) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.first_binding,
             c.binding_count,
@@ -849,7 +764,7 @@ pub fn cmd_bind_vertex_buffers2<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             first_binding,
             binding_count,
             p_buffers,
@@ -858,25 +773,21 @@ pub fn cmd_bind_vertex_buffers2<'a>(
             p_strides,
         )
     };
-    Ok(venus::CmdBindVertexBuffers2Reply {
-    })
+    Ok(())
 }
 ///`vkCmdDrawMultiEXT`.
-pub fn cmd_draw_multi_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdDrawMultiEXT<'a>,
-) -> Result<venus::CmdDrawMultiEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_draw_multi_ext else {
+pub fn cmd_draw_multi_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdDrawMultiEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_draw_multi_ext else {
         return Err(Fault::missing("vkCmdDrawMultiEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (draw_count, p_vertex_info, instance_count, first_instance, stride) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.draw_count,
             l.array(c.p_vertex_info)?,
@@ -886,28 +797,17 @@ pub fn cmd_draw_multi_ext<'a>(
         )
     };
     unsafe {
-        function(
-            handle,
-            draw_count,
-            p_vertex_info,
-            instance_count,
-            first_instance,
-            stride,
-        )
+        function(*raw, draw_count, p_vertex_info, instance_count, first_instance, stride)
     };
-    Ok(venus::CmdDrawMultiEXTReply {})
+    Ok(())
 }
 ///`vkCmdDrawMultiIndexedEXT`.
-pub fn cmd_draw_multi_indexed_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdDrawMultiIndexedEXT<'a>,
-) -> Result<venus::CmdDrawMultiIndexedEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_draw_multi_indexed_ext else {
+pub fn cmd_draw_multi_indexed_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdDrawMultiIndexedEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_draw_multi_indexed_ext else {
         return Err(Fault::missing("vkCmdDrawMultiIndexedEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -919,7 +819,8 @@ pub fn cmd_draw_multi_indexed_ext<'a>(
         stride,
         p_vertex_offset,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.draw_count,
             l.array(c.p_index_info)?,
@@ -931,7 +832,7 @@ pub fn cmd_draw_multi_indexed_ext<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             draw_count,
             p_index_info,
             instance_count,
@@ -940,89 +841,75 @@ pub fn cmd_draw_multi_indexed_ext<'a>(
             p_vertex_offset,
         )
     };
-    Ok(venus::CmdDrawMultiIndexedEXTReply {
-    })
+    Ok(())
 }
 ///`vkCmdBindIndexBuffer2`.
-pub fn cmd_bind_index_buffer2<'a>(
-    call: &Call<'a>,
+pub fn cmd_bind_index_buffer2(
+    r: &mut Recorder<'_>,
     c: &venus::CmdBindIndexBuffer2,
-) -> Result<venus::CmdBindIndexBuffer2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_bind_index_buffer2 else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_bind_index_buffer2 else {
         return Err(Fault::missing("vkCmdBindIndexBuffer2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, size, index_type) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.handle(c.buffer)?, c.offset, c.size, known(c.index_type)?)
     };
-    unsafe { function(handle, buffer, offset, size, index_type) };
-    Ok(venus::CmdBindIndexBuffer2Reply {})
+    unsafe { function(*raw, buffer, offset, size, index_type) };
+    Ok(())
 }
 ///`vkCmdDrawMeshTasksEXT`.
-pub fn cmd_draw_mesh_tasks_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_draw_mesh_tasks_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdDrawMeshTasksEXT,
-) -> Result<venus::CmdDrawMeshTasksEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_draw_mesh_tasks_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_draw_mesh_tasks_ext else {
         return Err(Fault::missing("vkCmdDrawMeshTasksEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (group_count_x, group_count_y, group_count_z) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.group_count_x, c.group_count_y, c.group_count_z)
     };
-    unsafe { function(handle, group_count_x, group_count_y, group_count_z) };
-    Ok(venus::CmdDrawMeshTasksEXTReply {})
+    unsafe { function(*raw, group_count_x, group_count_y, group_count_z) };
+    Ok(())
 }
 ///`vkCmdDrawMeshTasksIndirectEXT`.
-pub fn cmd_draw_mesh_tasks_indirect_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_draw_mesh_tasks_indirect_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdDrawMeshTasksIndirectEXT,
-) -> Result<venus::CmdDrawMeshTasksIndirectEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_draw_mesh_tasks_indirect_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_draw_mesh_tasks_indirect_ext else {
         return Err(Fault::missing("vkCmdDrawMeshTasksIndirectEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, draw_count, stride) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.handle(c.buffer)?, c.offset, c.draw_count, c.stride)
     };
-    unsafe { function(handle, buffer, offset, draw_count, stride) };
-    Ok(venus::CmdDrawMeshTasksIndirectEXTReply {
-    })
+    unsafe { function(*raw, buffer, offset, draw_count, stride) };
+    Ok(())
 }
 ///`vkCmdDrawMeshTasksIndirectCountEXT`.
-pub fn cmd_draw_mesh_tasks_indirect_count_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_draw_mesh_tasks_indirect_count_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdDrawMeshTasksIndirectCountEXT,
-) -> Result<venus::CmdDrawMeshTasksIndirectCountEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_draw_mesh_tasks_indirect_count_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_draw_mesh_tasks_indirect_count_ext else {
         return Err(Fault::missing("vkCmdDrawMeshTasksIndirectCountEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset, count_buffer, count_buffer_offset, max_draw_count, stride) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             l.handle(c.buffer)?,
             c.offset,
@@ -1034,7 +921,7 @@ pub fn cmd_draw_mesh_tasks_indirect_count_ext<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             buffer,
             offset,
             count_buffer,
@@ -1043,6 +930,5 @@ pub fn cmd_draw_mesh_tasks_indirect_count_ext<'a>(
             stride,
         )
     };
-    Ok(venus::CmdDrawMeshTasksIndirectCountEXTReply {
-    })
+    Ok(())
 }

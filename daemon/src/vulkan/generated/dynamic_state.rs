@@ -74,439 +74,367 @@ impl Lower for venus::VertexInputBindingDescription2EXT<'_> {
     }
 }
 ///`vkCmdSetViewport`.
-pub fn cmd_set_viewport<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetViewport<'a>,
-) -> Result<venus::CmdSetViewportReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_viewport else {
+pub fn cmd_set_viewport(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetViewport<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_viewport else {
         return Err(Fault::missing("vkCmdSetViewport"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_viewport, viewport_count, p_viewports) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.first_viewport, c.viewport_count, l.array(c.p_viewports)?)
     };
-    unsafe { function(handle, first_viewport, viewport_count, p_viewports) };
-    Ok(venus::CmdSetViewportReply {})
+    unsafe { function(*raw, first_viewport, viewport_count, p_viewports) };
+    Ok(())
 }
 ///`vkCmdSetScissor`.
-pub fn cmd_set_scissor<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetScissor<'a>,
-) -> Result<venus::CmdSetScissorReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_scissor else {
+pub fn cmd_set_scissor(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetScissor<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_scissor else {
         return Err(Fault::missing("vkCmdSetScissor"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_scissor, scissor_count, p_scissors) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.first_scissor, c.scissor_count, l.array(c.p_scissors)?)
     };
-    unsafe { function(handle, first_scissor, scissor_count, p_scissors) };
-    Ok(venus::CmdSetScissorReply {})
+    unsafe { function(*raw, first_scissor, scissor_count, p_scissors) };
+    Ok(())
 }
 ///`vkCmdSetLineWidth`.
-pub fn cmd_set_line_width<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_line_width(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetLineWidth,
-) -> Result<venus::CmdSetLineWidthReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_line_width else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_line_width else {
         return Err(Fault::missing("vkCmdSetLineWidth"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (line_width,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.line_width,)
     };
-    unsafe { function(handle, line_width) };
-    Ok(venus::CmdSetLineWidthReply {})
+    unsafe { function(*raw, line_width) };
+    Ok(())
 }
 ///`vkCmdSetDepthBias`.
-pub fn cmd_set_depth_bias<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_depth_bias(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetDepthBias,
-) -> Result<venus::CmdSetDepthBiasReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_depth_bias else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_depth_bias else {
         return Err(Fault::missing("vkCmdSetDepthBias"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_bias_constant_factor, depth_bias_clamp, depth_bias_slope_factor) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.depth_bias_constant_factor, c.depth_bias_clamp, c.depth_bias_slope_factor)
     };
     unsafe {
         function(
-            handle,
+            *raw,
             depth_bias_constant_factor,
             depth_bias_clamp,
             depth_bias_slope_factor,
         )
     };
-    Ok(venus::CmdSetDepthBiasReply {})
+    Ok(())
 }
 ///`vkCmdSetBlendConstants`.
-pub fn cmd_set_blend_constants<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_blend_constants(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetBlendConstants,
-) -> Result<venus::CmdSetBlendConstantsReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_blend_constants else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_blend_constants else {
         return Err(Fault::missing("vkCmdSetBlendConstants"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (blend_constants,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.blend_constants,)
     };
-    unsafe { function(handle, &raw const blend_constants) };
-    Ok(venus::CmdSetBlendConstantsReply {
-    })
+    unsafe { function(*raw, &raw const blend_constants) };
+    Ok(())
 }
 ///`vkCmdSetDepthBounds`.
-pub fn cmd_set_depth_bounds<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_depth_bounds(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetDepthBounds,
-) -> Result<venus::CmdSetDepthBoundsReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_depth_bounds else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_depth_bounds else {
         return Err(Fault::missing("vkCmdSetDepthBounds"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (min_depth_bounds, max_depth_bounds) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.min_depth_bounds, c.max_depth_bounds)
     };
-    unsafe { function(handle, min_depth_bounds, max_depth_bounds) };
-    Ok(venus::CmdSetDepthBoundsReply {})
+    unsafe { function(*raw, min_depth_bounds, max_depth_bounds) };
+    Ok(())
 }
 ///`vkCmdSetStencilCompareMask`.
-pub fn cmd_set_stencil_compare_mask<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_stencil_compare_mask(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetStencilCompareMask,
-) -> Result<venus::CmdSetStencilCompareMaskReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_stencil_compare_mask else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_stencil_compare_mask else {
         return Err(Fault::missing("vkCmdSetStencilCompareMask"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (face_mask, compare_mask) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.face_mask.known().0, c.compare_mask)
     };
-    unsafe { function(handle, face_mask, compare_mask) };
-    Ok(venus::CmdSetStencilCompareMaskReply {
-    })
+    unsafe { function(*raw, face_mask, compare_mask) };
+    Ok(())
 }
 ///`vkCmdSetStencilWriteMask`.
-pub fn cmd_set_stencil_write_mask<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_stencil_write_mask(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetStencilWriteMask,
-) -> Result<venus::CmdSetStencilWriteMaskReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_stencil_write_mask else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_stencil_write_mask else {
         return Err(Fault::missing("vkCmdSetStencilWriteMask"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (face_mask, write_mask) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.face_mask.known().0, c.write_mask)
     };
-    unsafe { function(handle, face_mask, write_mask) };
-    Ok(venus::CmdSetStencilWriteMaskReply {
-    })
+    unsafe { function(*raw, face_mask, write_mask) };
+    Ok(())
 }
 ///`vkCmdSetStencilReference`.
-pub fn cmd_set_stencil_reference<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_stencil_reference(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetStencilReference,
-) -> Result<venus::CmdSetStencilReferenceReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_stencil_reference else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_stencil_reference else {
         return Err(Fault::missing("vkCmdSetStencilReference"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (face_mask, reference) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.face_mask.known().0, c.reference)
     };
-    unsafe { function(handle, face_mask, reference) };
-    Ok(venus::CmdSetStencilReferenceReply {
-    })
+    unsafe { function(*raw, face_mask, reference) };
+    Ok(())
 }
 ///`vkCmdSetCullMode`.
-pub fn cmd_set_cull_mode<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_cull_mode(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetCullMode,
-) -> Result<venus::CmdSetCullModeReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_cull_mode else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_cull_mode else {
         return Err(Fault::missing("vkCmdSetCullMode"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (cull_mode,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.cull_mode.known().0,)
     };
-    unsafe { function(handle, cull_mode) };
-    Ok(venus::CmdSetCullModeReply {})
+    unsafe { function(*raw, cull_mode) };
+    Ok(())
 }
 ///`vkCmdSetFrontFace`.
-pub fn cmd_set_front_face<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_front_face(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetFrontFace,
-) -> Result<venus::CmdSetFrontFaceReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_front_face else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_front_face else {
         return Err(Fault::missing("vkCmdSetFrontFace"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (front_face,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (known(c.front_face)?,)
     };
-    unsafe { function(handle, front_face) };
-    Ok(venus::CmdSetFrontFaceReply {})
+    unsafe { function(*raw, front_face) };
+    Ok(())
 }
 ///`vkCmdSetPrimitiveTopology`.
-pub fn cmd_set_primitive_topology<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_primitive_topology(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetPrimitiveTopology,
-) -> Result<venus::CmdSetPrimitiveTopologyReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_primitive_topology else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_primitive_topology else {
         return Err(Fault::missing("vkCmdSetPrimitiveTopology"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (primitive_topology,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (known(c.primitive_topology)?,)
     };
-    unsafe { function(handle, primitive_topology) };
-    Ok(venus::CmdSetPrimitiveTopologyReply {
-    })
+    unsafe { function(*raw, primitive_topology) };
+    Ok(())
 }
 ///`vkCmdSetViewportWithCount`.
-pub fn cmd_set_viewport_with_count<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetViewportWithCount<'a>,
-) -> Result<venus::CmdSetViewportWithCountReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_viewport_with_count else {
+pub fn cmd_set_viewport_with_count(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetViewportWithCount<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_viewport_with_count else {
         return Err(Fault::missing("vkCmdSetViewportWithCount"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (viewport_count, p_viewports) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.viewport_count, l.array(c.p_viewports)?)
     };
-    unsafe { function(handle, viewport_count, p_viewports) };
-    Ok(venus::CmdSetViewportWithCountReply {
-    })
+    unsafe { function(*raw, viewport_count, p_viewports) };
+    Ok(())
 }
 ///`vkCmdSetScissorWithCount`.
-pub fn cmd_set_scissor_with_count<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetScissorWithCount<'a>,
-) -> Result<venus::CmdSetScissorWithCountReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_scissor_with_count else {
+pub fn cmd_set_scissor_with_count(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetScissorWithCount<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_scissor_with_count else {
         return Err(Fault::missing("vkCmdSetScissorWithCount"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (scissor_count, p_scissors) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.scissor_count, l.array(c.p_scissors)?)
     };
-    unsafe { function(handle, scissor_count, p_scissors) };
-    Ok(venus::CmdSetScissorWithCountReply {
-    })
+    unsafe { function(*raw, scissor_count, p_scissors) };
+    Ok(())
 }
 ///`vkCmdSetDepthTestEnable`.
-pub fn cmd_set_depth_test_enable<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_depth_test_enable(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetDepthTestEnable,
-) -> Result<venus::CmdSetDepthTestEnableReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_depth_test_enable else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_depth_test_enable else {
         return Err(Fault::missing("vkCmdSetDepthTestEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_test_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.depth_test_enable,)
     };
-    unsafe { function(handle, depth_test_enable) };
-    Ok(venus::CmdSetDepthTestEnableReply {
-    })
+    unsafe { function(*raw, depth_test_enable) };
+    Ok(())
 }
 ///`vkCmdSetDepthWriteEnable`.
-pub fn cmd_set_depth_write_enable<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_depth_write_enable(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetDepthWriteEnable,
-) -> Result<venus::CmdSetDepthWriteEnableReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_depth_write_enable else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_depth_write_enable else {
         return Err(Fault::missing("vkCmdSetDepthWriteEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_write_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.depth_write_enable,)
     };
-    unsafe { function(handle, depth_write_enable) };
-    Ok(venus::CmdSetDepthWriteEnableReply {
-    })
+    unsafe { function(*raw, depth_write_enable) };
+    Ok(())
 }
 ///`vkCmdSetDepthCompareOp`.
-pub fn cmd_set_depth_compare_op<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_depth_compare_op(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetDepthCompareOp,
-) -> Result<venus::CmdSetDepthCompareOpReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_depth_compare_op else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_depth_compare_op else {
         return Err(Fault::missing("vkCmdSetDepthCompareOp"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_compare_op,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (known(c.depth_compare_op)?,)
     };
-    unsafe { function(handle, depth_compare_op) };
-    Ok(venus::CmdSetDepthCompareOpReply {
-    })
+    unsafe { function(*raw, depth_compare_op) };
+    Ok(())
 }
 ///`vkCmdSetDepthBoundsTestEnable`.
-pub fn cmd_set_depth_bounds_test_enable<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_depth_bounds_test_enable(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetDepthBoundsTestEnable,
-) -> Result<venus::CmdSetDepthBoundsTestEnableReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_depth_bounds_test_enable else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_depth_bounds_test_enable else {
         return Err(Fault::missing("vkCmdSetDepthBoundsTestEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_bounds_test_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.depth_bounds_test_enable,)
     };
-    unsafe { function(handle, depth_bounds_test_enable) };
-    Ok(venus::CmdSetDepthBoundsTestEnableReply {
-    })
+    unsafe { function(*raw, depth_bounds_test_enable) };
+    Ok(())
 }
 ///`vkCmdSetStencilTestEnable`.
-pub fn cmd_set_stencil_test_enable<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_stencil_test_enable(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetStencilTestEnable,
-) -> Result<venus::CmdSetStencilTestEnableReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_stencil_test_enable else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_stencil_test_enable else {
         return Err(Fault::missing("vkCmdSetStencilTestEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (stencil_test_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.stencil_test_enable,)
     };
-    unsafe { function(handle, stencil_test_enable) };
-    Ok(venus::CmdSetStencilTestEnableReply {
-    })
+    unsafe { function(*raw, stencil_test_enable) };
+    Ok(())
 }
 ///`vkCmdSetStencilOp`.
-pub fn cmd_set_stencil_op<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_stencil_op(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetStencilOp,
-) -> Result<venus::CmdSetStencilOpReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_stencil_op else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_stencil_op else {
         return Err(Fault::missing("vkCmdSetStencilOp"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (face_mask, fail_op, pass_op, depth_fail_op, compare_op) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.face_mask.known().0,
             known(c.fail_op)?,
@@ -515,172 +443,142 @@ pub fn cmd_set_stencil_op<'a>(
             known(c.compare_op)?,
         )
     };
-    unsafe { function(handle, face_mask, fail_op, pass_op, depth_fail_op, compare_op) };
-    Ok(venus::CmdSetStencilOpReply {})
+    unsafe { function(*raw, face_mask, fail_op, pass_op, depth_fail_op, compare_op) };
+    Ok(())
 }
 ///`vkCmdSetRasterizerDiscardEnable`.
-pub fn cmd_set_rasterizer_discard_enable<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_rasterizer_discard_enable(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetRasterizerDiscardEnable,
-) -> Result<venus::CmdSetRasterizerDiscardEnableReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_rasterizer_discard_enable else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_rasterizer_discard_enable else {
         return Err(Fault::missing("vkCmdSetRasterizerDiscardEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (rasterizer_discard_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.rasterizer_discard_enable,)
     };
-    unsafe { function(handle, rasterizer_discard_enable) };
-    Ok(venus::CmdSetRasterizerDiscardEnableReply {
-    })
+    unsafe { function(*raw, rasterizer_discard_enable) };
+    Ok(())
 }
 ///`vkCmdSetDepthBiasEnable`.
-pub fn cmd_set_depth_bias_enable<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_depth_bias_enable(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetDepthBiasEnable,
-) -> Result<venus::CmdSetDepthBiasEnableReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_depth_bias_enable else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_depth_bias_enable else {
         return Err(Fault::missing("vkCmdSetDepthBiasEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_bias_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.depth_bias_enable,)
     };
-    unsafe { function(handle, depth_bias_enable) };
-    Ok(venus::CmdSetDepthBiasEnableReply {
-    })
+    unsafe { function(*raw, depth_bias_enable) };
+    Ok(())
 }
 ///`vkCmdSetPrimitiveRestartEnable`.
-pub fn cmd_set_primitive_restart_enable<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_primitive_restart_enable(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetPrimitiveRestartEnable,
-) -> Result<venus::CmdSetPrimitiveRestartEnableReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_primitive_restart_enable else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_primitive_restart_enable else {
         return Err(Fault::missing("vkCmdSetPrimitiveRestartEnable"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (primitive_restart_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.primitive_restart_enable,)
     };
-    unsafe { function(handle, primitive_restart_enable) };
-    Ok(venus::CmdSetPrimitiveRestartEnableReply {
-    })
+    unsafe { function(*raw, primitive_restart_enable) };
+    Ok(())
 }
 ///`vkCmdSetPatchControlPointsEXT`.
-pub fn cmd_set_patch_control_points_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_patch_control_points_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetPatchControlPointsEXT,
-) -> Result<venus::CmdSetPatchControlPointsEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_patch_control_points_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_patch_control_points_ext else {
         return Err(Fault::missing("vkCmdSetPatchControlPointsEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (patch_control_points,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.patch_control_points,)
     };
-    unsafe { function(handle, patch_control_points) };
-    Ok(venus::CmdSetPatchControlPointsEXTReply {
-    })
+    unsafe { function(*raw, patch_control_points) };
+    Ok(())
 }
 ///`vkCmdSetLogicOpEXT`.
-pub fn cmd_set_logic_op_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_logic_op_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetLogicOpEXT,
-) -> Result<venus::CmdSetLogicOpEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_logic_op_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_logic_op_ext else {
         return Err(Fault::missing("vkCmdSetLogicOpEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (logic_op,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (known(c.logic_op)?,)
     };
-    unsafe { function(handle, logic_op) };
-    Ok(venus::CmdSetLogicOpEXTReply {})
+    unsafe { function(*raw, logic_op) };
+    Ok(())
 }
 ///`vkCmdSetLineStipple`.
-pub fn cmd_set_line_stipple<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_line_stipple(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetLineStipple,
-) -> Result<venus::CmdSetLineStippleReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_line_stipple else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_line_stipple else {
         return Err(Fault::missing("vkCmdSetLineStipple"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (line_stipple_factor, line_stipple_pattern) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.line_stipple_factor, c.line_stipple_pattern)
     };
-    unsafe { function(handle, line_stipple_factor, line_stipple_pattern) };
-    Ok(venus::CmdSetLineStippleReply {})
+    unsafe { function(*raw, line_stipple_factor, line_stipple_pattern) };
+    Ok(())
 }
 ///`vkCmdSetColorWriteEnableEXT`.
-pub fn cmd_set_color_write_enable_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetColorWriteEnableEXT<'a>,
-) -> Result<venus::CmdSetColorWriteEnableEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_color_write_enable_ext else {
+pub fn cmd_set_color_write_enable_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetColorWriteEnableEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_color_write_enable_ext else {
         return Err(Fault::missing("vkCmdSetColorWriteEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (attachment_count, p_color_write_enables) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.attachment_count, l.plain_array(c.p_color_write_enables))
     };
-    unsafe { function(handle, attachment_count, p_color_write_enables) };
-    Ok(venus::CmdSetColorWriteEnableEXTReply {
-    })
+    unsafe { function(*raw, attachment_count, p_color_write_enables) };
+    Ok(())
 }
 ///`vkCmdSetVertexInputEXT`.
-pub fn cmd_set_vertex_input_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetVertexInputEXT<'a>,
-) -> Result<venus::CmdSetVertexInputEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_vertex_input_ext else {
+pub fn cmd_set_vertex_input_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetVertexInputEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_vertex_input_ext else {
         return Err(Fault::missing("vkCmdSetVertexInputEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -690,7 +588,8 @@ pub fn cmd_set_vertex_input_ext<'a>(
         vertex_attribute_description_count,
         p_vertex_attribute_descriptions,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.vertex_binding_description_count,
             l.array(c.p_vertex_binding_descriptions)?,
@@ -700,637 +599,523 @@ pub fn cmd_set_vertex_input_ext<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             vertex_binding_description_count,
             p_vertex_binding_descriptions,
             vertex_attribute_description_count,
             p_vertex_attribute_descriptions,
         )
     };
-    Ok(venus::CmdSetVertexInputEXTReply {
-    })
+    Ok(())
 }
 ///`vkCmdSetTessellationDomainOriginEXT`.
-pub fn cmd_set_tessellation_domain_origin_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_tessellation_domain_origin_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetTessellationDomainOriginEXT,
-) -> Result<venus::CmdSetTessellationDomainOriginEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_tessellation_domain_origin_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_tessellation_domain_origin_ext else {
         return Err(Fault::missing("vkCmdSetTessellationDomainOriginEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (domain_origin,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (known(c.domain_origin)?,)
     };
-    unsafe { function(handle, domain_origin) };
-    Ok(venus::CmdSetTessellationDomainOriginEXTReply {
-    })
+    unsafe { function(*raw, domain_origin) };
+    Ok(())
 }
 ///`vkCmdSetDepthClampEnableEXT`.
-pub fn cmd_set_depth_clamp_enable_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_depth_clamp_enable_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetDepthClampEnableEXT,
-) -> Result<venus::CmdSetDepthClampEnableEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_depth_clamp_enable_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_depth_clamp_enable_ext else {
         return Err(Fault::missing("vkCmdSetDepthClampEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_clamp_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.depth_clamp_enable,)
     };
-    unsafe { function(handle, depth_clamp_enable) };
-    Ok(venus::CmdSetDepthClampEnableEXTReply {
-    })
+    unsafe { function(*raw, depth_clamp_enable) };
+    Ok(())
 }
 ///`vkCmdSetPolygonModeEXT`.
-pub fn cmd_set_polygon_mode_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_polygon_mode_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetPolygonModeEXT,
-) -> Result<venus::CmdSetPolygonModeEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_polygon_mode_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_polygon_mode_ext else {
         return Err(Fault::missing("vkCmdSetPolygonModeEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (polygon_mode,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (known(c.polygon_mode)?,)
     };
-    unsafe { function(handle, polygon_mode) };
-    Ok(venus::CmdSetPolygonModeEXTReply {
-    })
+    unsafe { function(*raw, polygon_mode) };
+    Ok(())
 }
 ///`vkCmdSetRasterizationSamplesEXT`.
-pub fn cmd_set_rasterization_samples_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_rasterization_samples_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetRasterizationSamplesEXT,
-) -> Result<venus::CmdSetRasterizationSamplesEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_rasterization_samples_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_rasterization_samples_ext else {
         return Err(Fault::missing("vkCmdSetRasterizationSamplesEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (rasterization_samples,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.rasterization_samples.known().0,)
     };
-    unsafe { function(handle, rasterization_samples) };
-    Ok(venus::CmdSetRasterizationSamplesEXTReply {
-    })
+    unsafe { function(*raw, rasterization_samples) };
+    Ok(())
 }
 ///`vkCmdSetSampleMaskEXT`.
-pub fn cmd_set_sample_mask_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetSampleMaskEXT<'a>,
-) -> Result<venus::CmdSetSampleMaskEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_sample_mask_ext else {
+pub fn cmd_set_sample_mask_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetSampleMaskEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_sample_mask_ext else {
         return Err(Fault::missing("vkCmdSetSampleMaskEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (samples, p_sample_mask) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.samples.known().0, l.plain_array(c.p_sample_mask))
     };
-    unsafe { function(handle, samples, p_sample_mask) };
-    Ok(venus::CmdSetSampleMaskEXTReply {})
+    unsafe { function(*raw, samples, p_sample_mask) };
+    Ok(())
 }
 ///`vkCmdSetAlphaToCoverageEnableEXT`.
-pub fn cmd_set_alpha_to_coverage_enable_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_alpha_to_coverage_enable_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetAlphaToCoverageEnableEXT,
-) -> Result<venus::CmdSetAlphaToCoverageEnableEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_alpha_to_coverage_enable_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_alpha_to_coverage_enable_ext else {
         return Err(Fault::missing("vkCmdSetAlphaToCoverageEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (alpha_to_coverage_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.alpha_to_coverage_enable,)
     };
-    unsafe { function(handle, alpha_to_coverage_enable) };
-    Ok(venus::CmdSetAlphaToCoverageEnableEXTReply {
-    })
+    unsafe { function(*raw, alpha_to_coverage_enable) };
+    Ok(())
 }
 ///`vkCmdSetAlphaToOneEnableEXT`.
-pub fn cmd_set_alpha_to_one_enable_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_alpha_to_one_enable_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetAlphaToOneEnableEXT,
-) -> Result<venus::CmdSetAlphaToOneEnableEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_alpha_to_one_enable_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_alpha_to_one_enable_ext else {
         return Err(Fault::missing("vkCmdSetAlphaToOneEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (alpha_to_one_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.alpha_to_one_enable,)
     };
-    unsafe { function(handle, alpha_to_one_enable) };
-    Ok(venus::CmdSetAlphaToOneEnableEXTReply {
-    })
+    unsafe { function(*raw, alpha_to_one_enable) };
+    Ok(())
 }
 ///`vkCmdSetLogicOpEnableEXT`.
-pub fn cmd_set_logic_op_enable_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_logic_op_enable_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetLogicOpEnableEXT,
-) -> Result<venus::CmdSetLogicOpEnableEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_logic_op_enable_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_logic_op_enable_ext else {
         return Err(Fault::missing("vkCmdSetLogicOpEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (logic_op_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.logic_op_enable,)
     };
-    unsafe { function(handle, logic_op_enable) };
-    Ok(venus::CmdSetLogicOpEnableEXTReply {
-    })
+    unsafe { function(*raw, logic_op_enable) };
+    Ok(())
 }
 ///`vkCmdSetColorBlendEnableEXT`.
-pub fn cmd_set_color_blend_enable_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetColorBlendEnableEXT<'a>,
-) -> Result<venus::CmdSetColorBlendEnableEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_color_blend_enable_ext else {
+pub fn cmd_set_color_blend_enable_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetColorBlendEnableEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_color_blend_enable_ext else {
         return Err(Fault::missing("vkCmdSetColorBlendEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_attachment, attachment_count, p_color_blend_enables) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.first_attachment, c.attachment_count, l.plain_array(c.p_color_blend_enables))
     };
-    unsafe {
-        function(handle, first_attachment, attachment_count, p_color_blend_enables)
-    };
-    Ok(venus::CmdSetColorBlendEnableEXTReply {
-    })
+    unsafe { function(*raw, first_attachment, attachment_count, p_color_blend_enables) };
+    Ok(())
 }
 ///`vkCmdSetColorBlendEquationEXT`.
-pub fn cmd_set_color_blend_equation_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetColorBlendEquationEXT<'a>,
-) -> Result<venus::CmdSetColorBlendEquationEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_color_blend_equation_ext else {
+pub fn cmd_set_color_blend_equation_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetColorBlendEquationEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_color_blend_equation_ext else {
         return Err(Fault::missing("vkCmdSetColorBlendEquationEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_attachment, attachment_count, p_color_blend_equations) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.first_attachment, c.attachment_count, l.array(c.p_color_blend_equations)?)
     };
     unsafe {
-        function(handle, first_attachment, attachment_count, p_color_blend_equations)
+        function(*raw, first_attachment, attachment_count, p_color_blend_equations)
     };
-    Ok(venus::CmdSetColorBlendEquationEXTReply {
-    })
+    Ok(())
 }
 ///`vkCmdSetColorWriteMaskEXT`.
-pub fn cmd_set_color_write_mask_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetColorWriteMaskEXT<'a>,
-) -> Result<venus::CmdSetColorWriteMaskEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_color_write_mask_ext else {
+pub fn cmd_set_color_write_mask_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetColorWriteMaskEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_color_write_mask_ext else {
         return Err(Fault::missing("vkCmdSetColorWriteMaskEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_attachment, attachment_count, p_color_write_masks) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.first_attachment,
             c.attachment_count,
             l.mapped(c.p_color_write_masks, |x| x.known().0)?,
         )
     };
-    unsafe { function(handle, first_attachment, attachment_count, p_color_write_masks) };
-    Ok(venus::CmdSetColorWriteMaskEXTReply {
-    })
+    unsafe { function(*raw, first_attachment, attachment_count, p_color_write_masks) };
+    Ok(())
 }
 ///`vkCmdSetRasterizationStreamEXT`.
-pub fn cmd_set_rasterization_stream_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_rasterization_stream_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetRasterizationStreamEXT,
-) -> Result<venus::CmdSetRasterizationStreamEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_rasterization_stream_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_rasterization_stream_ext else {
         return Err(Fault::missing("vkCmdSetRasterizationStreamEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (rasterization_stream,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.rasterization_stream,)
     };
-    unsafe { function(handle, rasterization_stream) };
-    Ok(venus::CmdSetRasterizationStreamEXTReply {
-    })
+    unsafe { function(*raw, rasterization_stream) };
+    Ok(())
 }
 ///`vkCmdSetConservativeRasterizationModeEXT`.
-pub fn cmd_set_conservative_rasterization_mode_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_conservative_rasterization_mode_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetConservativeRasterizationModeEXT,
-) -> Result<venus::CmdSetConservativeRasterizationModeEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_conservative_rasterization_mode_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_conservative_rasterization_mode_ext else {
         return Err(Fault::missing("vkCmdSetConservativeRasterizationModeEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (conservative_rasterization_mode,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (known(c.conservative_rasterization_mode)?,)
     };
-    unsafe { function(handle, conservative_rasterization_mode) };
-    Ok(venus::CmdSetConservativeRasterizationModeEXTReply {
-    })
+    unsafe { function(*raw, conservative_rasterization_mode) };
+    Ok(())
 }
 ///`vkCmdSetExtraPrimitiveOverestimationSizeEXT`.
-pub fn cmd_set_extra_primitive_overestimation_size_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_extra_primitive_overestimation_size_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetExtraPrimitiveOverestimationSizeEXT,
-) -> Result<venus::CmdSetExtraPrimitiveOverestimationSizeEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_extra_primitive_overestimation_size_ext else {
-        return Err(Fault::missing("vkCmdSetExtraPrimitiveOverestimationSizeEXT"))
-    };
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_extra_primitive_overestimation_size_ext
+    else { return Err(Fault::missing("vkCmdSetExtraPrimitiveOverestimationSizeEXT")) };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (extra_primitive_overestimation_size,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.extra_primitive_overestimation_size,)
     };
-    unsafe { function(handle, extra_primitive_overestimation_size) };
-    Ok(venus::CmdSetExtraPrimitiveOverestimationSizeEXTReply {
-    })
+    unsafe { function(*raw, extra_primitive_overestimation_size) };
+    Ok(())
 }
 ///`vkCmdSetDepthClipEnableEXT`.
-pub fn cmd_set_depth_clip_enable_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_depth_clip_enable_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetDepthClipEnableEXT,
-) -> Result<venus::CmdSetDepthClipEnableEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_depth_clip_enable_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_depth_clip_enable_ext else {
         return Err(Fault::missing("vkCmdSetDepthClipEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_clip_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.depth_clip_enable,)
     };
-    unsafe { function(handle, depth_clip_enable) };
-    Ok(venus::CmdSetDepthClipEnableEXTReply {
-    })
+    unsafe { function(*raw, depth_clip_enable) };
+    Ok(())
 }
 ///`vkCmdSetSampleLocationsEnableEXT`.
-pub fn cmd_set_sample_locations_enable_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_sample_locations_enable_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetSampleLocationsEnableEXT,
-) -> Result<venus::CmdSetSampleLocationsEnableEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_sample_locations_enable_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_sample_locations_enable_ext else {
         return Err(Fault::missing("vkCmdSetSampleLocationsEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (sample_locations_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.sample_locations_enable,)
     };
-    unsafe { function(handle, sample_locations_enable) };
-    Ok(venus::CmdSetSampleLocationsEnableEXTReply {
-    })
+    unsafe { function(*raw, sample_locations_enable) };
+    Ok(())
 }
 ///`vkCmdSetColorBlendAdvancedEXT`.
-pub fn cmd_set_color_blend_advanced_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetColorBlendAdvancedEXT<'a>,
-) -> Result<venus::CmdSetColorBlendAdvancedEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_color_blend_advanced_ext else {
+pub fn cmd_set_color_blend_advanced_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetColorBlendAdvancedEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_color_blend_advanced_ext else {
         return Err(Fault::missing("vkCmdSetColorBlendAdvancedEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (first_attachment, attachment_count, p_color_blend_advanced) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.first_attachment, c.attachment_count, l.array(c.p_color_blend_advanced)?)
     };
     unsafe {
-        function(handle, first_attachment, attachment_count, p_color_blend_advanced)
+        function(*raw, first_attachment, attachment_count, p_color_blend_advanced)
     };
-    Ok(venus::CmdSetColorBlendAdvancedEXTReply {
-    })
+    Ok(())
 }
 ///`vkCmdSetProvokingVertexModeEXT`.
-pub fn cmd_set_provoking_vertex_mode_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_provoking_vertex_mode_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetProvokingVertexModeEXT,
-) -> Result<venus::CmdSetProvokingVertexModeEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_provoking_vertex_mode_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_provoking_vertex_mode_ext else {
         return Err(Fault::missing("vkCmdSetProvokingVertexModeEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (provoking_vertex_mode,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (known(c.provoking_vertex_mode)?,)
     };
-    unsafe { function(handle, provoking_vertex_mode) };
-    Ok(venus::CmdSetProvokingVertexModeEXTReply {
-    })
+    unsafe { function(*raw, provoking_vertex_mode) };
+    Ok(())
 }
 ///`vkCmdSetLineRasterizationModeEXT`.
-pub fn cmd_set_line_rasterization_mode_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_line_rasterization_mode_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetLineRasterizationModeEXT,
-) -> Result<venus::CmdSetLineRasterizationModeEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_line_rasterization_mode_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_line_rasterization_mode_ext else {
         return Err(Fault::missing("vkCmdSetLineRasterizationModeEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (line_rasterization_mode,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (known(c.line_rasterization_mode)?,)
     };
-    unsafe { function(handle, line_rasterization_mode) };
-    Ok(venus::CmdSetLineRasterizationModeEXTReply {
-    })
+    unsafe { function(*raw, line_rasterization_mode) };
+    Ok(())
 }
 ///`vkCmdSetLineStippleEnableEXT`.
-pub fn cmd_set_line_stipple_enable_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_line_stipple_enable_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetLineStippleEnableEXT,
-) -> Result<venus::CmdSetLineStippleEnableEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_line_stipple_enable_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_line_stipple_enable_ext else {
         return Err(Fault::missing("vkCmdSetLineStippleEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (stippled_line_enable,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.stippled_line_enable,)
     };
-    unsafe { function(handle, stippled_line_enable) };
-    Ok(venus::CmdSetLineStippleEnableEXTReply {
-    })
+    unsafe { function(*raw, stippled_line_enable) };
+    Ok(())
 }
 ///`vkCmdSetDepthClipNegativeOneToOneEXT`.
-pub fn cmd_set_depth_clip_negative_one_to_one_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_depth_clip_negative_one_to_one_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetDepthClipNegativeOneToOneEXT,
-) -> Result<venus::CmdSetDepthClipNegativeOneToOneEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_depth_clip_negative_one_to_one_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_depth_clip_negative_one_to_one_ext else {
         return Err(Fault::missing("vkCmdSetDepthClipNegativeOneToOneEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (negative_one_to_one,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.negative_one_to_one,)
     };
-    unsafe { function(handle, negative_one_to_one) };
-    Ok(venus::CmdSetDepthClipNegativeOneToOneEXTReply {
-    })
+    unsafe { function(*raw, negative_one_to_one) };
+    Ok(())
 }
 ///`vkCmdSetFragmentShadingRateKHR`.
-pub fn cmd_set_fragment_shading_rate_khr<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetFragmentShadingRateKHR<'a>,
-) -> Result<venus::CmdSetFragmentShadingRateKHRReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_fragment_shading_rate_khr else {
+pub fn cmd_set_fragment_shading_rate_khr(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetFragmentShadingRateKHR<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_fragment_shading_rate_khr else {
         return Err(Fault::missing("vkCmdSetFragmentShadingRateKHR"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_fragment_size, combiner_ops) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.pointer(c.p_fragment_size)?, known_fixed(c.combiner_ops)?)
     };
-    unsafe { function(handle, p_fragment_size, &raw const combiner_ops) };
-    Ok(venus::CmdSetFragmentShadingRateKHRReply {
-    })
+    unsafe { function(*raw, p_fragment_size, &raw const combiner_ops) };
+    Ok(())
 }
 ///`vkCmdSetSampleLocationsEXT`.
-pub fn cmd_set_sample_locations_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetSampleLocationsEXT<'a>,
-) -> Result<venus::CmdSetSampleLocationsEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_sample_locations_ext else {
+pub fn cmd_set_sample_locations_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetSampleLocationsEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_sample_locations_ext else {
         return Err(Fault::missing("vkCmdSetSampleLocationsEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_sample_locations_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.pointer(c.p_sample_locations_info)?,)
     };
-    unsafe { function(handle, p_sample_locations_info) };
-    Ok(venus::CmdSetSampleLocationsEXTReply {
-    })
+    unsafe { function(*raw, p_sample_locations_info) };
+    Ok(())
 }
 ///`vkCmdSetRenderingAttachmentLocations`.
-pub fn cmd_set_rendering_attachment_locations<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetRenderingAttachmentLocations<'a>,
-) -> Result<venus::CmdSetRenderingAttachmentLocationsReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_rendering_attachment_locations else {
+pub fn cmd_set_rendering_attachment_locations(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetRenderingAttachmentLocations<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_rendering_attachment_locations else {
         return Err(Fault::missing("vkCmdSetRenderingAttachmentLocations"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_location_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.pointer(c.p_location_info)?,)
     };
-    unsafe { function(handle, p_location_info) };
-    Ok(venus::CmdSetRenderingAttachmentLocationsReply {
-    })
+    unsafe { function(*raw, p_location_info) };
+    Ok(())
 }
 ///`vkCmdSetRenderingInputAttachmentIndices`.
-pub fn cmd_set_rendering_input_attachment_indices<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetRenderingInputAttachmentIndices<'a>,
-) -> Result<venus::CmdSetRenderingInputAttachmentIndicesReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_rendering_input_attachment_indices else {
+pub fn cmd_set_rendering_input_attachment_indices(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetRenderingInputAttachmentIndices<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_rendering_input_attachment_indices else {
         return Err(Fault::missing("vkCmdSetRenderingInputAttachmentIndices"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_input_attachment_index_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.pointer(c.p_input_attachment_index_info)?,)
     };
-    unsafe { function(handle, p_input_attachment_index_info) };
-    Ok(venus::CmdSetRenderingInputAttachmentIndicesReply {
-    })
+    unsafe { function(*raw, p_input_attachment_index_info) };
+    Ok(())
 }
 ///`vkCmdSetDepthBias2EXT`.
-pub fn cmd_set_depth_bias2_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetDepthBias2EXT<'a>,
-) -> Result<venus::CmdSetDepthBias2EXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_depth_bias2_ext else {
+pub fn cmd_set_depth_bias2_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetDepthBias2EXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_depth_bias2_ext else {
         return Err(Fault::missing("vkCmdSetDepthBias2EXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_depth_bias_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.pointer(c.p_depth_bias_info)?,)
     };
-    unsafe { function(handle, p_depth_bias_info) };
-    Ok(venus::CmdSetDepthBias2EXTReply {})
+    unsafe { function(*raw, p_depth_bias_info) };
+    Ok(())
 }
 ///`vkCmdSetAttachmentFeedbackLoopEnableEXT`.
-pub fn cmd_set_attachment_feedback_loop_enable_ext<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_attachment_feedback_loop_enable_ext(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetAttachmentFeedbackLoopEnableEXT,
-) -> Result<venus::CmdSetAttachmentFeedbackLoopEnableEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_attachment_feedback_loop_enable_ext else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_attachment_feedback_loop_enable_ext else {
         return Err(Fault::missing("vkCmdSetAttachmentFeedbackLoopEnableEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (aspect_mask,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.aspect_mask.known().0,)
     };
-    unsafe { function(handle, aspect_mask) };
-    Ok(venus::CmdSetAttachmentFeedbackLoopEnableEXTReply {
-    })
+    unsafe { function(*raw, aspect_mask) };
+    Ok(())
 }
 ///`vkCmdSetDepthClampRangeEXT`.
-pub fn cmd_set_depth_clamp_range_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetDepthClampRangeEXT<'a>,
-) -> Result<venus::CmdSetDepthClampRangeEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_depth_clamp_range_ext else {
+pub fn cmd_set_depth_clamp_range_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetDepthClampRangeEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_depth_clamp_range_ext else {
         return Err(Fault::missing("vkCmdSetDepthClampRangeEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (depth_clamp_mode, p_depth_clamp_range) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (known(c.depth_clamp_mode)?, l.pointer(c.p_depth_clamp_range)?)
     };
-    unsafe { function(handle, depth_clamp_mode, p_depth_clamp_range) };
-    Ok(venus::CmdSetDepthClampRangeEXTReply {
-    })
+    unsafe { function(*raw, depth_clamp_mode, p_depth_clamp_range) };
+    Ok(())
 }

@@ -172,38 +172,31 @@ impl Lower for venus::PushDescriptorSetInfo<'_> {
     }
 }
 ///`vkCmdBindPipeline`.
-pub fn cmd_bind_pipeline<'a>(
-    call: &Call<'a>,
+pub fn cmd_bind_pipeline(
+    r: &mut Recorder<'_>,
     c: &venus::CmdBindPipeline,
-) -> Result<venus::CmdBindPipelineReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_bind_pipeline else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_bind_pipeline else {
         return Err(Fault::missing("vkCmdBindPipeline"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (pipeline_bind_point, pipeline) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::binding::cmd_bind_pipeline(&l, state, c)?;
         (known(c.pipeline_bind_point)?, l.handle(c.pipeline)?)
     };
-    unsafe { function(handle, pipeline_bind_point, pipeline) };
-    Ok(venus::CmdBindPipelineReply {})
+    unsafe { function(*raw, pipeline_bind_point, pipeline) };
+    Ok(())
 }
 ///`vkCmdBindDescriptorSets`.
-pub fn cmd_bind_descriptor_sets<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdBindDescriptorSets<'a>,
-) -> Result<venus::CmdBindDescriptorSetsReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_bind_descriptor_sets else {
+pub fn cmd_bind_descriptor_sets(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdBindDescriptorSets<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_bind_descriptor_sets else {
         return Err(Fault::missing("vkCmdBindDescriptorSets"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -216,7 +209,8 @@ pub fn cmd_bind_descriptor_sets<'a>(
         dynamic_offset_count,
         p_dynamic_offsets,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::binding::cmd_bind_descriptor_sets(&l, state, c)?;
         (
             known(c.pipeline_bind_point)?,
@@ -230,7 +224,7 @@ pub fn cmd_bind_descriptor_sets<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             pipeline_bind_point,
             layout,
             first_set,
@@ -240,106 +234,83 @@ pub fn cmd_bind_descriptor_sets<'a>(
             p_dynamic_offsets,
         )
     };
-    Ok(venus::CmdBindDescriptorSetsReply {
-    })
+    Ok(())
 }
 ///`vkCmdDispatch`.
-pub fn cmd_dispatch<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdDispatch,
-) -> Result<venus::CmdDispatchReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_dispatch else {
+pub fn cmd_dispatch(r: &mut Recorder<'_>, c: &venus::CmdDispatch) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_dispatch else {
         return Err(Fault::missing("vkCmdDispatch"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (group_count_x, group_count_y, group_count_z) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::binding::cmd_dispatch(&l, state, c)?;
         (c.group_count_x, c.group_count_y, c.group_count_z)
     };
-    unsafe { function(handle, group_count_x, group_count_y, group_count_z) };
-    Ok(venus::CmdDispatchReply {})
+    unsafe { function(*raw, group_count_x, group_count_y, group_count_z) };
+    Ok(())
 }
 ///`vkCmdDispatchIndirect`.
-pub fn cmd_dispatch_indirect<'a>(
-    call: &Call<'a>,
+pub fn cmd_dispatch_indirect(
+    r: &mut Recorder<'_>,
     c: &venus::CmdDispatchIndirect,
-) -> Result<venus::CmdDispatchIndirectReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_dispatch_indirect else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_dispatch_indirect else {
         return Err(Fault::missing("vkCmdDispatchIndirect"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (buffer, offset) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::binding::cmd_dispatch_indirect(&l, state, c)?;
         (l.handle(c.buffer)?, c.offset)
     };
-    unsafe { function(handle, buffer, offset) };
-    Ok(venus::CmdDispatchIndirectReply {})
+    unsafe { function(*raw, buffer, offset) };
+    Ok(())
 }
 ///`vkCmdSetEvent`.
-pub fn cmd_set_event<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetEvent,
-) -> Result<venus::CmdSetEventReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_event else {
+pub fn cmd_set_event(r: &mut Recorder<'_>, c: &venus::CmdSetEvent) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_event else {
         return Err(Fault::missing("vkCmdSetEvent"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event, stage_mask) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.handle(c.event)?, c.stage_mask.known().0)
     };
-    unsafe { function(handle, event, stage_mask) };
-    Ok(venus::CmdSetEventReply {})
+    unsafe { function(*raw, event, stage_mask) };
+    Ok(())
 }
 ///`vkCmdResetEvent`.
-pub fn cmd_reset_event<'a>(
-    call: &Call<'a>,
+pub fn cmd_reset_event(
+    r: &mut Recorder<'_>,
     c: &venus::CmdResetEvent,
-) -> Result<venus::CmdResetEventReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_reset_event else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_reset_event else {
         return Err(Fault::missing("vkCmdResetEvent"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event, stage_mask) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.handle(c.event)?, c.stage_mask.known().0)
     };
-    unsafe { function(handle, event, stage_mask) };
-    Ok(venus::CmdResetEventReply {})
+    unsafe { function(*raw, event, stage_mask) };
+    Ok(())
 }
 ///`vkCmdWaitEvents`.
-pub fn cmd_wait_events<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdWaitEvents<'a>,
-) -> Result<venus::CmdWaitEventsReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_wait_events else {
+pub fn cmd_wait_events(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdWaitEvents<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_wait_events else {
         return Err(Fault::missing("vkCmdWaitEvents"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -355,7 +326,8 @@ pub fn cmd_wait_events<'a>(
         image_memory_barrier_count,
         p_image_memory_barriers,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.event_count,
             l.handles(c.p_events)?,
@@ -371,7 +343,7 @@ pub fn cmd_wait_events<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             event_count,
             p_events,
             src_stage_mask,
@@ -384,19 +356,15 @@ pub fn cmd_wait_events<'a>(
             p_image_memory_barriers,
         )
     };
-    Ok(venus::CmdWaitEventsReply {})
+    Ok(())
 }
 ///`vkCmdPipelineBarrier`.
-pub fn cmd_pipeline_barrier<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdPipelineBarrier<'a>,
-) -> Result<venus::CmdPipelineBarrierReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_pipeline_barrier else {
+pub fn cmd_pipeline_barrier(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdPipelineBarrier<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_pipeline_barrier else {
         return Err(Fault::missing("vkCmdPipelineBarrier"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -411,7 +379,8 @@ pub fn cmd_pipeline_barrier<'a>(
         image_memory_barrier_count,
         p_image_memory_barriers,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (
             c.src_stage_mask.known().0,
             c.dst_stage_mask.known().0,
@@ -426,7 +395,7 @@ pub fn cmd_pipeline_barrier<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             src_stage_mask,
             dst_stage_mask,
             dependency_flags,
@@ -438,112 +407,94 @@ pub fn cmd_pipeline_barrier<'a>(
             p_image_memory_barriers,
         )
     };
-    Ok(venus::CmdPipelineBarrierReply {})
+    Ok(())
 }
 ///`vkCmdBeginQuery`.
-pub fn cmd_begin_query<'a>(
-    call: &Call<'a>,
+pub fn cmd_begin_query(
+    r: &mut Recorder<'_>,
     c: &venus::CmdBeginQuery,
-) -> Result<venus::CmdBeginQueryReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_begin_query else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_begin_query else {
         return Err(Fault::missing("vkCmdBeginQuery"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, query, flags) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::query::cmd_begin_query(&l, state, c)?;
         (l.handle(c.query_pool)?, c.query, c.flags.known().0)
     };
-    unsafe { function(handle, query_pool, query, flags) };
-    Ok(venus::CmdBeginQueryReply {})
+    unsafe { function(*raw, query_pool, query, flags) };
+    Ok(())
 }
 ///`vkCmdEndQuery`.
-pub fn cmd_end_query<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdEndQuery,
-) -> Result<venus::CmdEndQueryReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_end_query else {
+pub fn cmd_end_query(r: &mut Recorder<'_>, c: &venus::CmdEndQuery) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_end_query else {
         return Err(Fault::missing("vkCmdEndQuery"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, query) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::query::cmd_end_query(&l, state, c)?;
         (l.handle(c.query_pool)?, c.query)
     };
-    unsafe { function(handle, query_pool, query) };
-    Ok(venus::CmdEndQueryReply {})
+    unsafe { function(*raw, query_pool, query) };
+    Ok(())
 }
 ///`vkCmdResetQueryPool`.
-pub fn cmd_reset_query_pool<'a>(
-    call: &Call<'a>,
+pub fn cmd_reset_query_pool(
+    r: &mut Recorder<'_>,
     c: &venus::CmdResetQueryPool,
-) -> Result<venus::CmdResetQueryPoolReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_reset_query_pool else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_reset_query_pool else {
         return Err(Fault::missing("vkCmdResetQueryPool"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, first_query, query_count) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::query::cmd_reset_query_pool(&l, state, c)?;
         (l.handle(c.query_pool)?, c.first_query, c.query_count)
     };
-    unsafe { function(handle, query_pool, first_query, query_count) };
-    Ok(venus::CmdResetQueryPoolReply {})
+    unsafe { function(*raw, query_pool, first_query, query_count) };
+    Ok(())
 }
 ///`vkCmdWriteTimestamp`.
-pub fn cmd_write_timestamp<'a>(
-    call: &Call<'a>,
+pub fn cmd_write_timestamp(
+    r: &mut Recorder<'_>,
     c: &venus::CmdWriteTimestamp,
-) -> Result<venus::CmdWriteTimestampReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_write_timestamp else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_write_timestamp else {
         return Err(Fault::missing("vkCmdWriteTimestamp"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (pipeline_stage, query_pool, query) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::query::cmd_write_timestamp(&l, state, c)?;
         (c.pipeline_stage.known().0, l.handle(c.query_pool)?, c.query)
     };
-    unsafe { function(handle, pipeline_stage, query_pool, query) };
-    Ok(venus::CmdWriteTimestampReply {})
+    unsafe { function(*raw, pipeline_stage, query_pool, query) };
+    Ok(())
 }
 ///`vkCmdCopyQueryPoolResults`.
-pub fn cmd_copy_query_pool_results<'a>(
-    call: &Call<'a>,
+pub fn cmd_copy_query_pool_results(
+    r: &mut Recorder<'_>,
     c: &venus::CmdCopyQueryPoolResults,
-) -> Result<venus::CmdCopyQueryPoolResultsReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_copy_query_pool_results else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_copy_query_pool_results else {
         return Err(Fault::missing("vkCmdCopyQueryPoolResults"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (query_pool, first_query, query_count, dst_buffer, dst_offset, stride, flags) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::query::cmd_copy_query_pool_results(&l, state, c)?;
         (
             l.handle(c.query_pool)?,
@@ -557,7 +508,7 @@ pub fn cmd_copy_query_pool_results<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             query_pool,
             first_query,
             query_count,
@@ -567,25 +518,21 @@ pub fn cmd_copy_query_pool_results<'a>(
             flags,
         )
     };
-    Ok(venus::CmdCopyQueryPoolResultsReply {
-    })
+    Ok(())
 }
 ///`vkCmdPushConstants`.
-pub fn cmd_push_constants<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdPushConstants<'a>,
-) -> Result<venus::CmdPushConstantsReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_push_constants else {
+pub fn cmd_push_constants(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdPushConstants<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_push_constants else {
         return Err(Fault::missing("vkCmdPushConstants"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (layout, stage_flags, offset, size, p_values) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::binding::cmd_push_constants(&l, state, c)?;
         (
             l.handle(c.layout)?,
@@ -595,41 +542,34 @@ pub fn cmd_push_constants<'a>(
             l.plain_array(c.p_values),
         )
     };
-    unsafe { function(handle, layout, stage_flags, offset, size, p_values) };
-    Ok(venus::CmdPushConstantsReply {})
+    unsafe { function(*raw, layout, stage_flags, offset, size, p_values) };
+    Ok(())
 }
 ///`vkCmdSetDeviceMask`.
-pub fn cmd_set_device_mask<'a>(
-    call: &Call<'a>,
+pub fn cmd_set_device_mask(
+    r: &mut Recorder<'_>,
     c: &venus::CmdSetDeviceMask,
-) -> Result<venus::CmdSetDeviceMaskReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_device_mask else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_device_mask else {
         return Err(Fault::missing("vkCmdSetDeviceMask"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (device_mask,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.device_mask,)
     };
-    unsafe { function(handle, device_mask) };
-    Ok(venus::CmdSetDeviceMaskReply {})
+    unsafe { function(*raw, device_mask) };
+    Ok(())
 }
 ///`vkCmdDispatchBase`.
-pub fn cmd_dispatch_base<'a>(
-    call: &Call<'a>,
+pub fn cmd_dispatch_base(
+    r: &mut Recorder<'_>,
     c: &venus::CmdDispatchBase,
-) -> Result<venus::CmdDispatchBaseReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_dispatch_base else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_dispatch_base else {
         return Err(Fault::missing("vkCmdDispatchBase"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -641,7 +581,8 @@ pub fn cmd_dispatch_base<'a>(
         group_count_y,
         group_count_z,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::binding::cmd_dispatch_base(&l, state, c)?;
         (
             c.base_group_x,
@@ -654,7 +595,7 @@ pub fn cmd_dispatch_base<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             base_group_x,
             base_group_y,
             base_group_z,
@@ -663,164 +604,136 @@ pub fn cmd_dispatch_base<'a>(
             group_count_z,
         )
     };
-    Ok(venus::CmdDispatchBaseReply {})
+    Ok(())
 }
 ///`vkCmdSetEvent2`.
-pub fn cmd_set_event2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdSetEvent2<'a>,
-) -> Result<venus::CmdSetEvent2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_set_event2 else {
+pub fn cmd_set_event2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdSetEvent2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_set_event2 else {
         return Err(Fault::missing("vkCmdSetEvent2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event, p_dependency_info) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.handle(c.event)?, l.pointer(c.p_dependency_info)?)
     };
-    unsafe { function(handle, event, p_dependency_info) };
-    Ok(venus::CmdSetEvent2Reply {})
+    unsafe { function(*raw, event, p_dependency_info) };
+    Ok(())
 }
 ///`vkCmdResetEvent2`.
-pub fn cmd_reset_event2<'a>(
-    call: &Call<'a>,
+pub fn cmd_reset_event2(
+    r: &mut Recorder<'_>,
     c: &venus::CmdResetEvent2,
-) -> Result<venus::CmdResetEvent2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_reset_event2 else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_reset_event2 else {
         return Err(Fault::missing("vkCmdResetEvent2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event, stage_mask) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.handle(c.event)?, c.stage_mask.known().0)
     };
-    unsafe { function(handle, event, stage_mask) };
-    Ok(venus::CmdResetEvent2Reply {})
+    unsafe { function(*raw, event, stage_mask) };
+    Ok(())
 }
 ///`vkCmdWaitEvents2`.
-pub fn cmd_wait_events2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdWaitEvents2<'a>,
-) -> Result<venus::CmdWaitEvents2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_wait_events2 else {
+pub fn cmd_wait_events2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdWaitEvents2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_wait_events2 else {
         return Err(Fault::missing("vkCmdWaitEvents2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (event_count, p_events, p_dependency_infos) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (c.event_count, l.handles(c.p_events)?, l.array(c.p_dependency_infos)?)
     };
-    unsafe { function(handle, event_count, p_events, p_dependency_infos) };
-    Ok(venus::CmdWaitEvents2Reply {})
+    unsafe { function(*raw, event_count, p_events, p_dependency_infos) };
+    Ok(())
 }
 ///`vkCmdPipelineBarrier2`.
-pub fn cmd_pipeline_barrier2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdPipelineBarrier2<'a>,
-) -> Result<venus::CmdPipelineBarrier2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_pipeline_barrier2 else {
+pub fn cmd_pipeline_barrier2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdPipelineBarrier2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_pipeline_barrier2 else {
         return Err(Fault::missing("vkCmdPipelineBarrier2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_dependency_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.pointer(c.p_dependency_info)?,)
     };
-    unsafe { function(handle, p_dependency_info) };
-    Ok(venus::CmdPipelineBarrier2Reply {})
+    unsafe { function(*raw, p_dependency_info) };
+    Ok(())
 }
 ///`vkCmdWriteTimestamp2`.
-pub fn cmd_write_timestamp2<'a>(
-    call: &Call<'a>,
+pub fn cmd_write_timestamp2(
+    r: &mut Recorder<'_>,
     c: &venus::CmdWriteTimestamp2,
-) -> Result<venus::CmdWriteTimestamp2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_write_timestamp2 else {
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_write_timestamp2 else {
         return Err(Fault::missing("vkCmdWriteTimestamp2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (stage, query_pool, query) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::query::cmd_write_timestamp2(&l, state, c)?;
         (c.stage.known().0, l.handle(c.query_pool)?, c.query)
     };
-    unsafe { function(handle, stage, query_pool, query) };
-    Ok(venus::CmdWriteTimestamp2Reply {})
+    unsafe { function(*raw, stage, query_pool, query) };
+    Ok(())
 }
 ///`vkCmdBeginConditionalRenderingEXT`.
-pub fn cmd_begin_conditional_rendering_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdBeginConditionalRenderingEXT<'a>,
-) -> Result<venus::CmdBeginConditionalRenderingEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_begin_conditional_rendering_ext else {
+pub fn cmd_begin_conditional_rendering_ext(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdBeginConditionalRenderingEXT<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_begin_conditional_rendering_ext else {
         return Err(Fault::missing("vkCmdBeginConditionalRenderingEXT"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_conditional_rendering_begin,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         (l.pointer(c.p_conditional_rendering_begin)?,)
     };
-    unsafe { function(handle, p_conditional_rendering_begin) };
-    Ok(venus::CmdBeginConditionalRenderingEXTReply {
-    })
+    unsafe { function(*raw, p_conditional_rendering_begin) };
+    Ok(())
 }
 ///`vkCmdEndConditionalRenderingEXT`.
-pub fn cmd_end_conditional_rendering_ext<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdEndConditionalRenderingEXT,
-) -> Result<venus::CmdEndConditionalRenderingEXTReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_end_conditional_rendering_ext else {
+pub fn cmd_end_conditional_rendering_ext(
+    r: &mut Recorder<'_>,
+    _: &venus::CmdEndConditionalRenderingEXT,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_end_conditional_rendering_ext else {
         return Err(Fault::missing("vkCmdEndConditionalRenderingEXT"))
     };
-    unsafe { function(handle) };
-    Ok(venus::CmdEndConditionalRenderingEXTReply {
-    })
+    unsafe { function(*raw) };
+    Ok(())
 }
 ///`vkCmdPushDescriptorSet`.
-pub fn cmd_push_descriptor_set<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdPushDescriptorSet<'a>,
-) -> Result<venus::CmdPushDescriptorSetReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_push_descriptor_set else {
+pub fn cmd_push_descriptor_set(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdPushDescriptorSet<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_push_descriptor_set else {
         return Err(Fault::missing("vkCmdPushDescriptorSet"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -831,7 +744,8 @@ pub fn cmd_push_descriptor_set<'a>(
         descriptor_write_count,
         p_descriptor_writes,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::binding::cmd_push_descriptor_set(&l, state, c)?;
         (
             known(c.pipeline_bind_point)?,
@@ -843,7 +757,7 @@ pub fn cmd_push_descriptor_set<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             pipeline_bind_point,
             layout,
             set,
@@ -851,74 +765,62 @@ pub fn cmd_push_descriptor_set<'a>(
             p_descriptor_writes,
         )
     };
-    Ok(venus::CmdPushDescriptorSetReply {
-    })
+    Ok(())
 }
 ///`vkCmdBindDescriptorSets2`.
-pub fn cmd_bind_descriptor_sets2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdBindDescriptorSets2<'a>,
-) -> Result<venus::CmdBindDescriptorSets2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_bind_descriptor_sets2 else {
+pub fn cmd_bind_descriptor_sets2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdBindDescriptorSets2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_bind_descriptor_sets2 else {
         return Err(Fault::missing("vkCmdBindDescriptorSets2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_bind_descriptor_sets_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::binding::cmd_bind_descriptor_sets2(&l, state, c)?;
         (l.pointer(c.p_bind_descriptor_sets_info)?,)
     };
-    unsafe { function(handle, p_bind_descriptor_sets_info) };
-    Ok(venus::CmdBindDescriptorSets2Reply {
-    })
+    unsafe { function(*raw, p_bind_descriptor_sets_info) };
+    Ok(())
 }
 ///`vkCmdPushConstants2`.
-pub fn cmd_push_constants2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdPushConstants2<'a>,
-) -> Result<venus::CmdPushConstants2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_push_constants2 else {
+pub fn cmd_push_constants2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdPushConstants2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_push_constants2 else {
         return Err(Fault::missing("vkCmdPushConstants2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_push_constants_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::binding::cmd_push_constants2(&l, state, c)?;
         (l.pointer(c.p_push_constants_info)?,)
     };
-    unsafe { function(handle, p_push_constants_info) };
-    Ok(venus::CmdPushConstants2Reply {})
+    unsafe { function(*raw, p_push_constants_info) };
+    Ok(())
 }
 ///`vkCmdPushDescriptorSet2`.
-pub fn cmd_push_descriptor_set2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdPushDescriptorSet2<'a>,
-) -> Result<venus::CmdPushDescriptorSet2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_push_descriptor_set2 else {
+pub fn cmd_push_descriptor_set2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdPushDescriptorSet2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_push_descriptor_set2 else {
         return Err(Fault::missing("vkCmdPushDescriptorSet2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_push_descriptor_set_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::binding::cmd_push_descriptor_set2(&l, state, c)?;
         (l.pointer(c.p_push_descriptor_set_info)?,)
     };
-    unsafe { function(handle, p_push_descriptor_set_info) };
-    Ok(venus::CmdPushDescriptorSet2Reply {
-    })
+    unsafe { function(*raw, p_push_descriptor_set_info) };
+    Ok(())
 }

@@ -203,21 +203,18 @@ impl Lower for venus::ResolveImageInfo2<'_> {
     }
 }
 ///`vkCmdCopyBuffer`.
-pub fn cmd_copy_buffer<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdCopyBuffer<'a>,
-) -> Result<venus::CmdCopyBufferReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_copy_buffer else {
+pub fn cmd_copy_buffer(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdCopyBuffer<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_copy_buffer else {
         return Err(Fault::missing("vkCmdCopyBuffer"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (src_buffer, dst_buffer, region_count, p_regions) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::buffers::cmd_copy_buffer(&l, state, c)?;
         (
             l.handle(c.src_buffer)?,
@@ -226,20 +223,16 @@ pub fn cmd_copy_buffer<'a>(
             l.array(c.p_regions)?,
         )
     };
-    unsafe { function(handle, src_buffer, dst_buffer, region_count, p_regions) };
-    Ok(venus::CmdCopyBufferReply {})
+    unsafe { function(*raw, src_buffer, dst_buffer, region_count, p_regions) };
+    Ok(())
 }
 ///`vkCmdCopyImage`.
-pub fn cmd_copy_image<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdCopyImage<'a>,
-) -> Result<venus::CmdCopyImageReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_copy_image else {
+pub fn cmd_copy_image(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdCopyImage<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_copy_image else {
         return Err(Fault::missing("vkCmdCopyImage"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -251,7 +244,8 @@ pub fn cmd_copy_image<'a>(
         region_count,
         p_regions,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::region::cmd_copy_image(&l, state, c)?;
         (
             l.handle(c.src_image)?,
@@ -264,7 +258,7 @@ pub fn cmd_copy_image<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             src_image,
             src_image_layout,
             dst_image,
@@ -273,19 +267,15 @@ pub fn cmd_copy_image<'a>(
             p_regions,
         )
     };
-    Ok(venus::CmdCopyImageReply {})
+    Ok(())
 }
 ///`vkCmdBlitImage`.
-pub fn cmd_blit_image<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdBlitImage<'a>,
-) -> Result<venus::CmdBlitImageReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_blit_image else {
+pub fn cmd_blit_image(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdBlitImage<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_blit_image else {
         return Err(Fault::missing("vkCmdBlitImage"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -298,7 +288,8 @@ pub fn cmd_blit_image<'a>(
         p_regions,
         filter,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::region::cmd_blit_image(&l, state, c)?;
         (
             l.handle(c.src_image)?,
@@ -312,7 +303,7 @@ pub fn cmd_blit_image<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             src_image,
             src_image_layout,
             dst_image,
@@ -322,24 +313,21 @@ pub fn cmd_blit_image<'a>(
             filter,
         )
     };
-    Ok(venus::CmdBlitImageReply {})
+    Ok(())
 }
 ///`vkCmdCopyBufferToImage`.
-pub fn cmd_copy_buffer_to_image<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdCopyBufferToImage<'a>,
-) -> Result<venus::CmdCopyBufferToImageReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_copy_buffer_to_image else {
+pub fn cmd_copy_buffer_to_image(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdCopyBufferToImage<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_copy_buffer_to_image else {
         return Err(Fault::missing("vkCmdCopyBufferToImage"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (src_buffer, dst_image, dst_image_layout, region_count, p_regions) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::region::cmd_copy_buffer_to_image(&l, state, c)?;
         (
             l.handle(c.src_buffer)?,
@@ -350,34 +338,23 @@ pub fn cmd_copy_buffer_to_image<'a>(
         )
     };
     unsafe {
-        function(
-            handle,
-            src_buffer,
-            dst_image,
-            dst_image_layout,
-            region_count,
-            p_regions,
-        )
+        function(*raw, src_buffer, dst_image, dst_image_layout, region_count, p_regions)
     };
-    Ok(venus::CmdCopyBufferToImageReply {
-    })
+    Ok(())
 }
 ///`vkCmdCopyImageToBuffer`.
-pub fn cmd_copy_image_to_buffer<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdCopyImageToBuffer<'a>,
-) -> Result<venus::CmdCopyImageToBufferReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_copy_image_to_buffer else {
+pub fn cmd_copy_image_to_buffer(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdCopyImageToBuffer<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_copy_image_to_buffer else {
         return Err(Fault::missing("vkCmdCopyImageToBuffer"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (src_image, src_image_layout, dst_buffer, region_count, p_regions) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::region::cmd_copy_image_to_buffer(&l, state, c)?;
         (
             l.handle(c.src_image)?,
@@ -388,56 +365,42 @@ pub fn cmd_copy_image_to_buffer<'a>(
         )
     };
     unsafe {
-        function(
-            handle,
-            src_image,
-            src_image_layout,
-            dst_buffer,
-            region_count,
-            p_regions,
-        )
+        function(*raw, src_image, src_image_layout, dst_buffer, region_count, p_regions)
     };
-    Ok(venus::CmdCopyImageToBufferReply {
-    })
+    Ok(())
 }
 ///`vkCmdUpdateBuffer`.
-pub fn cmd_update_buffer<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdUpdateBuffer<'a>,
-) -> Result<venus::CmdUpdateBufferReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_update_buffer else {
+pub fn cmd_update_buffer(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdUpdateBuffer<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_update_buffer else {
         return Err(Fault::missing("vkCmdUpdateBuffer"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (dst_buffer, dst_offset, data_size, p_data) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::buffers::cmd_update_buffer(&l, state, c)?;
         (l.handle(c.dst_buffer)?, c.dst_offset, c.data_size, l.plain_array(c.p_data))
     };
-    unsafe { function(handle, dst_buffer, dst_offset, data_size, p_data) };
-    Ok(venus::CmdUpdateBufferReply {})
+    unsafe { function(*raw, dst_buffer, dst_offset, data_size, p_data) };
+    Ok(())
 }
 ///`vkCmdClearColorImage`.
-pub fn cmd_clear_color_image<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdClearColorImage<'a>,
-) -> Result<venus::CmdClearColorImageReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_clear_color_image else {
+pub fn cmd_clear_color_image(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdClearColorImage<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_clear_color_image else {
         return Err(Fault::missing("vkCmdClearColorImage"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (image, image_layout, p_color, range_count, p_ranges) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::images::cmd_clear_color_image(&l, state, c)?;
         (
             l.handle(c.image)?,
@@ -447,25 +410,22 @@ pub fn cmd_clear_color_image<'a>(
             l.array(c.p_ranges)?,
         )
     };
-    unsafe { function(handle, image, image_layout, p_color, range_count, p_ranges) };
-    Ok(venus::CmdClearColorImageReply {})
+    unsafe { function(*raw, image, image_layout, p_color, range_count, p_ranges) };
+    Ok(())
 }
 ///`vkCmdClearDepthStencilImage`.
-pub fn cmd_clear_depth_stencil_image<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdClearDepthStencilImage<'a>,
-) -> Result<venus::CmdClearDepthStencilImageReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_clear_depth_stencil_image else {
+pub fn cmd_clear_depth_stencil_image(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdClearDepthStencilImage<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_clear_depth_stencil_image else {
         return Err(Fault::missing("vkCmdClearDepthStencilImage"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (image, image_layout, p_depth_stencil, range_count, p_ranges) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::images::cmd_clear_depth_stencil_image(&l, state, c)?;
         (
             l.handle(c.image)?,
@@ -476,22 +436,17 @@ pub fn cmd_clear_depth_stencil_image<'a>(
         )
     };
     unsafe {
-        function(handle, image, image_layout, p_depth_stencil, range_count, p_ranges)
+        function(*raw, image, image_layout, p_depth_stencil, range_count, p_ranges)
     };
-    Ok(venus::CmdClearDepthStencilImageReply {
-    })
+    Ok(())
 }
 ///`vkCmdResolveImage`.
-pub fn cmd_resolve_image<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdResolveImage<'a>,
-) -> Result<venus::CmdResolveImageReply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_resolve_image else {
+pub fn cmd_resolve_image(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdResolveImage<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_resolve_image else {
         return Err(Fault::missing("vkCmdResolveImage"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
@@ -503,7 +458,8 @@ pub fn cmd_resolve_image<'a>(
         region_count,
         p_regions,
     ) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::region::cmd_resolve_image(&l, state, c)?;
         (
             l.handle(c.src_image)?,
@@ -516,7 +472,7 @@ pub fn cmd_resolve_image<'a>(
     };
     unsafe {
         function(
-            handle,
+            *raw,
             src_image,
             src_image_layout,
             dst_image,
@@ -525,139 +481,119 @@ pub fn cmd_resolve_image<'a>(
             p_regions,
         )
     };
-    Ok(venus::CmdResolveImageReply {})
+    Ok(())
 }
 ///`vkCmdCopyBuffer2`.
-pub fn cmd_copy_buffer2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdCopyBuffer2<'a>,
-) -> Result<venus::CmdCopyBuffer2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_copy_buffer2 else {
+pub fn cmd_copy_buffer2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdCopyBuffer2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_copy_buffer2 else {
         return Err(Fault::missing("vkCmdCopyBuffer2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_copy_buffer_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::buffers::cmd_copy_buffer2(&l, state, c)?;
         (l.pointer(c.p_copy_buffer_info)?,)
     };
-    unsafe { function(handle, p_copy_buffer_info) };
-    Ok(venus::CmdCopyBuffer2Reply {})
+    unsafe { function(*raw, p_copy_buffer_info) };
+    Ok(())
 }
 ///`vkCmdCopyImage2`.
-pub fn cmd_copy_image2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdCopyImage2<'a>,
-) -> Result<venus::CmdCopyImage2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_copy_image2 else {
+pub fn cmd_copy_image2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdCopyImage2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_copy_image2 else {
         return Err(Fault::missing("vkCmdCopyImage2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_copy_image_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::region::cmd_copy_image2(&l, state, c)?;
         (l.pointer(c.p_copy_image_info)?,)
     };
-    unsafe { function(handle, p_copy_image_info) };
-    Ok(venus::CmdCopyImage2Reply {})
+    unsafe { function(*raw, p_copy_image_info) };
+    Ok(())
 }
 ///`vkCmdCopyBufferToImage2`.
-pub fn cmd_copy_buffer_to_image2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdCopyBufferToImage2<'a>,
-) -> Result<venus::CmdCopyBufferToImage2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_copy_buffer_to_image2 else {
+pub fn cmd_copy_buffer_to_image2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdCopyBufferToImage2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_copy_buffer_to_image2 else {
         return Err(Fault::missing("vkCmdCopyBufferToImage2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_copy_buffer_to_image_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::region::cmd_copy_buffer_to_image2(&l, state, c)?;
         (l.pointer(c.p_copy_buffer_to_image_info)?,)
     };
-    unsafe { function(handle, p_copy_buffer_to_image_info) };
-    Ok(venus::CmdCopyBufferToImage2Reply {
-    })
+    unsafe { function(*raw, p_copy_buffer_to_image_info) };
+    Ok(())
 }
 ///`vkCmdCopyImageToBuffer2`.
-pub fn cmd_copy_image_to_buffer2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdCopyImageToBuffer2<'a>,
-) -> Result<venus::CmdCopyImageToBuffer2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_copy_image_to_buffer2 else {
+pub fn cmd_copy_image_to_buffer2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdCopyImageToBuffer2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_copy_image_to_buffer2 else {
         return Err(Fault::missing("vkCmdCopyImageToBuffer2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_copy_image_to_buffer_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::region::cmd_copy_image_to_buffer2(&l, state, c)?;
         (l.pointer(c.p_copy_image_to_buffer_info)?,)
     };
-    unsafe { function(handle, p_copy_image_to_buffer_info) };
-    Ok(venus::CmdCopyImageToBuffer2Reply {
-    })
+    unsafe { function(*raw, p_copy_image_to_buffer_info) };
+    Ok(())
 }
 ///`vkCmdBlitImage2`.
-pub fn cmd_blit_image2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdBlitImage2<'a>,
-) -> Result<venus::CmdBlitImage2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_blit_image2 else {
+pub fn cmd_blit_image2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdBlitImage2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_blit_image2 else {
         return Err(Fault::missing("vkCmdBlitImage2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_blit_image_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::region::cmd_blit_image2(&l, state, c)?;
         (l.pointer(c.p_blit_image_info)?,)
     };
-    unsafe { function(handle, p_blit_image_info) };
-    Ok(venus::CmdBlitImage2Reply {})
+    unsafe { function(*raw, p_blit_image_info) };
+    Ok(())
 }
 ///`vkCmdResolveImage2`.
-pub fn cmd_resolve_image2<'a>(
-    call: &Call<'a>,
-    c: &venus::CmdResolveImage2<'a>,
-) -> Result<venus::CmdResolveImage2Reply, Fault> {
-    let command_buffer = call.command_buffer(c.command_buffer)?;
-    let mut recordings = command_buffer.pool.lock();
-    #[allow(unused_variables, reason = "not every command is checked")]
-    let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-    let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-    let Some(function) = table.cmd_resolve_image2 else {
+pub fn cmd_resolve_image2(
+    r: &mut Recorder<'_>,
+    c: &venus::CmdResolveImage2<'_>,
+) -> Result<(), Fault> {
+    let CommandBuffer { raw, device, .. } = r.command_buffer;
+    let Some(function) = device.table.cmd_resolve_image2 else {
         return Err(Fault::missing("vkCmdResolveImage2"))
     };
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_resolve_image_info,) = {
-        let l = call.recording(uses);
+        #[allow(unused_variables, reason = "not every command is checked")]
+        let (l, state) = r.lowering();
         crate::vulkan::validity::region::cmd_resolve_image2(&l, state, c)?;
         (l.pointer(c.p_resolve_image_info)?,)
     };
-    unsafe { function(handle, p_resolve_image_info) };
-    Ok(venus::CmdResolveImage2Reply {})
+    unsafe { function(*raw, p_resolve_image_info) };
+    Ok(())
 }

@@ -5,7 +5,8 @@ use super::layouts::PipelineLayout;
 use crate::config::MemoryId;
 use crate::vulkan::call::inconsistent;
 use crate::vulkan::error::Fault;
-use crate::vulkan::objects::{Handle, State, Table};
+use crate::vulkan::objects::{Handle, Object, State};
+use crate::vulkan::reading::Reading;
 use crate::vulkan::submission::Signal;
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
@@ -82,6 +83,7 @@ impl BufferFacts {
     }
 
     /// Demands that a range lies in a buffer that has memory.
+    #[inline]
     pub fn demand(&self, offset: u64, size: u64, rule: &'static str) -> Result<(), Fault> {
         let inside = offset.checked_add(size).is_some_and(|end| end <= self.size);
         demand(inside && self.has_memory(), rule)
@@ -89,58 +91,49 @@ impl BufferFacts {
 }
 
 /// Demands that a rule of valid usage is kept.
+#[inline]
 pub fn demand(kept: bool, rule: &'static str) -> Result<(), Fault> {
     if kept { Ok(()) } else { Err(Fault::invalid(rule)) }
 }
 
-impl Table {
-    fn facts<H: Handle>(&self, id: H) -> Result<&Facts, Fault> {
-        match &self.get(id)?.state {
-            State::Facts(facts) => Ok(facts),
-            _ => Err(inconsistent()),
-        }
-    }
-
+impl Reading<'_> {
     /// What is known of a buffer; none may not be named.
+    #[inline]
     pub fn buffer(&self, id: venus::Buffer) -> Result<&BufferFacts, Fault> {
-        demand(id.0 != 0, "a buffer is missing")?;
-        match self.facts(id)? {
-            Facts::Buffer(facts) => Ok(facts),
+        match &self.named(id, "a buffer is missing")?.state {
+            State::Facts(Facts::Buffer(facts)) => Ok(facts),
             _ => Err(inconsistent()),
         }
     }
 
     /// What is known of an image.
     pub fn image(&self, id: venus::Image) -> Result<&ImageFacts, Fault> {
-        demand(id.0 != 0, "an image is missing")?;
-        match self.facts(id)? {
-            Facts::Image(facts) => Ok(facts),
+        match &self.named(id, "an image is missing")?.state {
+            State::Facts(Facts::Image(facts)) => Ok(facts),
             _ => Err(inconsistent()),
         }
     }
 
     /// Kind and number of the queries of a pool, and the words of a result.
     pub fn query_pool(&self, id: venus::QueryPool) -> Result<(venus::QueryType, u32, u32), Fault> {
-        demand(id.0 != 0, "a query pool is missing")?;
-        match self.facts(id)? {
-            Facts::QueryPool { ty, count, words } => Ok((*ty, *count, *words)),
+        match &self.named(id, "a query pool is missing")?.state {
+            State::Facts(Facts::QueryPool { ty, count, words }) => Ok((*ty, *count, *words)),
             _ => Err(inconsistent()),
         }
     }
 
     /// Whether a semaphore is a timeline.
     pub fn is_timeline(&self, id: venus::Semaphore) -> Result<bool, Fault> {
-        demand(id.0 != 0, "a semaphore is missing")?;
-        match &self.get(id)?.state {
+        match &self.named(id, "a semaphore is missing")?.state {
             State::Semaphore(signal) => Ok(matches!(*signal.lock(), Signal::Timeline { .. })),
             _ => Err(inconsistent()),
         }
     }
 
     /// The layout that an id names.
+    #[inline]
     pub fn pipeline_layout(&self, id: venus::PipelineLayout) -> Result<&Arc<PipelineLayout>, Fault> {
-        demand(id.0 != 0, "a pipeline layout is missing")?;
-        match &self.get(id)?.state {
+        match &self.named(id, "a pipeline layout is missing")?.state {
             State::PipelineLayout(layout) => Ok(layout),
             _ => Err(inconsistent()),
         }
@@ -151,10 +144,15 @@ impl Table {
         &self,
         id: venus::Pipeline,
     ) -> Result<(venus::PipelineBindPoint, Option<&Arc<PipelineLayout>>), Fault> {
-        demand(id.0 != 0, "a pipeline is missing")?;
-        match self.facts(id)? {
-            Facts::Pipeline { bind_point, layout } => Ok((*bind_point, layout.as_ref())),
+        match &self.named(id, "a pipeline is missing")?.state {
+            State::Facts(Facts::Pipeline { bind_point, layout }) => Ok((*bind_point, layout.as_ref())),
             _ => Err(inconsistent()),
         }
+    }
+
+    /// The object of an id that may not be null, which nothing in the table is.
+    #[inline]
+    fn named<H: Handle>(&self, id: H, missing: &'static str) -> Result<&Object, Fault> {
+        self.get(id).map_err(|fault| if id.id() == 0 { Fault::invalid(missing) } else { fault })
     }
 }

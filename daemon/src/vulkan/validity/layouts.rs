@@ -55,6 +55,11 @@ pub struct Binding {
 }
 
 impl Binding {
+    /// How many descriptors it has in a set with so many of what may vary.
+    pub fn room(&self, variable_count: u32) -> u32 {
+        if self.is_variable() { variable_count } else { self.count }
+    }
+
     /// Whether the count is chosen for each set, up to the layout's.
     pub fn is_variable(&self) -> bool {
         self.flags & DescriptorBindingFlags::VARIABLE_DESCRIPTOR_COUNT.0 != 0

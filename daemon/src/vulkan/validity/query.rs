@@ -5,7 +5,8 @@ use crate::vulkan::command_buffer::RecordingState;
 use crate::vulkan::device::Device;
 use crate::vulkan::error::Fault;
 use crate::vulkan::lower::Lowering;
-use crate::vulkan::objects::{State, Table};
+use crate::vulkan::objects::State;
+use crate::vulkan::reading::Reading;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
@@ -60,7 +61,7 @@ pub fn create_query_pool(
 
 /// Demands that queries lie in a pool; answers their kind.
 pub fn demand_range(
-    objects: &Table,
+    objects: &Reading<'_>,
     pool: venus::QueryPool,
     first: u32,
     count: u32,

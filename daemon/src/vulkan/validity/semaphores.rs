@@ -4,7 +4,7 @@ use super::facts::demand;
 use crate::vulkan::device::Device;
 use crate::vulkan::error::Fault;
 use crate::vulkan::lower::Lowering;
-use crate::vulkan::objects::Table;
+use crate::vulkan::reading::Reading;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub fn check_wait(l: &Lowering<'_>, info: Option<&venus::SemaphoreWaitInfo<'_>>)
 }
 
 /// One batch of `vkQueueSubmit`: as many values as semaphores where one is a timeline.
-pub fn check_submit(objects: &Table, submit: &venus::SubmitInfo<'_>) -> Result<(), Fault> {
+pub fn check_submit(objects: &Reading<'_>, submit: &venus::SubmitInfo<'_>) -> Result<(), Fault> {
     let (waits, signals) =
         (submit.p_wait_semaphores.unwrap_or(&[]), submit.p_signal_semaphores.unwrap_or(&[]));
     let (mut wait_values, mut signal_values) = (0, 0);

@@ -9,18 +9,22 @@ use crate::vulkan::lower::Lowering;
 use crate::vulkan::objects::State;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::{ChainStruct, DescriptorType};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 const OUTSIDE: &str = "descriptors outside of their binding";
 const WHOLE_SIZE: u64 = u64::MAX;
+
+/// Sets of one command: one, mostly.
+pub type Sets = SmallVec<[Arc<DescriptorSet>; 2]>;
 
 /// `vkUpdateDescriptorSets`; answers the sets.
 pub fn check_update(
     l: &Lowering<'_>,
     writes: &[venus::WriteDescriptorSet<'_>],
     copies: &[venus::CopyDescriptorSet<'_>],
-) -> Result<Vec<Arc<DescriptorSet>>, Fault> {
-    let mut sets: Vec<Arc<DescriptorSet>> = Vec::with_capacity(writes.len() + 2 * copies.len());
+) -> Result<Sets, Fault> {
+    let mut sets = Sets::new();
     for write in writes {
         let set = set(l, write.dst_set)?;
         check_write(l, &set.layout.facts, set.variable_count, write)?;
@@ -63,13 +67,16 @@ fn span(
     let at = facts.bindings.binary_search_by_key(&number, |binding| binding.number);
     let following = at.map_or(&[][..], |at| &facts.bindings[at..]);
     let first = following.first().ok_or_else(|| Fault::invalid("a binding that the layout does not have"))?;
+    if u64::from(element) + u64::from(count) <= u64::from(first.room(variable_count)) {
+        return Ok(first);
+    }
     let alike = |other: &Binding| {
         (other.ty, other.stages, other.immutable_samplers, other.flags)
             == (first.ty, first.stages, first.immutable_samplers, first.flags)
     };
     let (mut skipped, mut left) = (u64::from(element), u64::from(count));
     for binding in following {
-        let room = u64::from(if binding.is_variable() { variable_count } else { binding.count });
+        let room = u64::from(binding.room(variable_count));
         if left == 0 || room > 0 && !alike(binding) {
             break;
         }

@@ -26,6 +26,11 @@ static RECORD: LazyLock<Option<Mutex<Record>>> = LazyLock::new(|| {
     Some(Mutex::new(Record { file, kept: FxHashMap::default() }))
 });
 
+/// Whether commands are recorded.
+pub fn is_wanted() -> bool {
+    RECORD.is_some()
+}
+
 /// A command is about to be executed; `bytes` is its encoding.
 pub fn command(number: i32, bytes: &[u8]) {
     let Some(record) = RECORD.as_ref().filter(|_| bytes.len() <= LONGEST) else { return };

@@ -56,6 +56,7 @@ fn child_out(command: &Command) -> Option<&Param> {
 /// The generated executors of one module.
 pub fn emit(protocol: &Protocol, module: &str) -> TokenStream {
     let functions = protocol.commands_of(module).filter_map(|c| match kind(c) {
+        Kind::Plain if is_recorded(c) => Some(recording(protocol, c)),
         Kind::ByHand(_) | Kind::Transport => None,
         Kind::Create(param) => Some(function(protocol, c, Some(param))),
         Kind::Destroy(param) => Some(destruction(protocol, c, param)),
@@ -64,10 +65,41 @@ pub fn emit(protocol: &Protocol, module: &str) -> TokenStream {
     quote!(#(#functions)*)
 }
 
+/// Written by hand, and still recorded as the generated ones are.
+const RECORDED_BY_HAND: &[&str] = &["vkCmdFillBuffer"];
+
+/// Whether a command goes into a recording and does nothing else.
+fn is_recorded(c: &Command) -> bool {
+    let plain = matches!(kind(c), Kind::Plain) || RECORDED_BY_HAND.contains(&c.names.vk.as_str());
+    c.level == Level::CommandBuffer && plain
+}
+
+/// The executor of a recorded command.
+fn recording(protocol: &Protocol, c: &Command) -> TokenStream {
+    let vk = &c.names.vk;
+    assert!(c.ret == Return::Void && outs(c).next().is_none(), "{vk}: a recorded command answers nothing");
+    let name = format_ident!("{}", c.snake);
+    let request = request_type(protocol, c, &quote!('_));
+    let doc = format!("`{vk}`.");
+    let lowering = lower_params(c, None);
+    let arguments = c.params.iter().skip(1).map(|p| argument(p, None));
+    let c = if c.params.len() > 1 { quote!(c) } else { quote!(_) };
+    quote! {
+        #[doc = #doc]
+        pub fn #name(r: &mut Recorder<'_>, #c: &#request) -> Result<(), Fault> {
+            let CommandBuffer { raw, device, .. } = r.command_buffer;
+            let Some(function) = device.table.#name else { return Err(Fault::missing(#vk)) };
+            #lowering
+            unsafe { function(*raw, #(#arguments),*) };
+            Ok(())
+        }
+    }
+}
+
 /// The executor of a destruction: the object is taken out of the table, and destroyed when nothing uses it any more.
 fn destruction(protocol: &Protocol, c: &Command, destroyed: &Param) -> TokenStream {
     let (name, reply) = (format_ident!("{}", c.snake), format_ident!("{}Reply", c.names.rust));
-    let (request, reply_type) = (request_type(protocol, c), reply_type(protocol, c));
+    let (request, reply_type) = (request_type(protocol, c, &quote!('a)), reply_type(protocol, c));
     let doc = format!("`{}`.", c.names.vk);
     let (owner, id) = (field(&c.params[0].member.rust), field(&destroyed.member.rust));
     quote! {
@@ -83,7 +115,7 @@ fn destruction(protocol: &Protocol, c: &Command, destroyed: &Param) -> TokenStre
 /// One executor.
 fn function(protocol: &Protocol, c: &Command, created: Option<&Param>) -> TokenStream {
     let name = format_ident!("{}", c.snake);
-    let request = request_type(protocol, c);
+    let request = request_type(protocol, c, &quote!('a));
     let reply_type = reply_type(protocol, c);
     let reply = format_ident!("{}Reply", c.names.rust);
     let doc = format!("`{}`.", c.names.vk);
@@ -139,14 +171,7 @@ fn owner(c: &Command) -> TokenStream {
             let device = call.device(c.#id)?;
             let (handle, table) = (device.raw(), &device.table);
         },
-        Level::CommandBuffer => quote! {
-            let command_buffer = call.command_buffer(c.#id)?;
-            let mut recordings = command_buffer.pool.lock();
-            #[allow(unused_variables, reason = "not every command is checked")]
-            let Recording { uses, state, .. } = recordings.open(&command_buffer)?;
-            let (handle, table) = (command_buffer.raw, &command_buffer.device.table);
-        },
-        Level::Queue | Level::Global | Level::Transport => {
+        Level::CommandBuffer | Level::Queue | Level::Global | Level::Transport => {
             panic!("{}: commands of this level are executed by hand", c.names.vk)
         }
     }
@@ -167,7 +192,13 @@ fn lower_params(c: &Command, created: Option<&Param>) -> TokenStream {
         return quote!();
     }
     let state = created.and(check.as_ref()).map(|_| quote!(state,));
-    let lock = if recorded { quote!(call.recording(uses)) } else { quote!(call.lowering()) };
+    let lock = match recorded {
+        true => quote! {
+            #[allow(unused_variables, reason = "not every command is checked")]
+            let (l, state) = r.lowering();
+        },
+        false => quote!(let l = call.lowering();),
+    };
     let names: Vec<Ident> = params.iter().map(|p| field(&p.member.rust)).collect();
     let values = params.iter().map(|p| match p.direction {
         Direction::In => structs::lower_member(&p.member, &quote!(c), true),
@@ -176,7 +207,7 @@ fn lower_params(c: &Command, created: Option<&Param>) -> TokenStream {
     quote! {
         #[allow(unused_variables, reason = "not every parameter needs the object table")]
         let (#state #(#names,)*) = {
-            let l = #lock;
+            #lock
             #check
             (#state #(#values,)*)
         };
@@ -271,9 +302,9 @@ fn borrows(protocol: &Protocol, p: &Param) -> bool {
             || protocol.needs_lifetime(&p.member.ty))
 }
 
-fn request_type(protocol: &Protocol, c: &Command) -> TokenStream {
+fn request_type(protocol: &Protocol, c: &Command, lifetime: &TokenStream) -> TokenStream {
     let name = format_ident!("{}", c.names.rust);
-    let lifetime = c.params.iter().any(|p| borrows(protocol, p)).then(|| quote!(<'a>));
+    let lifetime = c.params.iter().any(|p| borrows(protocol, p)).then(|| quote!(<#lifetime>));
     quote!(venus::#name #lifetime)
 }
 
@@ -288,12 +319,21 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
     let mut commands: Vec<&Command> = protocol.commands.values().collect();
     commands.sort_by_key(|c| c.number);
     let arms = commands.iter().map(|c| arm(c));
-    let graphics = protocol.groups.iter().filter(|group| group.graphics);
-    let graphics = graphics.flat_map(|group| protocol.commands_of(&group.name));
-    let graphics: Vec<_> = graphics.map(|c| format_ident!("{}", c.names.rust)).collect();
+    let of_groups = |graphics: bool| {
+        let groups = protocol.groups.iter().filter(move |group| group.graphics == graphics);
+        groups.flat_map(|group| protocol.commands_of(&group.name))
+    };
+    let graphics: Vec<_> = of_groups(true).map(|c| format_ident!("{}", c.names.rust)).collect();
+    let mut recorded: Vec<&Command> = of_groups(false).filter(|c| is_recorded(c)).collect();
+    recorded.sort_by_key(|c| c.number);
+    let records = recorded.iter().map(|c| {
+        let (variant, path) = (format_ident!("{}", c.names.rust), path(c));
+        quote!(venus::#variant::NUMBER => |r, reader| #path(r, &venus::#variant::decode(reader)?),)
+    });
     quote! {
         use crate::vulkan::call::{Call, settle};
         use crate::vulkan::error::ContextLost;
+        use crate::vulkan::recorder::{Record, record_one};
         use protocol::cursor::Writer;
         use protocol::venus::generated as venus;
         use protocol::venus::generated::Command;
@@ -304,6 +344,15 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
             call: &Call<'a>, command: &Command<'a>, reply: Option<&mut Writer<'_>>,
         ) -> Result<(), ContextLost> {
             match command { #(#arms)* }
+        }
+
+        /// What decodes and records a command of this number; none if it cannot be recorded without a graphics queue.
+        #[inline]
+        pub fn record(number: i32) -> Option<Record> {
+            Some(match number {
+                #(#records)*
+                _ => return None,
+            })
         }
 
         /// Whether a command has no meaning without a graphics queue.
@@ -332,14 +381,10 @@ const DEMANDS: &[&str] = &[
     "vkGetDeviceBufferMemoryRequirements",
 ];
 
-fn arm(c: &Command) -> TokenStream {
-    let variant = format_ident!("{}", c.names.rust);
+/// Where the executor of a command is.
+fn path(c: &Command) -> TokenStream {
     let snake = format_ident!("{}", c.snake);
-    let path = match kind(c) {
-        Kind::Transport => {
-            let vk = &c.names.vk;
-            return quote!(Command::#variant(_) => Err(ContextLost::misplaced(#vk)),);
-        }
+    match kind(c) {
         Kind::ByHand(module) => {
             let module = format_ident!("{module}");
             quote!(crate::vulkan::#module::#snake)
@@ -348,7 +393,27 @@ fn arm(c: &Command) -> TokenStream {
             let module = format_ident!("{}", c.module);
             quote!(super::#module::#snake)
         }
-    };
+    }
+}
+
+fn arm(c: &Command) -> TokenStream {
+    let variant = format_ident!("{}", c.names.rust);
+    let snake = format_ident!("{}", c.snake);
+    if let Kind::Transport = kind(c) {
+        let vk = &c.names.vk;
+        return quote!(Command::#variant(_) => Err(ContextLost::misplaced(#vk)),);
+    }
+    let path = path(c);
+    if is_recorded(c) {
+        let (id, reply) = (field(&c.params[0].member.rust), format_ident!("{}Reply", c.names.rust));
+        return quote! {
+            Command::#variant(c) => {
+                record_one(call, c.#id, |r| #path(r, c))?;
+                if let Some(w) = reply { venus::#reply {}.encode(w); }
+                Ok(())
+            }
+        };
+    }
     let on_failure = match child_out(c) {
         Some(p) => {
             let id = field(&p.member.rust);

@@ -69,7 +69,7 @@ fn root(modules: &[&str]) -> TokenStream {
         pub mod sys;
         mod table;
 
-        pub use dispatch::{execute, is_graphics};
+        pub use dispatch::{execute, is_graphics, record};
         pub use table::{DeviceTable, InstanceTable};
         pub(super) use chain::{lower_chain_struct, raise_chain_struct};
         #(#[allow(unused_imports, reason = "some modules hold no commands")] pub(super) use #names::*;)*
@@ -77,12 +77,13 @@ fn root(modules: &[&str]) -> TokenStream {
         mod prelude {
             #![allow(unused_imports, reason = "each generated module uses its own part")]
             pub use crate::vulkan::call::Call;
-            pub use crate::vulkan::command_buffer::Recording;
+            pub use crate::vulkan::command_buffer::CommandBuffer;
             pub use crate::vulkan::error::Fault;
             pub use crate::vulkan::lower::{
                 Lower, Lowering, Raise, known, known_fixed, raise_array, raise_chain, raise_fixed, raise_mapped, raise_plain,
                 raise_pointer, raise_value, read_count,
             };
+            pub use crate::vulkan::recorder::Recorder;
             pub use protocol::cursor::Arena;
             pub use protocol::venus::generated as venus;
             pub use std::ffi::c_void;
