@@ -64,7 +64,7 @@ pub struct Serve {
     /// For how long, the first time; doubles with each
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub strike_hold: Duration,
-    /// Clear device memory before a guest's program gets it; what it gave back a moment ago it may get as it left it
+    /// Clear memory before a guest's program gets it, also what it gave back a moment ago
     #[arg(long, value_name = "SWITCH", default_value = "on")]
     pub zero_memory: Switch,
     /// Let workgroup memory of shaders start as zeros

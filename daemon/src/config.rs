@@ -250,7 +250,7 @@ pub struct GpuChoice {
 /// Protections that cost something and that an operator may turn off. All are on by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protection {
-    /// Device memory is zero when a guest gets it, or has what the same context left there.
+    /// Device memory is zero when a guest gets it.
     pub zero_memory: bool,
     /// Workgroup memory is zero when a workgroup starts.
     pub zero_workgroup_memory: bool,

@@ -1,4 +1,5 @@
-//! Memory that a program gave back and gets again: as it was left, and nobody else's. What is told apart is told by what lies in it.
+//! Memory that a program gave back and gets again, and nobody else's. Which it is is told by what was left in it, where nothing is
+//! cleared.
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::RingIdx;
@@ -14,6 +15,7 @@ use vm_memory::{Bytes, VolatileMemory};
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 256 * 1024;
 const LEFT: u32 = 0x5a5a_1234;
+const UNCLEARED: &[&str] = &["--zero-memory", "off"];
 
 fn first_word(blob: &Blob) -> Result<u32> {
     let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
@@ -51,7 +53,7 @@ fn found(device: &mut Device) -> Result<u32> {
 
 #[test]
 fn a_program_gets_again_what_it_gave_back_and_another_does_not() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(UNCLEARED)?;
     let gpu = Arc::new(daemon.guest()?);
     let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
     let (memory, blob) = written(&mut first, Source::New)?;
@@ -83,7 +85,7 @@ fn a_program_gets_again_what_it_gave_back_and_another_does_not() -> Result<()> {
 
 #[test]
 fn memory_that_can_still_be_seen_is_not_used_again() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::start_with(UNCLEARED)?;
     let gpu = Arc::new(daemon.guest()?);
     let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
     // The guest still has it mapped.
@@ -124,7 +126,7 @@ fn memory_that_can_still_be_seen_is_not_used_again() -> Result<()> {
 
 #[test]
 fn what_nobody_wants_again_is_given_back_after_a_while() -> Result<()> {
-    let daemon = Daemon::start_with(&["--host-memory", "64MiB"])?;
+    let daemon = Daemon::start_with(&[UNCLEARED, &["--host-memory", "64MiB"]].concat())?;
     let gpu = Arc::new(daemon.guest()?);
     let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
     let memory = first.allocate(7 * MIB, Source::New)?.ok().context("memory")?;
@@ -140,7 +142,7 @@ fn what_nobody_wants_again_is_given_back_after_a_while() -> Result<()> {
 
 #[test]
 fn what_is_kept_makes_room_for_what_is_wanted() -> Result<()> {
-    let daemon = Daemon::start_with(&["--host-memory", "64MiB"])?;
+    let daemon = Daemon::start_with(&[UNCLEARED, &["--host-memory", "64MiB"]].concat())?;
     let gpu = Arc::new(daemon.guest()?);
     let mut vulkan = Device::create(&gpu, "greedy")?;
     let mut memories = Vec::new();
@@ -153,5 +155,21 @@ fn what_is_kept_makes_room_for_what_is_wanted() -> Result<()> {
     }
     ensure!(vulkan.allocate(7 * MIB, Source::New)?.is_ok(), "what it gave back is in its way");
     ensure!(vulkan.allocate(MIB, Source::New)?.is_err(), "more than there is");
+    Ok(())
+}
+
+/// Mesa takes the words by which it hears of queries for zero in new memory.
+#[test]
+fn what_a_program_gets_again_is_zero() -> Result<()> {
+    for (options, left) in [(UNCLEARED, LEFT), (&[], 0)] {
+        let daemon = Daemon::start_with(options)?;
+        let gpu = Arc::new(daemon.guest()?);
+        let mut device = Device::create(&gpu, "one")?;
+        let (memory, blob) = written(&mut device, Source::New)?;
+        gpu.destroy_blob(blob)?;
+        settle(&gpu, &device)?;
+        device.free(memory)?;
+        assert_eq!(found(&mut device)?, left);
+    }
     Ok(())
 }

@@ -17,6 +17,8 @@ use std::ffi::c_void;
 use std::io;
 use std::sync::Arc;
 
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
 /// Pages that both a driver and a VMM can map.
 #[derive(Debug)]
 pub struct Pages {
@@ -45,6 +47,15 @@ impl Pages {
     pub fn of_file(file: &Arc<MemoryFile>, size: u64, alignment: u64) -> Result<Self, MapError> {
         let mapping = Mapping::new(file.as_ref(), rounded(size, alignment).unwrap_or(u64::MAX))?;
         Ok(Self { file: Arc::clone(file), mapping })
+    }
+
+    /// Makes them zero again; nobody uses them.
+    pub fn clear(&self) {
+        for start in (0..self.size()).step_by(ZEROS.len()) {
+            let zeros = &ZEROS[..ZEROS.len().min((self.size() - start) as usize)];
+            // All of it is inside.
+            let _ = self.mapping.copy_in(start, zeros);
+        }
     }
 
     /// Where they are mapped in this process.

@@ -107,6 +107,17 @@ impl Memory {
         Self { made, like: None }
     }
 
+    /// Clears what the guest left in it, as programs expect new memory to be zero; frees `raw` if that fails. It is in no use.
+    fn clear(&self, device: &Device, raw: u64, like: &Likeness) -> Result<(), Fault> {
+        let Some(cleaner) = &device.cleaner else { return Ok(()) };
+        if let Made::Pages(pages, _) = &self.made {
+            pages.clear();
+            return Ok(());
+        }
+        // SAFETY: the memory was taken out of the pool, of what is like this; nobody else knows it.
+        Ok(unsafe { cleaner.clear(device, raw, like.size, like.type_index) }?)
+    }
+
     /// What the device process knows it by, if others can see it.
     pub fn piece(&self) -> Option<MemoryId> {
         match &self.made {
@@ -271,8 +282,11 @@ fn find_or_make(
     let request = Request::new(call, device, info)?;
     let like = Likeness::of(call, device, info, &request)?;
     let pool = &call.renderer.pool;
-    if let Some(found) = like.and_then(|like| pool.take(device, &like)) {
-        return Ok(found);
+    if let Some(like) = like
+        && let Some((raw, memory)) = pool.take(device, &like)
+    {
+        memory.clear(device, raw, &like)?;
+        return Ok((raw, memory));
     }
     let make = || match &device.memory {
         BackEnd::Memfd(functions) => functions.allocate(call, device, info, &request),

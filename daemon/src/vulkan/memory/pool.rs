@@ -1,7 +1,8 @@
 //! Memory that a guest has given back, kept for a moment for the same device of the same context.
 //!
-//! Drivers take long to make memory, pages have to be made, zeroed and pinned, and programs often want the same again. What is found here
-//! has what the guest left in it: another context never gets it. It counts for its context until it is freed, which it is after a while, when
+//! Drivers take long to make memory, pages have to be made and pinned, and programs often want the same again. What is found here has what
+//! the guest left in it, and is cleared when it is given again (unless `--zero-memory off`): programs and Mesa itself take new memory to be
+//! zero. Another context never gets it. It counts for its context until it is freed, which it is after a while, when
 //! memory is scarce, and with its device. What still has a blob, or is held by another context, is not used again: the device process
 //! says when each blob of it is gone, and says nothing of what others hold.
 
