@@ -85,7 +85,8 @@ impl Holds {
             self.asks_again = true;
             return Some(if waited < CLOSELY_MAX { Hold::Closely } else { Hold::Loosely(HOLD) });
         }
-        let slept = pause.is_some_and(|pause| pause >= SLEPT_MIN && pause <= (waited - pause).max(SLEPT_MAX));
+        let slept = pause
+            .is_some_and(|pause| pause >= SLEPT_MIN && pause <= waited.saturating_sub(pause).max(SLEPT_MAX));
         if slept && open.looks >= LOOKS_BEFORE_SLEEP {
             return Some(Hold::Loosely((waited / WAITED_PART).clamp(LONG_MIN, LONG_MAX)));
         }
