@@ -72,15 +72,19 @@ impl<'a> Call<'a> {
 
     /// Locks the object table for reading, to lower parameters. Not held across a driver call.
     pub fn lowering(&self) -> Lowering<'a> {
-        let (objects, memory) = (Reading::Own(self.renderer.objects.read()), self.renderer.memory());
-        let (owner, families) = (self.owner.get(), self.families.get());
-        Lowering { objects, arena: self.arena, memory, owner, families, uses: None }
+        self.lowering_over(Reading::Own(self.renderer.objects.read()))
     }
 
     /// The same, where many things are looked up.
     pub fn looking_up<'l>(&'l self, objects: &'l Recent<'l>) -> Lowering<'l> {
-        let (objects, memory) = (Reading::Shared(objects), self.renderer.memory());
-        let (owner, families) = (self.owner.get(), self.families.get());
+        self.lowering_over(Reading::Shared(objects))
+    }
+
+    fn lowering_over<'l>(&self, objects: Reading<'l>) -> Lowering<'l>
+    where
+        'a: 'l,
+    {
+        let (memory, owner, families) = (self.renderer.memory(), self.owner.get(), self.families.get());
         Lowering { objects, arena: self.arena, memory, owner, families, uses: None }
     }
 

@@ -278,7 +278,7 @@ impl Submissions {
     /// One that the driver has, if nobody watches any: the caller does from now on. It is the last of them, so that those before it need
     /// not be looked at one by one; or, as `half` says, the one behind the first half.
     pub fn watch(&self, half: bool) -> Option<Arc<Submission>> {
-        let taken = self.pending.partition_point(|submission| submission.progress.is_taken());
+        let taken = self.taken();
         if self.pending.range(..taken).any(|submission| submission.watched.load(Ordering::Acquire)) {
             return None;
         }
@@ -291,10 +291,14 @@ impl Submissions {
 
     /// The last that the driver has: when it is complete, all are. The caller waits for it from now on.
     pub fn await_last(&self) -> Option<Arc<Submission>> {
-        let taken = self.pending.partition_point(|submission| submission.progress.is_taken());
-        let last = self.pending.get(taken.checked_sub(1)?)?;
+        let last = self.pending.get(self.taken().checked_sub(1)?)?;
         last.await_end();
         Some(Arc::clone(last))
+    }
+
+    /// How many the driver has: they are in front of those that wait at the gate.
+    fn taken(&self) -> usize {
+        self.pending.partition_point(|submission| submission.progress.is_taken())
     }
 
     /// The first.

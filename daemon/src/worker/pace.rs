@@ -81,7 +81,10 @@ static SPIN_MAX: LazyLock<Duration> =
 
 /// Whether processors are few: programs and a software driver need them.
 pub fn are_few() -> bool {
-    std::thread::available_parallelism().map_or(1, |processors| processors.get()) < 4
+    // Asked once: the answer is in files of the kernel's.
+    static FEW: LazyLock<bool> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, |processors| processors.get()) < 4);
+    *FEW
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What two allocations have in common if one cannot be told from the other, but for what lies in it.
 
+use super::memfd::rounded;
 use super::{BackEnd, Request};
 use crate::config::Heap;
 use crate::vulkan::call::Call;
@@ -63,13 +64,8 @@ impl Likeness {
             BackEnd::Memfd(_) => dedicated && !pages && zero::stays_dedicated(call, device, info)?,
             BackEnd::DmaBuf(_) => dedicated,
         };
-        let page = rustix::param::page_size() as u64;
         // What the driver maps is of the size that is asked for, or it is something else.
-        let size = if request.driver_mapped {
-            Some(request.size)
-        } else {
-            request.size.checked_next_multiple_of(page)
-        };
+        let size = if request.driver_mapped { Some(request.size) } else { rounded(request.size, 1) };
         let heap = if pages { Heap::Host } else { request.heap };
         let known = flags & !FLAGS.as_raw() == 0;
         let size = size.filter(|_| known && !dedicated);

@@ -88,7 +88,8 @@ impl Pages {
     }
 }
 
-fn rounded(size: u64, alignment: u64) -> Option<u64> {
+/// Bytes in whole pages, of which there is one at least; none if there is no such number.
+pub(super) fn rounded(size: u64, alignment: u64) -> Option<u64> {
     size.max(1).checked_next_multiple_of(alignment.max(rustix::param::page_size() as u64))
 }
 
