@@ -185,6 +185,52 @@ fn who_waits_for_what_comes_later_holds_nobody_up_and_is_served_then() -> Result
 }
 
 #[test]
+fn a_queue_does_not_wait_for_what_waits_on_another() -> Result<()> {
+    let stand = Stand::start()?;
+    let mut one = device(&stand.first, "two queues")?;
+    let waiting = Waiting::submit(&mut one)?;
+    // The same queue of the host, which has one, by another name and with another timeline.
+    let (device, pool, other) = (one.device, one.pool, venus::Queue(one.new_id()));
+    let timeline = venus::DeviceQueueTimelineInfoMESA { ring_idx: 2, ..Default::default() };
+    let chain = [ChainStruct::DeviceQueueTimelineInfoMESA(&timeline)];
+    let queue_info = venus::DeviceQueueInfo2 { p_next: &chain, ..Default::default() };
+    let (fence, commands) = (venus::Fence(one.new_id()), venus::CommandBuffer(one.new_id()));
+    let allocate = venus::CommandBufferAllocateInfo {
+        command_pool: pool,
+        command_buffer_count: 1,
+        ..Default::default()
+    };
+    let buffers = Some(std::slice::from_ref(&commands));
+    let submit =
+        [venus::SubmitInfo { command_buffer_count: 1, p_command_buffers: buffers, ..Default::default() }];
+    one.ring.command(|w| {
+        venus::GetDeviceQueue2 { device, p_queue_info: Some(&queue_info), p_queue: Some(&other) }
+            .encode(ASYNC, w);
+        let p_create_info = Some(&venus::FenceCreateInfo::default());
+        venus::CreateFence { device, p_create_info, p_fence: Some(&fence) }.encode(ASYNC, w);
+        let p_allocate_info = Some(&allocate);
+        venus::AllocateCommandBuffers { device, p_allocate_info, p_command_buffers: buffers }
+            .encode(ASYNC, w);
+        let p_begin_info = Some(&venus::CommandBufferBeginInfo::default());
+        venus::BeginCommandBuffer { command_buffer: commands, p_begin_info }.encode(ASYNC, w);
+        venus::EndCommandBuffer { command_buffer: commands }.encode(ASYNC, w);
+        venus::QueueSubmit { queue: other, submit_count: 1, p_submits: Some(&submit), fence }
+            .encode(ASYNC, w);
+    })?;
+    let (fences, timeout) = ([fence], u64::MAX);
+    one.call(|w| {
+        venus::WaitForFences { device, fence_count: 1, p_fences: Some(&fences), wait_all: 1, timeout }
+            .encode(REPLY, w);
+    })?;
+    // What was submitted before, to the other queue, still waits.
+    one.call(|w| venus::ResetFences { device, fence_count: 1, p_fences: Some(&fences) }.encode(REPLY, w))?;
+    waiting.signal(&mut one)?;
+    one.gpu().submit_fenced(one.context, RingIdx(1), &[]).wait(PATIENCE)?;
+    ensure!(waiting.word(&one)? == WORD, "its work is lost");
+    works(&mut one, 9)
+}
+
+#[test]
 fn what_a_waiting_submission_uses_is_destroyed_behind_it() -> Result<()> {
     let stand = Stand::start()?;
     let mut one = device(&stand.first, "destroys")?;

@@ -14,7 +14,7 @@ use super::physical_device::PhysicalDevice;
 use super::queue::Queue;
 use super::reading::{Reading, Recent};
 use super::renderer::Renderer;
-use super::submission::Number;
+use super::submission::Submitted;
 use super::usage::{Usage, Uses};
 use ash::vk;
 use protocol::cursor::Arena;
@@ -253,9 +253,9 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Waits a moment until a submission has completed: a guest may learn of it before the host's fence is signalled.
-    pub fn await_submission(&self, device: &Device, submission: Number) -> Result<(), Fault> {
-        match device.wait_for(submission, self.cancel) {
+    /// Waits a moment until submissions have completed: a guest may learn of it before the host's fence is signalled.
+    pub fn await_submitted(&self, device: &Device, submitted: Submitted) -> Result<(), Fault> {
+        match device.wait_for(submitted, self.cancel) {
             true => Ok(()),
             false => Err(Fault::invalid("it is in use by a pending submission")),
         }

@@ -9,7 +9,7 @@ use super::device::Device;
 use super::error::Fault;
 use super::loss::Success;
 use super::recorder::Recorder;
-use super::submission::Number;
+use super::submission::Submitted;
 use super::usage::{Usage, Uses};
 use super::validity::binding::Bound;
 use super::validity::buffers;
@@ -164,9 +164,11 @@ impl Recordings {
         self.live.drain()
     }
 
-    /// The last submission that any of them is in.
-    pub fn last_submission(&self) -> Number {
-        self.live.iter().map(|(_, recording)| recording.usage.last()).max().unwrap_or_default()
+    /// The submissions that any of them is in.
+    pub fn submitted(&self) -> Submitted {
+        self.live
+            .iter()
+            .fold(Submitted::default(), |all, (_, recording)| all.and(recording.usage.submitted()))
     }
 }
 
@@ -200,7 +202,7 @@ pub fn begin_command_buffer<'a>(
     if recording.state.secondary && info.p_inheritance_info.is_none() {
         return Err(Fault::invalid("a secondary command buffer begins without inheritance"));
     }
-    call.await_submission(&command_buffer.device, recording.usage.last())?;
+    call.await_submitted(&command_buffer.device, recording.usage.submitted())?;
     recording.restart(call)?;
     let info = match recording.state.secondary {
         true => *info,
@@ -246,7 +248,7 @@ pub fn reset_command_buffer(
     let command_buffer = call.command_buffer(c.command_buffer)?;
     let mut recordings = command_buffer.pool.lock();
     let recording = recordings.find(&command_buffer)?;
-    call.await_submission(&command_buffer.device, recording.usage.last())?;
+    call.await_submitted(&command_buffer.device, recording.usage.submitted())?;
     recording.restart(call)?;
     let Some(function) = command_buffer.device.table.reset_command_buffer else {
         return Err(Fault::missing("vkResetCommandBuffer"));
@@ -259,7 +261,7 @@ pub fn reset_command_buffer(
 /// Marks a command buffer and all that it names as part of a submission.
 ///
 /// One that is spoilt or not ended must not run: its work is lost, and with it the device as the guest sees it.
-pub fn submit(call: &Call<'_>, id: venus::CommandBuffer, submission: Number) -> Result<(), Fault> {
+pub fn submit(call: &Call<'_>, id: venus::CommandBuffer, submitted: Submitted) -> Result<(), Fault> {
     let command_buffer = call.command_buffer(id)?;
     let mut recordings = command_buffer.pool.lock();
     let recording = recordings.find(&command_buffer)?;
@@ -271,8 +273,8 @@ pub fn submit(call: &Call<'_>, id: venus::CommandBuffer, submission: Number) -> 
     if recording.state.stage != Stage::Executable || recording.state.secondary {
         return Err(Fault::lost("a submitted command buffer is not executable"));
     }
-    recording.usage.submit(submission);
-    if !recording.uses.submit(submission) {
+    recording.usage.submit(submitted);
+    if !recording.uses.submit(submitted) {
         return Err(Fault::lost("a submitted command buffer uses an object that was destroyed"));
     }
     Ok(())
@@ -314,7 +316,9 @@ pub fn runs(call: &Call<'_>, id: venus::CommandBuffer) -> Result<Option<(u64, Op
     let mut recordings = command_buffer.pool.lock();
     let Ok(recording) = recordings.find(&command_buffer) else { return Ok(None) };
     let state = &recording.state;
-    let sound = state.spoilt.is_none() && state.stage == Stage::Executable && recording.uses.submit(0);
+    let sound = state.spoilt.is_none()
+        && state.stage == Stage::Executable
+        && recording.uses.submit(Submitted::default());
     Ok(sound.then_some((command_buffer.raw, state.telling)))
 }
 

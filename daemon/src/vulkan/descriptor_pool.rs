@@ -4,7 +4,7 @@ use super::call::{Call, inconsistent};
 use super::error::Fault;
 use super::objects::State;
 use super::reading::Recent;
-use super::submission::Number;
+use super::submission::Submitted;
 use super::usage::Usage;
 use super::validity::layouts::SetLayout;
 use super::validity::{layouts, writes};
@@ -68,9 +68,9 @@ impl Sets {
         self.live.contains_key(&set.raw)
     }
 
-    /// The last submission that any set is in.
-    fn last_submission(&self) -> Number {
-        self.live.values().map(|(_, usage)| usage.last()).max().unwrap_or_default()
+    /// The submissions that any set is in.
+    fn submitted(&self) -> Submitted {
+        self.live.values().fold(Submitted::default(), |all, (_, usage)| all.and(usage.submitted()))
     }
 
     /// The pool is destroyed: takes all out, as the guest's ids.
@@ -129,7 +129,7 @@ pub fn destroy_descriptor_pool(
     };
     if let State::DescriptorPool(pool) = &object.state {
         let mut sets = pool.lock();
-        object.usage.submit(sets.last_submission());
+        object.usage.submit(sets.submitted());
         call.renderer.objects.forget(sets.close());
     }
     call.destroy(object)?;
@@ -144,7 +144,7 @@ pub fn reset_descriptor_pool(
     let device = call.device(c.device)?;
     let pool = pool(call, c.descriptor_pool)?;
     let mut sets = pool.lock_alive()?;
-    call.await_submission(&device, sets.last_submission())?;
+    call.await_submitted(&device, sets.submitted())?;
     call.renderer.objects.forget(sets.clear());
     let Some(function) = device.table.reset_descriptor_pool else {
         return Err(Fault::missing("vkResetDescriptorPool"));
@@ -227,9 +227,9 @@ pub fn free_descriptor_sets<'a>(
             continue;
         }
         sets.live.remove(&object.raw);
-        patient = patient && call.await_submission(&device, object.usage.last()).is_ok();
+        patient = patient && call.await_submitted(&device, object.usage.submitted()).is_ok();
         // One that stays pending ends with the pool.
-        if patient || device.completed(object.usage.last()) {
+        if patient || device.completed(object.usage.submitted()) {
             raws.push(object.raw);
         }
     }

@@ -6,7 +6,7 @@
 use super::cancel::Cancel;
 use super::device::Device;
 use super::error::Fault;
-use super::submission::Number;
+use super::submission::Submitted;
 use ash::vk;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Fence {
     /// The host's handle.
     pub raw: vk::Fence,
-    last: Mutex<Number>,
+    last: Mutex<Submitted>,
     /// It was once given to the driver with no batch, of which no submission of ours knows the end.
     bare: AtomicBool,
     held: Mutex<Held>,
@@ -45,7 +45,7 @@ impl Fence {
     }
 
     /// Locks the fence for a submission, unless one uses it already.
-    pub fn lock_unused(&self, device: &Device) -> Result<MutexGuard<'_, Number>, Fault> {
+    pub fn lock_unused(&self, device: &Device) -> Result<MutexGuard<'_, Submitted>, Fault> {
         let last = self.last.lock();
         match device.completed(*last) {
             true => Ok(last),
@@ -123,16 +123,20 @@ impl Fence {
 }
 
 impl Device {
-    /// Whether a submission and all before it have completed.
-    pub fn completed(&self, number: Number) -> bool {
-        number == 0 || self.queues.lock().iter().all(|queue| queue.has_completed(self, number))
+    /// Whether submissions have completed. Queues that they are not on may have older work, which has nothing to do with them.
+    pub fn completed(&self, submitted: Submitted) -> bool {
+        let Submitted { number, queues } = submitted;
+        queues == 0
+            || (self.queues.lock().iter())
+                .filter(|queue| queue.bit() & queues != 0)
+                .all(|queue| queue.has_completed(self, number))
     }
 
     /// Waits a moment until [`Self::completed`]; answers whether it is.
-    pub fn wait_for(&self, number: Number, cancel: &Cancel) -> bool {
+    pub fn wait_for(&self, submitted: Submitted, cancel: &Cancel) -> bool {
         let start = Instant::now();
         loop {
-            if self.completed(number) {
+            if self.completed(submitted) {
                 return true;
             }
             if cancel.is_cancelled() || start.elapsed() > PATIENCE {

@@ -16,7 +16,7 @@ use super::pending::Fence;
 use super::reading::{Reading, Recent};
 use super::renderer::Renderer;
 use super::stamps::{Slot, Stamps};
-use super::submission::{Driver, Few, Look, Number, Submission, Submissions};
+use super::submission::{Driver, Few, Look, Number, Submission, Submissions, Submitted};
 use super::usage::Uses;
 use super::validity::semaphores;
 use super::watch::Watcher;
@@ -121,14 +121,19 @@ impl Queue {
         queue
     }
 
-    /// Submits what a guest wants submitted, group by group, with `fence` behind the last. `mark` is told the number that all of it
-    /// counts as pending under.
+    /// Its bit among the queues of its context: each has a timeline of its own.
+    pub fn bit(&self) -> u64 {
+        1 << (self.ring_idx % 64)
+    }
+
+    /// Submits what a guest wants submitted, group by group, with `fence` behind the last. `mark` is told what all of it counts as
+    /// pending under.
     pub fn submit(
         &self,
         renderer: &Renderer,
         groups: &[Group],
         fence: Option<&Arc<Fence>>,
-        mark: impl FnOnce(Number) -> Result<(), Fault>,
+        mark: impl FnOnce(Submitted) -> Result<(), Fault>,
         submit: &mut Submit<'_>,
     ) -> Result<i32, Fault> {
         let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
@@ -160,7 +165,7 @@ impl Queue {
         device: &Arc<Device>,
         groups: &[Group],
         fence: Option<&Arc<Fence>>,
-        mark: impl FnOnce(Number) -> Result<(), Fault>,
+        mark: impl FnOnce(Submitted) -> Result<(), Fault>,
     ) -> Result<Few, Fault> {
         let number = device.numbers.fetch_add(1, Ordering::SeqCst) + 1;
         let state = fence.map(|fence| fence.lock_unused(device)).transpose()?;
@@ -170,7 +175,8 @@ impl Queue {
             self.begin(renderer, device, number, group, fence)
         });
         let begun = begun.collect::<Result<Few, _>>()?;
-        if let Err(fault) = mark(number) {
+        let submitted = Submitted { number, queues: self.bit() };
+        if let Err(fault) = mark(submitted) {
             self.withdraw(device, &begun);
             return Err(fault);
         }
@@ -178,7 +184,7 @@ impl Queue {
             fence.give_bare();
         }
         if let Some(mut last) = state {
-            *last = number;
+            *last = submitted;
         }
         Ok(begun)
     }
@@ -502,11 +508,11 @@ impl Named {
         Self::new(&l, command_buffers, fence)
     }
 
-    pub fn mark(&self, call: &Call<'_>, number: Number) -> Result<(), Fault> {
-        if !self.uses.submit(number) {
+    pub fn mark(&self, call: &Call<'_>, submitted: Submitted) -> Result<(), Fault> {
+        if !self.uses.submit(submitted) {
             return Err(Fault::invalid("an object is submitted while it is destroyed"));
         }
-        self.command_buffers.iter().try_for_each(|id| command_buffer::submit(call, *id, number))
+        self.command_buffers.iter().try_for_each(|id| command_buffer::submit(call, *id, submitted))
     }
 }
 

@@ -9,7 +9,7 @@ use super::line::{Held, Standing, Step, Turn};
 use super::pending::Fence;
 use super::queue::{HeldSubmit, Host, Prepared, Queue, device_gone};
 use super::stamps::{Slot, Stampable, Stamped, Stamps};
-use super::submission::{Dispatched, Number, Submission};
+use super::submission::{Dispatched, Submission, Submitted};
 use super::watch::Watcher;
 use crate::shm::{Work, page_clock};
 use ash::vk::{self, Handle as _};
@@ -82,7 +82,7 @@ impl Queue {
         if may_pass {
             let (groups, batches, named) = prepare(call, self, &device, command)?;
             if self.passes(call, &device, &groups) {
-                let (fence, mark) = (named.fence.as_ref(), |number| named.mark(call, number));
+                let (fence, mark) = (named.fence.as_ref(), |submitted| named.mark(call, submitted));
                 let mut submit = |raw, range: &Range<usize>, fence, slot| {
                     // SAFETY: `batches` has those of all groups.
                     unsafe { stamped(batches, range, slot, |batches| function(raw, batches, fence)) }
@@ -128,7 +128,7 @@ impl Queue {
             // SAFETY: `batches` has those of all groups, and its memory is kept.
             unsafe { stamped(kept.batches, range, slot, |batches| function(raw, batches, fence)) }
         });
-        let mark = |number| named.mark(call, number);
+        let mark = |submitted| named.mark(call, submitted);
         self.stand_in_line(call, device, groups, named.fence.clone(), mark, submit)?;
         Ok(0)
     }
@@ -159,7 +159,7 @@ impl Queue {
         device: &Arc<Device>,
         groups: Groups,
         fence: Option<Arc<Fence>>,
-        mark: impl FnOnce(Number) -> Result<(), Fault>,
+        mark: impl FnOnce(Submitted) -> Result<(), Fault>,
         submit: HeldSubmit,
     ) -> Result<(), Fault> {
         let Some(scheduled) = &self.scheduled else { return Err(device_gone()) };

@@ -24,6 +24,23 @@ const GAP_MAX: Duration = Duration::from_millis(200);
 /// The number of a call to `vkQueueSubmit`, in the order of a device; 0 is none.
 pub type Number = u64;
 
+/// Submissions that name one thing: none, by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Submitted {
+    /// The number of the last.
+    pub number: Number,
+    /// The queues of all of them, a bit for each ([`super::queue::Queue::bit`]).
+    pub queues: u64,
+}
+
+impl Submitted {
+    /// Those that name this or that.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { number: self.number.max(other.number), queues: self.queues | other.queues }
+    }
+}
+
 /// One call to the driver, of batches that begin together.
 #[derive(Debug)]
 pub struct Submission {

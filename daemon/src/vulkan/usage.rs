@@ -6,7 +6,7 @@
 //!
 //! Knows no commands. What shaders reach through descriptors and addresses is not counted: the driver's and the GPU's affair.
 
-use super::submission::Number;
+use super::submission::Submitted;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -19,15 +19,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub struct Usage {
     destroyed: AtomicBool,
+    /// The number of the last submission, and the queues of all.
     last: AtomicU64,
+    queues: AtomicU64,
     /// The last that it was added to; a hint, as another may be since.
     named_by: AtomicU64,
 }
 
 impl Usage {
     /// The object is named by a submission from now on. Answers whether it is still alive.
-    pub fn submit(&self, submission: Number) -> bool {
-        self.last.fetch_max(submission, Ordering::SeqCst);
+    pub fn submit(&self, submission: Submitted) -> bool {
+        // Whoever sees the number sees its queue.
+        self.queues.fetch_or(submission.queues, Ordering::SeqCst);
+        self.last.fetch_max(submission.number, Ordering::SeqCst);
         !self.destroyed.load(Ordering::SeqCst)
     }
 
@@ -36,9 +40,10 @@ impl Usage {
         self.destroyed.store(true, Ordering::SeqCst);
     }
 
-    /// The last submission that names it.
-    pub fn last(&self) -> Number {
-        self.last.load(Ordering::SeqCst)
+    /// The submissions that name it.
+    pub fn submitted(&self) -> Submitted {
+        let number = self.last.load(Ordering::SeqCst);
+        Submitted { number, queues: self.queues.load(Ordering::SeqCst) }
     }
 }
 
@@ -95,7 +100,7 @@ impl Uses {
     }
 
     /// Marks everything as submitted. Answers whether all of it is alive.
-    pub fn submit(&self, submission: Number) -> bool {
+    pub fn submit(&self, submission: Submitted) -> bool {
         self.all.borrow().iter().all(|usage| usage.submit(submission))
     }
 }
@@ -111,16 +116,17 @@ mod tests {
         uses.add(&kept);
         uses.add(&destroyed);
         uses.add(&kept);
-        assert!(uses.submit(3));
-        assert_eq!((kept.last(), destroyed.last()), (3, 3));
+        let to = |number, queues| Submitted { number, queues };
+        assert!(uses.submit(to(3, 0b10)));
+        assert_eq!((kept.submitted(), destroyed.submitted()), (to(3, 0b10), to(3, 0b10)));
         destroyed.end();
-        assert!(!uses.submit(4));
+        assert!(!uses.submit(to(4, 0b10)));
         uses.clear();
-        assert!(uses.submit(5));
-        assert_eq!(kept.last(), 4);
+        assert!(uses.submit(to(5, 0b10)));
+        assert_eq!(kept.submitted(), to(4, 0b10));
         uses.add(&kept);
-        assert!(uses.submit(6));
-        assert_eq!(kept.last(), 6);
+        assert!(uses.submit(to(6, 0b100)));
+        assert_eq!(kept.submitted(), to(6, 0b110));
     }
 
     #[test]
