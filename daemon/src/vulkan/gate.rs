@@ -185,9 +185,9 @@ impl Gate {
 
     /// Something waits in a line that was not there before.
     pub fn arrived(&self) {
-        let unready = self.announce();
-        if unready || self.page.is_leased() {
-            // Its thread has to look: again and again, or whether there is room in the driver.
+        let look = self.announce();
+        if look || self.page.is_leased() {
+            // Its thread has to look: again and again, whether there is room in the driver, or because nobody has to grant it.
             self.page.poke();
         }
     }
@@ -214,7 +214,7 @@ impl Gate {
         self.queues.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Tells how many wait that are ready; whether some are not.
+    /// Tells how many wait that are ready; whether others do, which are not or need no grant.
     fn announce(&self) -> bool {
         let turn = self.turn();
         let standing = self.live_queues().iter().map(|queue| queue.standing()).collect::<Vec<_>>();
@@ -227,7 +227,7 @@ impl Gate {
         if news && !self.page.is_leased() {
             self.doorbell.ring();
         }
-        standing.iter().any(|standing| standing.unready)
+        standing.iter().any(|standing| standing.unready || standing.free)
     }
 
     fn run(&self) {
@@ -247,12 +247,12 @@ impl Gate {
             if self.wants_completions() {
                 queues.iter().for_each(|queue| queue.watch_driver());
             }
-            let unready = waits && self.announce();
+            let look = waits && self.announce();
             if !self.page.is_leased() {
                 self.counts.lock().tell(&self.page);
             }
             drop(queues);
-            self.page.sleep(pokes, unready.then_some(UNREADY_LOOK));
+            self.page.sleep(pokes, look.then_some(UNREADY_LOOK));
         }
     }
 

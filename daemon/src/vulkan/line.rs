@@ -54,6 +54,8 @@ pub struct Standing {
     pub ready: u32,
     /// The next behind them is not ready.
     pub unready: bool,
+    /// The first is ready and needs no grant.
+    pub free: bool,
 }
 
 impl Line {
@@ -94,8 +96,9 @@ impl Line {
             Turn::Held(held) => Some(held),
             Turn::Fence(_) => None,
         });
-        let parts = held.flat_map(|held| &held.parts);
-        for (_, submission) in parts.filter(|(group, _)| !group.is_free) {
+        // A call of a fence and nothing else has no parts.
+        standing.free = held.clone().next().is_some_and(|first| first.parts.is_empty());
+        for (group, submission) in held.flat_map(|held| &held.parts) {
             if standing.ready == COUNTED {
                 break;
             }
@@ -103,7 +106,11 @@ impl Line {
                 standing.unready = true;
                 break;
             }
-            standing.ready += 1;
+            if group.is_free {
+                standing.free |= standing.ready == 0;
+            } else {
+                standing.ready += 1;
+            }
         }
         standing
     }
