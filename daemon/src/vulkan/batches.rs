@@ -101,6 +101,11 @@ impl Group {
         }
     }
 
+    /// It signals semaphores: somebody may learn of its end.
+    pub fn signals(&self) -> bool {
+        !self.signals.is_empty()
+    }
+
     /// The driver has taken it, so that others can wait for what it signals.
     pub fn promise(&self) {
         for (signal, value) in &self.signals {

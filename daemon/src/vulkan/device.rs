@@ -220,6 +220,9 @@ impl Device {
     pub fn end(&self, mut objects: Vec<Object>) -> Vec<Object> {
         let queues = std::mem::take(&mut *self.queues.lock());
         queues.iter().for_each(|queue| queue.close());
+        let handles: Vec<_> = self.handles.lock().iter().map(|(_, handle)| Arc::clone(handle)).collect();
+        // Who looks how long submissions run submits markers, and must not meanwhile.
+        let _alone: Vec<_> = handles.iter().map(|handle| handle.lock()).collect();
         // SAFETY: the device is live. A lost device answers with an error, which changes nothing.
         let _ = unsafe { self.ash.device_wait_idle() };
         queues.iter().for_each(|queue| queue.forget_submissions(self));

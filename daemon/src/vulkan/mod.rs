@@ -72,6 +72,7 @@ mod stamps;
 mod submission;
 mod sync;
 mod twins;
+mod unmarked;
 mod usage;
 mod useless;
 mod validity;

@@ -138,7 +138,7 @@ impl Queue {
     ) -> Result<i32, Fault> {
         let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
         let handle = self.handle.lock();
-        let begun = self.begin_all(renderer, &device, groups, fence, mark)?;
+        let begun = self.begin_all(renderer, &device, groups, fence, true, mark)?;
         let guests = fence.map_or(0, |fence| fence.raw.as_raw());
         let mut result = 0;
         for (at, (group, submission)) in groups.iter().zip(&begun).enumerate() {
@@ -151,6 +151,8 @@ impl Queue {
             }
         }
         if groups.is_empty() {
+            // Nothing of ours is told by the guest's fence.
+            self.mark_behind(&device, *handle, Number::MAX);
             result = submit(*handle, &(0..0), guests, None);
         }
         drop(handle);
@@ -158,13 +160,14 @@ impl Queue {
         Ok(result)
     }
 
-    /// Numbers a call's submissions and makes them pending.
+    /// Numbers a call's submissions, which get to the driver at once or wait, and makes them pending.
     pub(super) fn begin_all(
         &self,
         renderer: &Renderer,
         device: &Arc<Device>,
         groups: &[Group],
         fence: Option<&Arc<Fence>>,
+        at_once: bool,
         mark: impl FnOnce(Submitted) -> Result<(), Fault>,
     ) -> Result<Few, Fault> {
         let number = device.numbers.fetch_add(1, Ordering::SeqCst) + 1;
@@ -172,7 +175,7 @@ impl Queue {
         // All of them before the first runs, so that nothing is taken for complete in between.
         let begun = groups.iter().enumerate().map(|(at, group)| {
             let fence = fence.filter(|_| at + 1 == groups.len());
-            self.begin(renderer, device, number, group, fence)
+            self.begin(renderer, device, number, group, fence, at_once)
         });
         let begun = begun.collect::<Result<Few, _>>()?;
         let submitted = Submitted { number, queues: self.bit() };
@@ -200,7 +203,7 @@ impl Queue {
         submit: &mut Submit<'_>,
     ) -> i32 {
         let slot = self.note_dispatch(device, group, submission);
-        let marker = submission.marker;
+        let marker = submission.marker().unwrap_or_default();
         let mut result = submit(handle, &group.batches, if fence == 0 { marker } else { fence }, slot);
         if result >= 0 && fence != 0 && fence != marker {
             // The guest's fence took the only place.
@@ -237,14 +240,22 @@ impl Queue {
         submissions.iter().for_each(|submission| self.account(device, submission));
         let free =
             submissions.iter().filter(|submission| !submission.is_awaited() && submission.lent.is_none());
-        device.markers.give(&device.ash, free.map(|submission| submission.marker));
+        device.markers.give(&device.ash, free.filter_map(|submission| submission.marker()));
     }
 
     /// Whether no submission up to a number is pending.
     pub fn has_completed(&self, device: &Device, number: Number) -> bool {
         let mut submissions = self.submissions.lock();
         self.collect(device, &mut submissions);
-        submissions.first().is_none_or(|first| first > number)
+        if submissions.first().is_none_or(|first| first > number) {
+            return true;
+        }
+        let is_unmarked = submissions.unmarked(number).is_some();
+        drop(submissions);
+        if is_unmarked {
+            self.mark_up_to(device, number);
+        }
+        false
     }
 
     /// Notes what is about to be submitted: before it is, because a driver may take its time.
@@ -255,6 +266,7 @@ impl Queue {
         number: Number,
         group: &Group,
         fence: Option<&Arc<Fence>>,
+        at_once: bool,
     ) -> Result<Arc<Submission>, Fault> {
         let mut submissions = self.submissions.lock();
         self.collect(device, &mut submissions);
@@ -269,8 +281,9 @@ impl Queue {
             |fence: &&Arc<Fence>| !fence.may_be_signalled_late() && !driver.is_signalled(fence.raw.as_raw());
         let lent = fence.filter(lends).cloned();
         let marker = match &lent {
-            Some(fence) => fence.raw.as_raw(),
-            None => device.markers.take(&device.ash)?,
+            Some(fence) => Some(fence.raw.as_raw()),
+            None if at_once && fence.is_none() && self.spares_marker(&submissions, group) => None,
+            None => Some(device.markers.take(&device.ash)?),
         };
         let submission = Submission::new(number, marker, lent, group.waits());
         group.signal(submission.progress());
@@ -295,7 +308,13 @@ impl Queue {
             submissions.restart();
         }
         let begun = submissions.front().is_none_or(|first| self.has_begun(&device, first));
-        submissions.look(&Host { device: &device, objects }, now, begun)
+        let look = submissions.look(&Host { device: &device, objects }, now, begun);
+        let first = submissions.first().filter(|first| submissions.unmarked(*first).is_some());
+        drop(submissions);
+        if let Some(first) = first {
+            self.mark_up_to(&device, first);
+        }
+        look
     }
 
     /// Forgets its submissions; the queue is idle and its device is about to be destroyed.
@@ -332,6 +351,7 @@ impl Queue {
             submissions.await_last()
         };
         let Some(last) = last else { return done() };
+        self.mark_up_to(&device, Number::MAX);
         let mut waiter = self.waiter.lock();
         let waiter = waiter.get_or_insert_with(|| Waiter::start(device, self.itself.clone()));
         if let Err(refused) = waiter.fences.send(Pending { last, done }) {
@@ -350,7 +370,7 @@ impl Queue {
             None => submission.has_ended(),
         };
         if is_free {
-            device.markers.give(&device.ash, [submission.marker]);
+            device.markers.give(&device.ash, submission.marker());
         }
     }
 
@@ -393,7 +413,7 @@ impl Waiter {
 
 fn wait_in_order(device: &Device, queue: &Weak<Queue>, pending: &Receiver<Pending>) {
     for Pending { last, done } in pending {
-        device.markers.wait(&device.ash, last.marker);
+        Queue::wait_for(queue, device, &last);
         done();
         Queue::ended(queue, device, &last);
     }

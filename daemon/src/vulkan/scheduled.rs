@@ -9,7 +9,7 @@ use super::line::{Held, Standing, Step, Turn};
 use super::pending::Fence;
 use super::queue::{HeldSubmit, Host, Prepared, Queue, device_gone};
 use super::stamps::{Slot, Stampable, Stamped, Stamps};
-use super::submission::{Dispatched, Submission, Submitted};
+use super::submission::{Dispatched, Number, Submission, Submitted};
 use super::watch::Watcher;
 use crate::shm::{Work, page_clock};
 use ash::vk::{self, Handle as _};
@@ -164,7 +164,7 @@ impl Queue {
     ) -> Result<(), Fault> {
         let Some(scheduled) = &self.scheduled else { return Err(device_gone()) };
         let mut line = scheduled.line.lock();
-        let begun = self.begin_all(call.renderer, device, &groups, fence.as_ref(), mark)?;
+        let begun = self.begin_all(call.renderer, device, &groups, fence.as_ref(), false, mark)?;
         if let Some(fence) = &fence {
             fence.hold(true);
         }
@@ -212,7 +212,10 @@ impl Queue {
         let guests = held.fence.as_ref().filter(|_| is_last);
         let fence = guests.map_or(0, |fence| fence.raw.as_raw());
         let result = match held.parts.pop_front() {
-            None => (held.submit)(*handle, &(0..0), fence, None),
+            None => {
+                self.mark_behind(device, *handle, Number::MAX);
+                (held.submit)(*handle, &(0..0), fence, None)
+            }
             Some((group, submission)) => {
                 let result = self.dispatch(device, *handle, &group, &submission, fence, &mut held.submit);
                 if result < 0 {
@@ -342,7 +345,8 @@ impl Queue {
                 None => busy = busy.min(stamps.usual_length().unwrap_or(busy)),
             }
         }
-        *ended = end.max(*ended);
+        // The next may be complete at the same moment as far as anybody knows, and has had time of its own.
+        *ended = if stamped.is_some() { end } else { begin + busy }.max(*ended);
         let family = device.physical.families.get(self.family as usize);
         let computes = vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS;
         let copy = family.is_some_and(|family| !family.queue_flags.intersects(computes));

@@ -6,6 +6,9 @@
 //!
 //! While a scheduler holds a submission back, the driver has not *taken* it: nothing counts, and nothing of it is complete.
 //!
+//! Some have no marker of their own ([`super::unmarked`]). They are known to be complete when one behind them is, and until then
+//! share the time in which the first of them can run.
+//!
 //! Knows no driver: what a fence or semaphore says is asked through [`Driver`].
 
 use super::pending::Fence;
@@ -13,13 +16,15 @@ use parking_lot::Mutex;
 use protocol::venus::generated::Semaphore;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Longest time that counts between two looks. Who looks later than that was stopped, or had no processor: then nobody knows what
 /// ran meanwhile.
 const GAP_MAX: Duration = Duration::from_millis(200);
+/// What runs for so long is not to be one of several that nothing tells apart.
+const LONG: Duration = Duration::from_millis(10);
 
 /// The number of a call to `vkQueueSubmit`, in the order of a device; 0 is none.
 pub type Number = u64;
@@ -46,8 +51,8 @@ impl Submitted {
 pub struct Submission {
     /// In the order of the device; submissions of one call share it.
     number: Number,
-    /// Signalled with its last batch: a fence of ours, or the guest's.
-    pub marker: u64,
+    /// Signalled with its last batch, or behind it: a fence of ours, or the guest's; [`NONE`] or [`COMING`].
+    marker: AtomicU64,
     /// The guest's fence, if that is the marker: it is not reset or destroyed before the submission is known to be complete.
     pub lent: Option<Arc<Fence>>,
     /// What it waits for before it runs.
@@ -73,6 +78,11 @@ pub struct Dispatched {
     /// The gate has counted it.
     pub counts: bool,
 }
+
+/// It has no marker.
+const NONE: u64 = 0;
+/// It is being marked: nobody may name its marker yet.
+const COMING: u64 = u64::MAX;
 
 /// How far a submission has come. Outlives it, as semaphores remember who signals them.
 #[derive(Clone, Debug, Default)]
@@ -146,6 +156,10 @@ pub struct Submissions {
     /// For how long the first has run, up to `counted`.
     ran: Duration,
     counted: Instant,
+    /// Somebody wanted to know the end of the last.
+    wanted: bool,
+    /// The first was found to run for [`LONG`] and more when somebody last looked.
+    is_long: bool,
 }
 
 /// What a look found.
@@ -166,10 +180,32 @@ impl Look {
 }
 
 impl Submission {
-    /// One that is about to be submitted.
-    pub fn new(number: Number, marker: u64, lent: Option<Arc<Fence>>, waits: Vec<Wait>) -> Arc<Self> {
+    /// One that is about to be submitted, with a marker or without.
+    pub fn new(number: Number, marker: Option<u64>, lent: Option<Arc<Fence>>, waits: Vec<Wait>) -> Arc<Self> {
+        let marker = AtomicU64::new(marker.unwrap_or(NONE));
         let (progress, held, watched, waiters, dispatched) = Default::default();
         Arc::new(Self { number, marker, lent, waits, progress, held, watched, waiters, dispatched })
+    }
+
+    /// Its marker, if it has one that the driver has with it or will have.
+    pub fn marker(&self) -> Option<u64> {
+        Some(self.marker.load(Ordering::Acquire)).filter(|marker| ![NONE, COMING].contains(marker))
+    }
+
+    fn has_marker(&self) -> bool {
+        self.marker.load(Ordering::Acquire) != NONE
+    }
+
+    /// Whether the caller has to mark it, and then to call [`Self::marked`]: it has no marker and is pending. To be called with the
+    /// queue's submissions locked: it stays pending from then on.
+    pub fn begin_marking(&self) -> bool {
+        let (order, otherwise) = (Ordering::AcqRel, Ordering::Acquire);
+        !self.progress.is_complete() && self.marker.compare_exchange(NONE, COMING, order, otherwise).is_ok()
+    }
+
+    /// The driver has a marker behind it, or could not take any.
+    pub fn marked(&self, marker: Option<u64>) {
+        self.marker.store(marker.unwrap_or(NONE), Ordering::Release);
     }
 
     /// The driver has taken it, and will signal its marker.
@@ -199,12 +235,12 @@ impl Submission {
         self.dispatched.get().copied()
     }
 
-    /// Somebody waits for its marker, and frees it if it is ours.
+    /// Somebody waits for its end, and frees its marker if that is ours.
     pub fn is_awaited(&self) -> bool {
         self.waiters.load(Ordering::Acquire) > 0
     }
 
-    /// The caller is going to wait for its marker. To be called while it is pending, with its queue's submissions locked.
+    /// The caller is going to wait for its end. To be called while it is pending, with its queue's submissions locked.
     fn await_end(&self) {
         self.waiters.fetch_add(1, Ordering::AcqRel);
         if let Some(fence) = &self.lent {
@@ -212,7 +248,7 @@ impl Submission {
         }
     }
 
-    /// Who waited has seen the marker signalled. Answers whether it has to free the marker. To be called with the queue's submissions
+    /// Who waited knows that it has ended. Answers whether it has to free the marker. To be called with the queue's submissions
     /// locked, so that it is freed once.
     pub fn has_ended(&self) -> bool {
         let is_last = self.waiters.fetch_sub(1, Ordering::AcqRel) == 1;
@@ -253,7 +289,7 @@ impl Signal {
 impl Submissions {
     /// Nothing is submitted.
     pub fn new(now: Instant) -> Self {
-        Self { pending: VecDeque::new(), ran: Duration::ZERO, counted: now }
+        Self { pending: VecDeque::new(), ran: Duration::ZERO, counted: now, wanted: false, is_long: false }
     }
 
     /// Something is about to be submitted.
@@ -262,6 +298,7 @@ impl Submissions {
             (self.ran, self.counted) = (Duration::ZERO, now);
         }
         self.pending.push_back(submission);
+        self.wanted = false;
     }
 
     /// The driver has refused it.
@@ -283,31 +320,64 @@ impl Submissions {
     /// Takes out what is complete, to be settled: the markers that nobody watches are free.
     pub fn collect(&mut self, driver: &impl Driver, now: impl Fn() -> Instant) -> Few {
         let mut complete = Few::new();
-        let is_complete =
-            |first: &Arc<Submission>| first.progress.is_taken() && driver.is_signalled(first.marker);
-        while self.pending.front().is_some_and(is_complete) {
-            complete.extend(self.pending.pop_front().inspect(|first| first.progress.reach(COMPLETE)));
+        let is_complete = |marked: &Arc<Submission>| {
+            marked.progress.is_taken() && marked.marker().is_some_and(|marker| driver.is_signalled(marker))
+        };
+        loop {
+            let behind = self.run();
+            if !self.pending.get(behind).is_some_and(is_complete) {
+                return complete;
+            }
+            complete.extend(self.pending.drain(..=behind).inspect(|one| one.progress.reach(COMPLETE)));
             (self.ran, self.counted) = (Duration::ZERO, now());
         }
-        complete
+    }
+
+    /// How many stand before the first that has a marker.
+    fn run(&self) -> usize {
+        self.pending.iter().take_while(|submission| !submission.has_marker()).count()
+    }
+
+    /// Whether the next may go without a marker: fewer than `most` before it do, nobody wanted to know the end of the last, and none was
+    /// found to run long of late.
+    pub fn spares_marker(&self, most: usize) -> bool {
+        !self.wanted
+            && !self.is_long
+            && self.pending.iter().rev().take_while(|last| !last.has_marker()).count() < most
+    }
+
+    /// The last that the driver has, if no marker tells the end of all up to `number` that it has, and there are any.
+    pub fn unmarked(&mut self, number: Number) -> Option<Arc<Submission>> {
+        let taken = self.taken();
+        let count = self.pending.partition_point(|submission| submission.number <= number).min(taken);
+        let last = count.checked_sub(1)?;
+        if self.pending.range(last..taken).any(|submission| submission.has_marker()) {
+            return None;
+        }
+        self.wanted = true;
+        self.pending.get(taken - 1).cloned()
     }
 
     /// One that the driver has, if nobody watches any: the caller does from now on. It is the last of them, so that those before it need
-    /// not be looked at one by one; or, as `half` says, the one behind the first half.
-    pub fn watch(&self, half: bool) -> Option<Arc<Submission>> {
+    /// not be looked at one by one; or, as `half` says, the first that has a marker behind the first half.
+    pub fn watch(&mut self, half: bool) -> Option<Arc<Submission>> {
         let taken = self.taken();
         if self.pending.range(..taken).any(|submission| submission.watched.load(Ordering::Acquire)) {
             return None;
         }
         let last = taken.checked_sub(1)?;
-        let watched = self.pending.get(if half { last / 2 } else { last })?;
+        let from = if half { last / 2 } else { last };
+        let marked = self.pending.range(from..last).find(|submission| submission.has_marker());
+        let watched = marked.or_else(|| self.pending.get(last))?;
+        self.wanted = true;
         watched.watched.store(true, Ordering::Release);
         watched.await_end();
         Some(Arc::clone(watched))
     }
 
     /// The last that the driver has: when it is complete, all are. The caller waits for it from now on.
-    pub fn await_last(&self) -> Option<Arc<Submission>> {
+    pub fn await_last(&mut self) -> Option<Arc<Submission>> {
+        self.wanted = true;
         let last = self.pending.get(self.taken().checked_sub(1)?)?;
         last.await_end();
         Some(Arc::clone(last))
@@ -332,7 +402,9 @@ impl Submissions {
             return Look { pending: true, running: None };
         }
         self.ran += since.min(GAP_MAX);
-        Look { pending: true, running: Some(self.ran) }
+        self.is_long = self.ran >= LONG;
+        let together = u32::try_from(self.run()).unwrap_or(u32::MAX).saturating_add(1);
+        Look { pending: true, running: Some(self.ran / together) }
     }
 
     /// Counts from 0 again.

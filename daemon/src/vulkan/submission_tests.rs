@@ -23,7 +23,7 @@ const STEP: Duration = Duration::from_millis(50);
 
 /// Submits to a driver that takes it.
 fn submit(queue: &mut Submissions, marker: u64, waits: Vec<Wait>, now: Instant) {
-    let submission = Submission::new(0, marker, None, waits);
+    let submission = Submission::new(0, Some(marker), None, waits);
     queue.begin(Arc::clone(&submission), now);
     submission.taken();
 }
@@ -105,7 +105,7 @@ fn waiting_for_a_value_is_not_running_and_time_counts_once_it_is_reached() {
 fn what_waits_for_another_queue_leaves_the_blame_there() {
     let (mut now, mut driver) = (Instant::now(), Fake::default());
     let (mut first, mut second) = (Submissions::new(now), Submissions::new(now));
-    let blocker = Submission::new(0, 1, None, vec![timeline(1)]);
+    let blocker = Submission::new(0, Some(1), None, vec![timeline(1)]);
     first.begin(Arc::clone(&blocker), now);
     blocker.taken();
     submit(&mut second, 2, vec![Wait::Signalled(blocker.progress().clone())], now);
@@ -124,7 +124,7 @@ fn what_waits_for_another_queue_leaves_the_blame_there() {
 fn a_signal_that_the_driver_refused_blocks_nobody() {
     let (mut now, driver) = (Instant::now(), Fake::default());
     let (mut first, mut second) = (Submissions::new(now), Submissions::new(now));
-    let refused = Submission::new(0, 1, None, vec![]);
+    let refused = Submission::new(0, Some(1), None, vec![]);
     first.begin(Arc::clone(&refused), now);
     submit(&mut second, 2, vec![Wait::Signalled(refused.progress().clone())], now);
     first.withdraw(&refused);
@@ -146,7 +146,7 @@ fn time_in_which_nobody_looked_does_not_count() {
 fn a_marker_is_not_asked_for_while_the_driver_submits_it_and_that_time_counts() {
     let (mut now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
-    let submission = Submission::new(0, 1, None, vec![]);
+    let submission = Submission::new(0, Some(1), None, vec![]);
     queue.begin(Arc::clone(&submission), now);
     driver.signalled.insert(1);
     assert_eq!(watch(&mut [&mut queue], &driver, &mut now, SECOND), ran(SECOND));
@@ -162,9 +162,9 @@ fn who_waits_for_all_waits_for_the_last_and_its_marker_is_freed_once() {
     submit(&mut queue, 1, Vec::new(), now);
     submit(&mut queue, 2, Vec::new(), now);
     // The driver has not got it.
-    queue.begin(Submission::new(0, 3, None, Vec::new()), now);
+    queue.begin(Submission::new(0, Some(3), None, Vec::new()), now);
     let waiters = [(); 2].map(|()| queue.await_last().unwrap());
-    assert_eq!(waiters.each_ref().map(|last| last.marker), [2, 2]);
+    assert_eq!(waiters.each_ref().map(|last| last.marker()), [Some(2); 2]);
     driver.signalled.insert(2);
     // Not known to be complete while one before it is not: who collects it frees it.
     assert!(queue.collect(&driver, || now).is_empty());
@@ -173,9 +173,125 @@ fn who_waits_for_all_waits_for_the_last_and_its_marker_is_freed_once() {
     driver.signalled.insert(1);
     let complete = queue.collect(&driver, || now);
     assert_eq!(
-        complete.iter().map(|one| (one.marker, one.is_awaited())).collect::<Vec<_>>(),
-        [(1, false), (2, true)]
+        complete.iter().map(|one| (one.marker(), one.is_awaited())).collect::<Vec<_>>(),
+        [(Some(1), false), (Some(2), true)]
     );
     assert!(!waiters[0].has_ended() && waiters[1].has_ended());
     assert!(queue.await_last().is_none());
+}
+
+/// Submits without a marker to a driver that takes it.
+fn submit_unmarked(queue: &mut Submissions, number: Number, now: Instant) -> Arc<Submission> {
+    let submission = Submission::new(number, None, None, vec![]);
+    queue.begin(Arc::clone(&submission), now);
+    submission.taken();
+    submission
+}
+
+#[test]
+fn a_marker_tells_of_those_before_it_that_have_none() {
+    let (now, mut driver) = (Instant::now(), Fake::default());
+    let mut queue = Submissions::new(now);
+    let first = submit_unmarked(&mut queue, 1, now);
+    assert!(queue.collect(&driver, || now).is_empty());
+    submit_unmarked(&mut queue, 2, now);
+    let marked = Submission::new(3, Some(7), None, vec![]);
+    queue.begin(Arc::clone(&marked), now);
+    driver.signalled.insert(7);
+    // The driver has not got it.
+    assert!(queue.collect(&driver, || now).is_empty() && !first.progress().is_complete());
+    marked.taken();
+    submit_unmarked(&mut queue, 4, now);
+    assert_eq!(queue.collect(&driver, || now).len(), 3);
+    assert!(first.progress().is_complete());
+    assert_eq!(queue.first(), Some(4));
+}
+
+#[test]
+fn what_shares_a_marker_shares_the_time_it_takes() {
+    let (mut now, driver) = (Instant::now(), Fake::default());
+    let mut queue = Submissions::new(now);
+    (1..=3).for_each(|number| drop(submit_unmarked(&mut queue, number, now)));
+    submit(&mut queue, 9, vec![], now);
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, 4 * SECOND), ran(SECOND));
+}
+
+#[test]
+fn few_in_a_row_go_without_a_marker_and_none_behind_one_that_was_asked_for() {
+    let now = Instant::now();
+    let mut queue = Submissions::new(now);
+    for number in 1..=3 {
+        assert!(queue.spares_marker(3));
+        submit_unmarked(&mut queue, number, now);
+    }
+    assert!(!queue.spares_marker(3));
+    submit(&mut queue, 9, vec![], now);
+    assert!(queue.spares_marker(3));
+    assert!(queue.await_last().is_some());
+    assert!(!queue.spares_marker(3));
+    submit_unmarked(&mut queue, 5, now);
+    assert!(queue.spares_marker(3));
+    assert!(queue.unmarked(5).is_some());
+    assert!(!queue.spares_marker(3));
+}
+
+#[test]
+fn who_asks_gets_a_marker_behind_the_last_unless_one_tells_already() {
+    let (now, mut driver) = (Instant::now(), Fake::default());
+    let mut queue = Submissions::new(now);
+    assert!(queue.unmarked(Number::MAX).is_none());
+    submit_unmarked(&mut queue, 1, now);
+    queue.begin(Submission::new(2, Some(7), None, vec![]), now);
+    // What the driver has not got tells nothing yet.
+    let last = queue.unmarked(1).unwrap();
+    assert!(last.begin_marking() && !last.begin_marking());
+    assert!(queue.unmarked(1).is_none(), "it is coming");
+    // No fence was to be had.
+    last.marked(None);
+    assert!(queue.unmarked(1).is_some_and(|last| last.begin_marking()));
+    driver.signalled.insert(u64::MAX);
+    assert!(queue.collect(&driver, || now).is_empty(), "its marker is asked for before the driver has it");
+    last.marked(Some(8));
+    assert!(queue.unmarked(Number::MAX).is_none());
+    driver.signalled.insert(8);
+    assert_eq!(queue.collect(&driver, || now).len(), 1);
+    assert!(!last.begin_marking(), "it is complete");
+}
+
+#[test]
+fn older_work_needs_no_marker_behind_younger() {
+    let now = Instant::now();
+    let mut queue = Submissions::new(now);
+    let marked = Submission::new(1, Some(9), None, vec![]);
+    queue.begin(Arc::clone(&marked), now);
+    marked.taken();
+    submit_unmarked(&mut queue, 2, now);
+    assert!(queue.unmarked(0).is_none() && queue.unmarked(1).is_none());
+    assert!(queue.unmarked(2).is_some());
+}
+
+#[test]
+fn who_watches_half_watches_what_has_a_marker() {
+    let now = Instant::now();
+    let mut queue = Submissions::new(now);
+    (1..=4).for_each(|number| drop(submit_unmarked(&mut queue, number, now)));
+    submit(&mut queue, 9, vec![], now);
+    submit_unmarked(&mut queue, 5, now);
+    let watched = queue.watch(true).unwrap();
+    assert_eq!(watched.marker(), Some(9));
+    assert!(queue.watch(false).is_none(), "one is watched");
+}
+
+#[test]
+fn what_runs_long_is_marked_until_it_does_not() {
+    let (mut now, mut driver) = (Instant::now(), Fake::default());
+    let mut queue = Submissions::new(now);
+    submit(&mut queue, 1, vec![], now);
+    assert!(queue.spares_marker(3));
+    watch(&mut [&mut queue], &driver, &mut now, STEP);
+    assert!(!queue.spares_marker(3));
+    driver.signalled.insert(1);
+    submit(&mut queue, 2, vec![], now);
+    watch(&mut [&mut queue], &driver, &mut now, STEP);
+    assert!(queue.spares_marker(3), "the second has just begun");
 }

@@ -42,7 +42,7 @@ impl Watcher {
 
 fn watch(device: &Device, queue: &Weak<Queue>, arriving: &Receiver<Arc<Submission>>) {
     for submission in arriving {
-        device.markers.wait(&device.ash, submission.marker);
+        Queue::wait_for(queue, device, &submission);
         Queue::ended(queue, device, &submission);
         if let Some(queue) = queue.upgrade() {
             queue.submitted_at_once();

@@ -1,8 +1,8 @@
 //! The thread that looks how long submissions run, and ends this process when one runs too long.
 //!
 //! It tells the device process in their shared page, which watches this thread in turn. What has run too long cannot be
-//! stopped by the driver, so the context ends with its process. Shares no lock with the execution of rings; what it asks the driver
-//! does not wait.
+//! stopped by the driver, so the context ends with its process. Shares no lock with the execution of rings; what it has the
+//! driver do does not wait, unless the driver hangs.
 
 use super::backend::Backend;
 use super::context::Context;

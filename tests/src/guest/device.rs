@@ -286,7 +286,7 @@ impl Device {
     }
 
     /// A buffer bound to memory.
-    fn bound(&mut self, memory: venus::DeviceMemory, size: u64) -> Result<venus::Buffer> {
+    pub fn bound(&mut self, memory: venus::DeviceMemory, size: u64) -> Result<venus::Buffer> {
         let (device, buffer) = (self.device, venus::Buffer(self.new_id()));
         let handle_types = ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
         let external = venus::ExternalMemoryBufferCreateInfo { handle_types, ..Default::default() };
@@ -312,6 +312,13 @@ impl Device {
 
     /// Records commands and submits them; waits until they are done.
     fn run(&mut self, record: impl FnOnce(venus::CommandBuffer, &mut Writer<'_>)) -> Result<()> {
+        self.submit(record)?;
+        self.gpu.submit_fenced(self.context, RingIdx(1), &[]).wait(PATIENCE).map(drop)?;
+        Ok(())
+    }
+
+    /// Records commands and submits them, without anything that tells their end.
+    pub fn submit(&mut self, record: impl FnOnce(venus::CommandBuffer, &mut Writer<'_>)) -> Result<()> {
         let (device, queue) = (self.device, self.queue);
         let commands = venus::CommandBuffer(self.new_id());
         let allocate = venus::CommandBufferAllocateInfo {
@@ -335,9 +342,7 @@ impl Device {
             venus::QueueSubmit { queue, submit_count: 1, p_submits: Some(&submit), fence: venus::Fence(0) }
                 .encode(ASYNC, w);
         })?;
-        self.ring.wait(seqno, PATIENCE)?;
-        self.gpu.submit_fenced(self.context, RingIdx(1), &[]).wait(PATIENCE).map(drop)?;
-        Ok(())
+        self.ring.wait(seqno, PATIENCE)
     }
 
     /// Sends an allocation whose result nobody looks at, as Mesa's are; the memory's id.
