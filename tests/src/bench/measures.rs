@@ -102,6 +102,8 @@ fn waiting() -> Vec<Probe> {
 fn submitting() -> Vec<Probe> {
     vec![
         gauge("submitting", "submissions", Unit::Rate, "submissions 64"),
+        gauge("submitting", "graph", Unit::Time, "graph 16 0"),
+        gauge("submitting", "graph-recorded", Unit::Time, "graph 16 1"),
         gauge("submitting", "record-command", Unit::Time, "record 3000"),
         gauge("submitting", "dispatches-10000", Unit::Time, "dispatches 10000"),
     ]

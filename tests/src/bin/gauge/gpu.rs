@@ -97,16 +97,17 @@ impl Gpu {
         Ok(Fence { gpu: self, handle })
     }
 
-    /// Submits, with a fence that is not signalled and that nothing pending signals.
-    pub fn submit(&self, commands: &[vk::CommandBuffer], fence: &Fence<'_>) -> Result<()> {
+    /// Submits, with a fence, if any, that is not signalled and that nothing pending signals.
+    pub fn submit(&self, commands: &[vk::CommandBuffer], fence: Option<&Fence<'_>>) -> Result<()> {
         let info = [vk::SubmitInfo::default().command_buffers(commands)];
+        let fence = fence.map_or(vk::Fence::null(), |fence| fence.handle);
         // SAFETY: queue and fence are used by this thread alone; the commands are recorded and not pending.
-        unsafe { self.device.queue_submit(self.queue, &info, fence.handle) }.context("submitting")
+        unsafe { self.device.queue_submit(self.queue, &info, fence) }.context("submitting")
     }
 
     /// Submits, waits and resets.
     pub fn run(&self, commands: &[vk::CommandBuffer], fence: &Fence<'_>) -> Result<()> {
-        self.submit(commands, fence)?;
+        self.submit(commands, Some(fence))?;
         fence.finish()
     }
 

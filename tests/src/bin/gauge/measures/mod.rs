@@ -65,6 +65,7 @@ impl<'g> Bench<'g> {
             "timeline" => self.timeline(words.time()?),
             "paced" => self.paced(Duration::from_micros(words.number()?), words.time()?),
             "submissions" => self.submissions(words.number()? as usize, words.time()?),
+            "graph" => self.graph(words.number()? as usize, words.number()? != 0, words.time()?),
             "record" => self.recording(words.small()?, words.time()?),
             "dispatches" => self.dispatches(words.small()?, words.time()?),
             "kernels" => {

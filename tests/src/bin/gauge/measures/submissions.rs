@@ -6,6 +6,9 @@ use crate::samples::Samples;
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
+/// What one submission of a graph has: some 20 us of a GPU's time.
+const GRAPH_PART: Steps = Steps { times: 6, push: true };
+
 impl Bench<'_> {
     /// An empty submission, a wait for its fence, and the fence's reset.
     pub(super) fn empty(&self, time: Duration) -> Result<String> {
@@ -67,14 +70,14 @@ impl Bench<'_> {
         let slots = (0..pending).map(slot).collect::<Result<Vec<_>>>()?;
         // What the first one has to bring along is not measured.
         slots.iter().take(1).try_for_each(|(commands, fence)| self.gpu.run(&commands.handles, fence))?;
-        slots.iter().try_for_each(|(commands, fence)| self.gpu.submit(&commands.handles, fence))?;
+        slots.iter().try_for_each(|(commands, fence)| self.gpu.submit(&commands.handles, Some(fence)))?;
         let (mut samples, mut last) = (Samples::new(time), Instant::now());
         for (commands, fence) in slots.iter().cycle() {
             if !samples.more() {
                 break;
             }
             fence.finish()?;
-            self.gpu.submit(&commands.handles, fence)?;
+            self.gpu.submit(&commands.handles, Some(fence))?;
             let now = Instant::now();
             samples.note(now - last);
             last = now;
@@ -82,6 +85,26 @@ impl Bench<'_> {
         let said = samples.to_json(1);
         slots.iter().try_for_each(|(_, fence)| fence.finish())?;
         Ok(said)
+    }
+
+    /// So many submissions one behind the other, each of a few dispatches with barriers, with a fence on the last and a wait for it: what a
+    /// program does that computes a graph. Each is recorded right before it is submitted, or all of them once and for all.
+    pub(super) fn graph(&self, submissions: usize, records: bool, time: Duration) -> Result<String> {
+        let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
+        let parts = (0..submissions).map(|_| Commands::new(self.gpu)).collect::<Result<Vec<_>>>()?;
+        let record = |part: &Commands<'_>| self.small.record(part, &pipeline, 1, GRAPH_PART);
+        parts.iter().try_for_each(record)?;
+        let once = || {
+            for (index, part) in parts.iter().enumerate() {
+                if records {
+                    record(part)?;
+                }
+                let is_last = index + 1 == parts.len();
+                self.gpu.submit(&part.handles, is_last.then_some(&fence))?;
+            }
+            fence.finish()
+        };
+        Ok(Samples::new(time).repeat(once)?.to_json(1))
     }
 
     /// One command buffer of so many commands, from its beginning to its end, for each command. It is submitted and waited for in between.
