@@ -68,6 +68,7 @@ mod scheduled;
 mod shader;
 mod shape;
 mod shaping;
+pub mod spin;
 mod stamps;
 mod submission;
 mod sync;

@@ -7,8 +7,7 @@
 //!
 //! Knows no ring and no driver; learns from when questions came.
 
-use super::pace;
-use super::spin::{self, Spun};
+use crate::vulkan::spin::{self, Spun};
 use crate::vulkan::{About, Question};
 use std::sync::LazyLock;
 use std::thread;
@@ -122,7 +121,7 @@ impl Holds {
 
 fn closely(is_over: impl Fn() -> bool, wait: impl Fn(Duration)) {
     let start = Instant::now();
-    if pace::are_few() || spin::within(HOLD, &is_over) == Spun::Crowded {
+    if spin::are_few() || spin::within(HOLD, &is_over) == Spun::Crowded {
         while let Some(left) = HOLD.checked_sub(start.elapsed()).filter(|_| !is_over()) {
             wait(left);
         }
@@ -133,7 +132,7 @@ fn closely(is_over: impl Fn() -> bool, wait: impl Fn(Duration)) {
 fn loosely(limit: Duration, is_over: impl Fn() -> bool, wait: impl Fn(Duration)) {
     let start = Instant::now();
     while let Some(left) = limit.checked_sub(start.elapsed()).filter(|_| !is_over()) {
-        match pace::are_few() {
+        match spin::are_few() {
             true => wait(left.min(SLICE)),
             false => thread::sleep(left.min(SLICE)),
         }
@@ -146,7 +145,7 @@ const HOLD: Duration = Duration::from_micros(50);
 const SLICE: Duration = Duration::from_micros(50);
 /// Who waits asks again within this time. Where processors are few it first has to get one.
 static AT_ONCE: LazyLock<Duration> =
-    LazyLock::new(|| Duration::from_micros(if pace::are_few() { 100 } else { 30 }));
+    LazyLock::new(|| Duration::from_micros(if spin::are_few() { 100 } else { 30 }));
 /// After so long one processor that looks all the time is no longer worth it.
 const CLOSELY_MAX: Duration = Duration::from_millis(3);
 

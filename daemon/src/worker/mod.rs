@@ -22,7 +22,6 @@ mod reply;
 mod resources;
 mod ring;
 mod run;
-mod spin;
 mod stream;
 mod transport;
 mod watchdog;

@@ -4,7 +4,7 @@
 //! A notification is a way through the guest's kernel, the VMM and the device process. A program that submits some hundred times a second
 //! shall need none of them, and one that has nothing to submit shall cost nothing.
 
-use super::spin::{self, Spun};
+use crate::vulkan::spin::{self, Spun, are_few};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -78,14 +78,6 @@ const SPIN_MIN: Duration = Duration::from_micros(20);
 /// Longest: the gaps between submissions of programs that are busy. Where processors are few, others need them.
 static SPIN_MAX: LazyLock<Duration> =
     LazyLock::new(|| Duration::from_micros(if are_few() { 40 } else { 320 }));
-
-/// Whether processors are few: programs and a software driver need them.
-pub fn are_few() -> bool {
-    // Asked once: the answer is in files of the kernel's.
-    static FEW: LazyLock<bool> =
-        LazyLock::new(|| std::thread::available_parallelism().map_or(1, |processors| processors.get()) < 4);
-    *FEW
-}
 
 #[cfg(test)]
 mod tests {

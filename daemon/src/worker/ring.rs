@@ -5,9 +5,8 @@
 //! read-modify-write only.
 
 use super::pace::Pace;
-use super::spin;
 use crate::shm::{Mapping, OutOfBounds, Word};
-use crate::vulkan::{Cancel, ContextLost};
+use crate::vulkan::{Cancel, ContextLost, spin};
 use parking_lot::{Condvar, Mutex};
 use protocol::venus::generated::RingStatusFlagsMESA;
 use protocol::venus::ring::{self, RingLayout};

@@ -1,4 +1,4 @@
-//! Short busy waiting, for what is about to happen anyway. Knows nothing of rings.
+//! Short busy waiting, for what is about to happen anyway. Knows nothing of rings, fences or drivers.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -51,6 +51,14 @@ pub fn within(limit: Duration, done: impl Fn() -> bool) -> Spun {
             }
         }
     }
+}
+
+/// Whether processors are few: programs and a software driver need them.
+pub fn are_few() -> bool {
+    // Asked once: the answer is in files of the kernel's.
+    static FEW: LazyLock<bool> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, |processors| processors.get()) < 4);
+    *FEW
 }
 
 /// How long a wait may spin: about the cost of being put to sleep and woken on a busy machine.
