@@ -8,13 +8,18 @@ use super::call::Call;
 use super::device::Device;
 use super::error::Fault;
 use super::physical_device::PhysicalDevice;
+use super::spin::{self, Spun};
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
+use std::time::Duration;
 
 /// How long a clear may take, in nanoseconds: other contexts use the device as well.
 const PATIENCE_NS: u64 = 60_000_000_000;
+/// For how long the fence of a clear is looked at before the driver is asked to wait for it. A megabyte is cleared in less, and a driver may
+/// wake its caller a quarter of a millisecond later.
+const LOOK: Duration = Duration::from_micros(50);
 /// Bytes cleared by one command; drivers have limits for the size of a buffer.
 const PIECE: u64 = 1 << 30;
 
@@ -250,7 +255,10 @@ unsafe fn by_device(
         // SAFETY: everything is live, and the tools are locked with the queue.
         unsafe { device.queue_submit(tools.queue, &submits, kit.fence) }?;
         // SAFETY: as above.
-        unsafe { device.wait_for_fences(&[kit.fence], true, PATIENCE_NS) }
+        let is_over = || unsafe { device.get_fence_status(kit.fence) } == Ok(true);
+        // SAFETY: as above.
+        let sleep = || unsafe { device.wait_for_fences(&[kit.fence], true, PATIENCE_NS) };
+        wait(!spin::are_few(), is_over, sleep)
     });
     if done == Err(vk::Result::TIMEOUT) {
         // The device still works on it: what it uses must stay. A guest sees a lost device and goes.
@@ -262,6 +270,18 @@ unsafe fn by_device(
         unsafe { device.destroy_buffer(buffer, None) };
     }
     done
+}
+
+/// Waits for the end of a clear: looks for it first, if there are processors for that, and sleeps then.
+fn wait(
+    looks: bool,
+    is_over: impl Fn() -> bool,
+    sleep: impl FnOnce() -> Result<(), vk::Result>,
+) -> Result<(), vk::Result> {
+    match looks && spin::within(LOOK, is_over) == Spun::Seen {
+        true => Ok(()),
+        false => sleep(),
+    }
 }
 
 /// Records fills of all of the memory, through buffers that are kept until they are done.
@@ -299,6 +319,27 @@ fn record(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn only_a_clear_that_is_not_over_soon_is_slept_for() {
+        let slept = Cell::new(false);
+        let sleep = || {
+            slept.set(true);
+            Err(vk::Result::TIMEOUT)
+        };
+        assert_eq!(wait(true, || true, sleep), Ok(()));
+        assert!(!slept.get());
+        assert_eq!(wait(true, || false, sleep), Err(vk::Result::TIMEOUT), "how it ended is not known before");
+        assert!(slept.replace(false));
+        let looked = Cell::new(false);
+        let is_over = || {
+            looked.set(true);
+            true
+        };
+        assert_eq!(wait(false, is_over, sleep), Err(vk::Result::TIMEOUT));
+        assert!(slept.get() && !looked.get(), "where processors are few nobody looks");
+    }
 
     #[test]
     fn a_queue_of_our_own_is_one_that_the_guest_did_not_ask_for() {
