@@ -71,6 +71,11 @@ fn used(objects: &Reading<'_>, semaphore: venus::Semaphore, value: u64) -> Resul
 }
 
 impl Group {
+    /// A fence and no batch.
+    pub fn of_fence() -> Self {
+        Self { is_free: true, ..Self::default() }
+    }
+
     /// What is left of a submission of a lost device, if anything: its time counts at once.
     pub fn of_lost(count: usize) -> Groups {
         match count {

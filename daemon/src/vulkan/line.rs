@@ -96,8 +96,6 @@ impl Line {
             Turn::Held(held) => Some(held),
             Turn::Fence(_) => None,
         });
-        // A call of a fence and nothing else has no parts.
-        standing.free = held.clone().next().is_some_and(|first| first.parts.is_empty());
         for (group, submission) in held.flat_map(|held| &held.parts) {
             if standing.ready == COUNTED {
                 break;

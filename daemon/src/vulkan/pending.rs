@@ -9,7 +9,6 @@ use super::error::Fault;
 use super::submission::Submitted;
 use ash::vk;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a command waits for a submission that uses its object. Programs may learn of a completion some microseconds before the
@@ -22,8 +21,6 @@ pub struct Fence {
     /// The host's handle.
     pub raw: vk::Fence,
     last: Mutex<Submitted>,
-    /// It was once given to the driver with no batch, of which no submission of ours knows the end.
-    bare: AtomicBool,
     held: Mutex<Held>,
     released: Condvar,
 }
@@ -40,8 +37,8 @@ struct Held {
 impl Fence {
     /// One that was given to no submission.
     pub fn new(raw: vk::Fence) -> Self {
-        let (last, bare, held) = Default::default();
-        Self { raw, last, bare, held, released: Condvar::new() }
+        let (last, held) = Default::default();
+        Self { raw, last, held, released: Condvar::new() }
     }
 
     /// Locks the fence for a submission, unless one uses it already.
@@ -56,17 +53,7 @@ impl Fence {
     /// Whether the driver may still signal it.
     pub fn is_pending(&self, device: &Device) -> bool {
         let last = *self.last.lock();
-        self.may_be_signalled_late() || !device.completed(last)
-    }
-
-    /// It is given to the driver with no batch.
-    pub fn give_bare(&self) {
-        self.bare.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the driver may signal it for what it was given with before: then it marks the end of nothing else.
-    pub fn may_be_signalled_late(&self) -> bool {
-        self.bare.load(Ordering::Relaxed)
+        !device.completed(last)
     }
 
     /// What signals it begins or ends to wait at the gate.

@@ -150,11 +150,6 @@ impl Queue {
                 return Ok(result);
             }
         }
-        if groups.is_empty() {
-            // Nothing of ours is told by the guest's fence.
-            self.mark_behind(&device, *handle, Number::MAX);
-            result = submit(*handle, &(0..0), guests, None);
-        }
         drop(handle);
         self.submitted_at_once();
         Ok(result)
@@ -182,9 +177,6 @@ impl Queue {
         if let Err(fault) = mark(submitted) {
             self.withdraw(device, &begun);
             return Err(fault);
-        }
-        if let (true, Some(fence)) = (groups.is_empty(), fence) {
-            fence.give_bare();
         }
         if let Some(mut last) = state {
             *last = submitted;
@@ -277,8 +269,7 @@ impl Queue {
         // The guest's fence is as good a marker as ours, and the driver takes only one.
         // One that is signalled, against valid usage, says nothing.
         let driver: &Device = device;
-        let lends =
-            |fence: &&Arc<Fence>| !fence.may_be_signalled_late() && !driver.is_signalled(fence.raw.as_raw());
+        let lends = |fence: &&Arc<Fence>| !driver.is_signalled(fence.raw.as_raw());
         let lent = fence.filter(lends).cloned();
         let marker = match &lent {
             Some(fence) => Some(fence.raw.as_raw()),
@@ -559,14 +550,18 @@ fn prepared<'a, B: Batch + Lower<Sys: 'a>, I: Iterator<Item = venus::CommandBuff
         let submits = Lowering { uses: Some(&named.uses), ..l }.array(Some(batches))?;
         Ok((groups, submits, named))
     };
-    match runnable(call, whole)? {
-        Runnable::Whole(submission) => Ok(submission),
+    let (mut groups, submits, named) = match runnable(call, whole)? {
+        Runnable::Whole(submission) => submission,
         Runnable::Partly => {
             let submits = lost()?;
             let named = Named::of_lost(call, command_buffers(), fence)?;
-            Ok((Group::of_lost(submits.len()), submits.as_ptr(), named))
+            (Group::of_lost(submits.len()), submits.as_ptr(), named)
         }
+    };
+    if groups.is_empty() && named.fence.is_some() {
+        groups.push(Group::of_fence());
     }
+    Ok((groups, submits, named))
 }
 
 /// `vkQueueSubmit`.

@@ -9,7 +9,7 @@ use super::line::{Held, Standing, Step, Turn};
 use super::pending::Fence;
 use super::queue::{HeldSubmit, Host, Prepared, Queue, device_gone};
 use super::stamps::{Slot, Stampable, Stamped, Stamps};
-use super::submission::{Dispatched, Number, Submission, Submitted};
+use super::submission::{Dispatched, Submission, Submitted};
 use super::watch::Watcher;
 use crate::shm::{Work, page_clock};
 use ash::vk::{self, Handle as _};
@@ -97,7 +97,8 @@ impl Queue {
     fn passes(&self, call: &Call<'_>, device: &Device, groups: &[Group]) -> bool {
         let Some(scheduled) = &self.scheduled else { return true };
         let host = Host { device, objects: &call.renderer.objects };
-        let pass = || scheduled.gate.pass(groups.len() as u32);
+        let count = groups.iter().filter(|group| !group.is_free).count() as u32;
+        let pass = || scheduled.gate.pass(count);
         groups.iter().all(|group| group.is_ready(&host))
             && (pass() || {
                 // What has completed meanwhile may have made room.
@@ -163,6 +164,10 @@ impl Queue {
         submit: HeldSubmit,
     ) -> Result<(), Fault> {
         let Some(scheduled) = &self.scheduled else { return Err(device_gone()) };
+        if groups.is_empty() {
+            // Nor is there a fence.
+            return Ok(());
+        }
         let mut line = scheduled.line.lock();
         let begun = self.begin_all(call.renderer, device, &groups, fence.as_ref(), false, mark)?;
         if let Some(fence) = &fence {
@@ -211,21 +216,11 @@ impl Queue {
         let is_last = held.parts.len() <= 1;
         let guests = held.fence.as_ref().filter(|_| is_last);
         let fence = guests.map_or(0, |fence| fence.raw.as_raw());
-        let result = match held.parts.pop_front() {
-            None => {
-                self.mark_behind(device, *handle, Number::MAX);
-                (held.submit)(*handle, &(0..0), fence, None)
-            }
-            Some((group, submission)) => {
-                let result = self.dispatch(device, *handle, &group, &submission, fence, &mut held.submit);
-                if result < 0 {
-                    held.parts.push_front((group, submission));
-                }
-                result
-            }
-        };
+        let Some((group, submission)) = held.parts.pop_front() else { return Ok(None) };
+        let result = self.dispatch(device, *handle, &group, &submission, fence, &mut held.submit);
         drop(handle);
         if result < 0 {
+            held.parts.push_front((group, submission));
             self.give_up(device, &held);
             return Err(ContextLost::new(format!("the driver refused a submission ({result})")));
         }
@@ -307,7 +302,9 @@ impl Queue {
             made.inspect_err(|error| log::debug!("no time stamps: {error}")).ok().flatten()
         });
         let at = page_clock();
-        let slot = stamps.as_ref().and_then(|stamps| stamps.take(!scheduled.gate.is_open(), at));
+        // What takes no time says nothing of how long others take.
+        let stamps = stamps.as_ref().filter(|_| !group.is_free);
+        let slot = stamps.and_then(|stamps| stamps.take(!scheduled.gate.is_open(), at));
         let (stamp, counts) = (slot.map(|slot| slot.index), !group.is_free);
         submission.set_dispatched(Dispatched { at, stamp, counts });
         slot
@@ -344,6 +341,9 @@ impl Queue {
                 // others that were in the driver before it, or for who learns of its end.
                 None => busy = busy.min(stamps.usual_length().unwrap_or(busy)),
             }
+        }
+        if !dispatched.counts {
+            busy = 0;
         }
         // The next may be complete at the same moment as far as anybody knows, and has had time of its own.
         *ended = if stamped.is_some() { end } else { begin + busy }.max(*ended);

@@ -35,16 +35,10 @@ impl Queue {
     /// Has the end marked of all that the driver has up to a number, unless somebody submits just now: to be asked again then. Waits for
     /// no lock of a queue, as others may be held.
     pub(super) fn mark_up_to(&self, device: &Device, number: Number) {
-        if let Some(handle) = self.handle.try_lock() {
-            self.mark_behind(device, *handle, number);
-        }
-    }
-
-    /// The same with the host's queue, which is locked.
-    pub(super) fn mark_behind(&self, device: &Device, handle: vk::Queue, number: Number) {
+        let Some(handle) = self.handle.try_lock() else { return };
         let unmarked = self.submissions.lock().unmarked(number);
         if let Some(last) = unmarked {
-            self.mark(device, handle, &last);
+            self.mark(device, *handle, &last);
         }
     }
 
