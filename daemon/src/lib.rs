@@ -11,11 +11,12 @@
 //! | `ipc` | messages between device process and worker | protocol, config |
 //! | `shm` | memory shared with a guest | |
 //! | `sandbox` | starting and confining processes | ipc |
+//! | `spin` | short busy waiting | |
 //! | `sched` | who may use a GPU next, and for how much | |
 //! | `broker` | several VMs on one host, and their shares | protocol, config, ipc, sandbox, sched, shm |
-//! | `serve` | the device process | transport, device, ipc, sandbox, shm, config, protocol |
-//! | `vulkan` | the host's Vulkan driver | protocol, shm, config |
-//! | `worker` | the worker process | ipc, shm, vulkan, sandbox, config, protocol |
+//! | `serve` | the device process | transport, device, ipc, sandbox, shm, spin, config, protocol |
+//! | `vulkan` | the host's Vulkan driver | protocol, shm, spin, config |
+//! | `worker` | the worker process | ipc, shm, spin, vulkan, sandbox, config, protocol |
 
 pub mod broker;
 pub mod config;
@@ -25,6 +26,7 @@ pub mod sandbox;
 pub mod sched;
 pub mod serve;
 pub mod shm;
+pub mod spin;
 pub mod transport;
 pub mod vulkan;
 pub mod worker;

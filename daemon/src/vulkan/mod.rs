@@ -68,7 +68,6 @@ mod scheduled;
 mod shader;
 mod shape;
 mod shaping;
-pub mod spin;
 mod stamps;
 mod submission;
 mod sync;

@@ -8,7 +8,7 @@ use super::call::Call;
 use super::device::Device;
 use super::error::Fault;
 use super::physical_device::PhysicalDevice;
-use super::spin::{self, Spun};
+use crate::spin::{self, Spun};
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;

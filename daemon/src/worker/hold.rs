@@ -7,7 +7,7 @@
 //!
 //! Knows no ring and no driver; learns from when questions came.
 
-use crate::vulkan::spin::{self, Spun};
+use crate::spin::{self, Spun};
 use crate::vulkan::{About, Question};
 use std::sync::LazyLock;
 use std::thread;

@@ -4,7 +4,7 @@
 //! A notification is a way through the guest's kernel, the VMM and the device process. A program that submits some hundred times a second
 //! shall need none of them, and one that has nothing to submit shall cost nothing.
 
-use crate::vulkan::spin::{self, Spun, are_few};
+use crate::spin::{self, Spun, are_few};
 use std::sync::LazyLock;
 use std::time::Duration;
 

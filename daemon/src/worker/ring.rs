@@ -6,7 +6,8 @@
 
 use super::pace::Pace;
 use crate::shm::{Mapping, OutOfBounds, Word};
-use crate::vulkan::{Cancel, ContextLost, spin};
+use crate::spin;
+use crate::vulkan::{Cancel, ContextLost};
 use parking_lot::{Condvar, Mutex};
 use protocol::venus::generated::RingStatusFlagsMESA;
 use protocol::venus::ring::{self, RingLayout};

@@ -1,0 +1,188 @@
+//! Short busy waiting, for what is about to happen anyway: how, for how long, and whether at all. Knows nothing of what is waited for.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Whether processors are few: programs and a software driver need them.
+pub fn are_few() -> bool {
+    *FEW
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spun {
+    /// It happened.
+    Seen,
+    /// It did not, in the time that was given.
+    NotYet,
+    /// Others needed the processor.
+    Crowded,
+}
+
+/// Watches `done` for a moment and answers whether it became true.
+pub fn until(done: impl Fn() -> bool) -> bool {
+    within(MOMENT, done) == Spun::Seen
+}
+
+/// Watches `done` for no longer than `limit`.
+///
+/// Sleeping and being woken costs more than a moment, but a core that is needed elsewhere costs more still: at most a quarter
+/// of the cores spins at once, one where there are two or three, and none where there is only one; and who finds that another was
+/// waiting for the core stops.
+pub fn within(limit: Duration, done: impl Fn() -> bool) -> Spun {
+    if done() {
+        return Spun::Seen;
+    }
+    let Some(_spinner) = Spinner::new() else { return Spun::Crowded };
+    let start = Instant::now();
+    let mut offered = start;
+    loop {
+        for _ in 0..32 {
+            std::hint::spin_loop();
+        }
+        if done() {
+            return Spun::Seen;
+        }
+        let now = Instant::now();
+        if now.duration_since(start) >= limit {
+            return Spun::NotYet;
+        }
+        if now.duration_since(offered) >= OFFER_EVERY {
+            std::thread::yield_now();
+            offered = Instant::now();
+            if offered.duration_since(now) >= TAKEN {
+                return if done() { Spun::Seen } else { Spun::Crowded };
+            }
+        }
+    }
+}
+
+/// What was learned of waits that come again and again: how long the next will take.
+///
+/// Who is put to sleep is woken some microseconds after it happened, and the later the longer it slept. So who waits for what happens soon does
+/// not sleep, and who waits for what takes longer sleeps for most of the time that it took last, and then looks.
+#[derive(Debug)]
+pub struct Habit {
+    /// Waits that are longer are slept through.
+    longest: Duration,
+    /// How long the last one took, if that was not too long.
+    expected: Option<Duration>,
+}
+
+/// How to spend a wait: both are zero if it is just to be slept through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Sleep for so long at first, unless it happens.
+    pub sleep: Duration,
+    /// Then look for so long.
+    pub look: Duration,
+}
+
+impl Habit {
+    /// Nothing is known yet. What takes longer than `longest` is not looked for, and nothing is where processors are few.
+    pub fn new(longest: Duration) -> Self {
+        Self { longest: if are_few() { Duration::ZERO } else { longest }, expected: None }
+    }
+
+    /// How to spend the next wait.
+    pub fn plan(&self) -> Plan {
+        let Some(expected) = self.expected else { return Plan::default() };
+        match expected <= WORTH_SLEEPING {
+            true => Plan { sleep: Duration::ZERO, look: 2 * expected + MARGIN },
+            false => Plan { sleep: expected * 3 / 4, look: expected / 2 + MARGIN },
+        }
+    }
+
+    /// It took so long until it happened.
+    pub fn took(&mut self, waited: Duration) {
+        self.expected = (waited <= self.longest).then_some(waited);
+    }
+
+    /// Waits until `done`. `sleep` sleeps until then, or for no longer than it is told; when it returns without having been told, it is done.
+    pub fn wait(&mut self, done: impl Fn() -> bool, mut sleep: impl FnMut(Option<Duration>)) {
+        let (begin, plan) = (Instant::now(), self.plan());
+        if !plan.sleep.is_zero() {
+            sleep(Some(plan.sleep));
+        }
+        if plan.look.is_zero() || within(plan.look, &done) != Spun::Seen {
+            sleep(None);
+        }
+        self.took(begin.elapsed());
+    }
+}
+
+/// How long a wait may spin: about the cost of being put to sleep and woken on a busy machine.
+const MOMENT: Duration = Duration::from_micros(40);
+/// How often the processor is offered to others.
+const OFFER_EVERY: Duration = Duration::from_micros(20);
+/// Who gets it back only after this time has seen another use it.
+const TAKEN: Duration = Duration::from_micros(10);
+
+/// Waits that are expected to take no longer are not worth a sleep at first: timers are late by up to 50 us, and waking takes its time.
+const WORTH_SLEEPING: Duration = Duration::from_micros(300);
+/// By how much longer than expected something may take in any case.
+const MARGIN: Duration = Duration::from_micros(10);
+
+/// One of those that may spin.
+struct Spinner;
+
+impl Spinner {
+    fn new() -> Option<Self> {
+        // Made before it is known whether there is room, so that it is uncounted in any case.
+        let spinner = Self;
+        (SPINNING.fetch_add(1, Relaxed) < *SPINNERS_MAX).then_some(spinner)
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        SPINNING.fetch_sub(1, Relaxed);
+    }
+}
+
+static SPINNING: AtomicUsize = AtomicUsize::new(0);
+
+static SPINNERS_MAX: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(0, |cores| (cores.get() + 2) / 4));
+
+/// Asked once: the answer is in files of the kernel's.
+static FEW: LazyLock<bool> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |processors| processors.get()) < 4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    fn habit(expected: Option<Duration>) -> Habit {
+        Habit { longest: 1000 * US, expected }
+    }
+
+    #[test]
+    fn what_took_short_is_looked_for_and_what_took_long_is_slept_through() {
+        let mut habit = habit(None);
+        assert_eq!(habit.plan(), Plan::default());
+        habit.took(5 * US);
+        assert!(habit.plan().sleep.is_zero() && habit.plan().look > 5 * US);
+        habit.took(1000 * US);
+        let Plan { sleep, look } = habit.plan();
+        assert!(sleep > 500 * US && sleep < 1000 * US && sleep + look > 1000 * US);
+        habit.took(1001 * US);
+        assert_eq!(habit.plan(), Plan::default());
+    }
+
+    #[test]
+    fn a_wait_ends_when_it_is_done_and_not_before() {
+        for (expected, naps) in [(None, 0), (Some(10 * US), 0), (Some(500 * US), 1)] {
+            let (mut habit, mut slept) = (habit(expected), Vec::new());
+            habit.wait(|| false, |limit| slept.push(limit));
+            assert_eq!(slept.len(), naps + 1);
+            assert!(slept.pop() == Some(None) && slept.iter().all(Option::is_some));
+        }
+        let mut slept = Vec::new();
+        habit(Some(500 * US)).wait(|| true, |limit| slept.push(limit));
+        assert!(!slept.contains(&None), "nobody sleeps without an end for what is done");
+    }
+}
