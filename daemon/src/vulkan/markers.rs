@@ -4,6 +4,7 @@ use super::queue::WAIT_SLICE_NS;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use std::time::Duration;
 
 /// Those of a device that are in no use.
 #[derive(Debug, Default)]
@@ -43,6 +44,14 @@ impl Markers {
         let fences = [vk::Fence::from_raw(marker)];
         // SAFETY: the device is live, and so is the fence, which is taken back only when the wait is over.
         while unsafe { device.wait_for_fences(&fences, true, WAIT_SLICE_NS) } == Err(vk::Result::TIMEOUT) {}
+    }
+
+    /// As [`Self::wait`], for no longer than `limit`.
+    pub fn wait_for(&self, device: &ash::Device, marker: u64, limit: Duration) {
+        let fences = [vk::Fence::from_raw(marker)];
+        let limit = (limit.as_nanos() as u64).min(WAIT_SLICE_NS);
+        // SAFETY: as in `wait`. Who asks finds out by itself whether it is over.
+        let _ = unsafe { device.wait_for_fences(&fences, true, limit) };
     }
 
     /// Destroys those that are in no use, with the device.

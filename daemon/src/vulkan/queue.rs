@@ -17,9 +17,11 @@ use super::reading::{Reading, Recent};
 use super::renderer::Renderer;
 use super::stamps::{Slot, Stamps};
 use super::submission::{Driver, Few, Look, Number, Submission, Submissions, Submitted};
+use super::unmarked::Asks;
 use super::usage::Uses;
 use super::validity::semaphores;
 use super::watch::Watcher;
+use crate::spin::Habit;
 use ash::vk::{self, Handle as _};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
@@ -29,7 +31,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Longest single wait inside the driver, in nanoseconds; waits are made of such slices so that they can be cancelled.
 pub const WAIT_SLICE_NS: u64 = 100_000_000;
@@ -54,6 +56,7 @@ pub struct Queue {
     pub(super) device: Weak<Device>,
     pub(super) itself: Weak<Queue>,
     waiter: Mutex<Option<Waiter>>,
+    asks: Asks,
     /// What runs on it. Never locked while the driver submits, which may take its time.
     pub(super) submissions: Mutex<Submissions>,
     pub(super) scheduled: Option<Scheduled>,
@@ -105,6 +108,7 @@ impl Queue {
             device: Arc::downgrade(device),
             itself: itself.clone(),
             waiter: Mutex::new(None),
+            asks: Asks::default(),
             submissions: Mutex::new(Submissions::new(Instant::now())),
             scheduled: device.gate.as_ref().map(|gate| Scheduled {
                 gate: Arc::clone(gate),
@@ -271,9 +275,16 @@ impl Queue {
         let driver: &Device = device;
         let lends = |fence: &&Arc<Fence>| !driver.is_signalled(fence.raw.as_raw());
         let lent = fence.filter(lends).cloned();
+        let is_asked_for = self.asks.submitted();
         let marker = match &lent {
             Some(fence) => Some(fence.raw.as_raw()),
-            None if at_once && fence.is_none() && self.spares_marker(&submissions, group) => None,
+            None if at_once
+                && fence.is_none()
+                && !is_asked_for
+                && self.spares_marker(&submissions, group) =>
+            {
+                None
+            }
             None => Some(device.markers.take(&device.ash)?),
         };
         let submission = Submission::new(number, marker, lent, group.waits());
@@ -334,6 +345,7 @@ impl Queue {
 
     /// As [`Self::fence`], for what the driver has.
     pub(super) fn fence_now(&self, done: Done) {
+        self.asks.asked();
         let Some(device) = self.device.upgrade() else { return done() };
         let last = {
             let mut submissions = self.submissions.lock();
@@ -371,7 +383,7 @@ impl Queue {
         self.fence(Box::new(move || {
             let _ = done.send(());
         }));
-        while idle.recv_timeout(std::time::Duration::from_nanos(WAIT_SLICE_NS)).is_err() {
+        while idle.recv_timeout(Duration::from_nanos(WAIT_SLICE_NS)).is_err() {
             if cancel.is_cancelled() {
                 return Err(vk::Result::ERROR_DEVICE_LOST.into());
             }
@@ -403,12 +415,22 @@ impl Waiter {
 }
 
 fn wait_in_order(device: &Device, queue: &Weak<Queue>, pending: &Receiver<Pending>) {
+    let mut habit = Habit::new(LOOK_MAX);
     for Pending { last, done } in pending {
-        Queue::wait_for(queue, device, &last);
+        if let Some(marker) = Queue::marker_of(queue, device, &last) {
+            let is_over = || device.is_signalled(marker);
+            habit.wait(is_over, |limit| match limit {
+                Some(limit) => device.markers.wait_for(&device.ash, marker, limit),
+                None => device.markers.wait(&device.ash, marker),
+            });
+        }
         done();
         Queue::ended(queue, device, &last);
     }
 }
+
+/// Ends of submissions are looked for if they take no longer: between here and the program that waits are three more threads.
+const LOOK_MAX: Duration = Duration::from_millis(3);
 
 /// The driver, asked how submissions stand.
 pub(super) struct Host<'a> {

@@ -13,6 +13,7 @@ use super::stamps::Stamps;
 use super::submission::{Number, Submission, Submissions};
 use ash::vk::{self, Handle as _};
 use std::sync::Weak;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// So many in a row have no marker. They share one measure of how long they run.
 const RUN: usize = 3;
@@ -67,14 +68,65 @@ impl Queue {
 
     /// Waits until a submission has ended that the caller awaits, as far as the driver tells.
     pub(super) fn wait_for(queue: &Weak<Self>, device: &Device, submission: &Submission) {
+        if let Some(marker) = Self::marker_of(queue, device, submission) {
+            device.markers.wait(&device.ash, marker);
+        }
+    }
+
+    /// What tells the end of a submission that the caller awaits, if the driver can tell it.
+    pub(super) fn marker_of(queue: &Weak<Self>, device: &Device, submission: &Submission) -> Option<u64> {
         if submission.marker().is_none()
             && let Some(queue) = queue.upgrade()
         {
             let handle = queue.handle.lock();
             queue.mark(device, *handle, submission);
         }
-        if let Some(marker) = submission.marker() {
-            device.markers.wait(&device.ash, marker);
+        submission.marker()
+    }
+}
+
+/// After how many submissions the guest's kernel asks for the end of all, as seen last. From Mesa 26.2 on it does so behind each that has a
+/// fence, and the driver is told of none.
+#[derive(Debug, Default)]
+pub(super) struct Asks {
+    since: AtomicU32,
+    usual: AtomicU32,
+}
+
+impl Asks {
+    /// There is a submission. Answers whether its end is likely to be asked for next, so that a marker behind it would come anyway.
+    pub fn submitted(&self) -> bool {
+        let since = self.since.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        since == self.usual.load(Ordering::Relaxed)
+    }
+
+    /// The end of all was asked for.
+    pub fn asked(&self) {
+        match self.since.swap(0, Ordering::Relaxed) {
+            0 => {}
+            since => self.usual.store(since, Ordering::Relaxed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_submission_is_asked_for_that_it_was_last_time() {
+        let asks = Asks::default();
+        assert!((0..10).all(|_| !asks.submitted()), "nobody has asked yet");
+        asks.asked();
+        let expected = |submissions: u32| {
+            let expected: Vec<bool> = (0..submissions).map(|_| asks.submitted()).collect();
+            (0..2).for_each(|_| asks.asked());
+            expected
+        };
+        assert_eq!(expected(10), [vec![false; 9], vec![true]].concat());
+        assert_eq!(expected(1), [false]);
+        assert_eq!(expected(1), [true]);
+        assert_eq!(expected(2), [true, false], "it can be wrong once");
+        assert_eq!(expected(2), [false, true]);
     }
 }
