@@ -5,8 +5,10 @@
 //! of the channel is noticed. Some messages are handled where they are read, ahead of those that are queued.
 
 use crate::ipc::{Channel, ReceiveError, ToWorker};
+use crate::spin::Habit;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,12 +27,16 @@ pub struct Letter {
     pub number: u64,
 }
 
+type Received = Result<(ToWorker, Option<OwnedFd>), ReceiveError>;
+
 /// Handles a message on the thread that read it, or hands it back to be queued.
 type OnArrival = Box<dyn Fn(Letter) -> Option<Letter> + Send + Sync>;
 
 /// The receiving side of a channel.
 pub struct Inbox {
     shared: Arc<Shared>,
+    /// Of the executor's waits for messages.
+    habit: Mutex<Habit>,
 }
 
 struct Shared {
@@ -73,7 +79,7 @@ impl Inbox {
                 closed();
             }
         })?;
-        Ok(Self { shared })
+        Ok(Self { shared, habit: Mutex::new(Habit::new(LOOK_MAX)) })
     }
 
     /// The next message; nothing once the channel is closed. Only the executor calls this.
@@ -94,10 +100,31 @@ impl Inbox {
         }
         drop(state);
         loop {
-            if let Some(letter) = self.shared.receive()? {
+            if let Some(letter) = self.shared.take(self.receive())? {
                 return Some(letter);
             }
         }
+    }
+
+    /// Waits for a message. Those of programs that submit again and again come soon, and who sleeps is late.
+    fn receive(&self) -> Received {
+        let (channel, received) = (&self.shared.channel, Cell::new(None));
+        let has_come = || match channel.try_receive() {
+            Ok(None) => false,
+            Ok(Some(letter)) => {
+                received.set(Some(Ok(letter)));
+                true
+            }
+            Err(error) => {
+                received.set(Some(Err(error)));
+                true
+            }
+        };
+        self.habit.lock().wait(has_come, |limit| match limit {
+            Some(limit) => self.shared.sleep(limit),
+            None => received.set(Some(channel.receive())),
+        });
+        received.take().unwrap_or(Err(ReceiveError::Closed))
     }
 
     /// Runs something that may block for long, while the helper reads.
@@ -119,9 +146,9 @@ impl Drop for Inbox {
 }
 
 impl Shared {
-    /// Reads one message: nothing at the end of the channel, and no letter if it is handled already.
-    fn receive(&self) -> Option<Option<Letter>> {
-        match self.channel.receive() {
+    /// Takes a message that was read: nothing at the end of the channel, and no letter if it is handled already.
+    fn take(&self, received: Received) -> Option<Option<Letter>> {
+        match received {
             Ok((message, fd)) => {
                 let number = self.received.fetch_add(1, Ordering::Relaxed) + 1;
                 Some((self.on_arrival)(Letter { message, fd, number }))
@@ -142,7 +169,7 @@ impl Shared {
             state.helping = state.away && state.queue.len() < QUEUE_MAX;
             if state.helping {
                 drop(state);
-                let letter = self.receive();
+                let letter = self.take(self.channel.receive());
                 state = self.state.lock();
                 state.closed |= letter.is_none();
                 state.queue.extend(letter.flatten());
@@ -164,6 +191,13 @@ impl Shared {
         false
     }
 
+    /// Sleeps for so long, or until there is something to read.
+    fn sleep(&self, limit: Duration) {
+        let mut socket = [PollFd::new(&self.channel, PollFlags::IN)];
+        // Who sleeps for too short a time finds nothing.
+        let _ = Timespec::try_from(limit).map(|limit| poll(&mut socket, Some(&limit)));
+    }
+
     fn hung_up(&self) -> bool {
         let mut socket = [PollFd::new(&self.channel, PollFlags::empty())];
         poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().contains(PollFlags::HUP)
@@ -173,6 +207,9 @@ impl Shared {
 /// Messages held in here at most; more stay in the socket and then with the device process. Each can be as large as an inline
 /// submission.
 const QUEUE_MAX: usize = 1024;
+
+/// A message that takes longer to come is not looked for.
+const LOOK_MAX: Duration = Duration::from_micros(100);
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use protocol::venus::generated::RingStatusFlagsMESA;
 use protocol::venus::ring::{self, RingLayout};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What the thread of a ring shares with the virtqueue's executor and the monitor.
@@ -34,6 +34,8 @@ pub struct Ring {
     head_waiters: AtomicU32,
     /// Somebody else looks from time to time whether it has slept through something.
     is_looked_after: AtomicBool,
+    /// How far the virtqueue's stream is.
+    virtqueue_seqno: AtomicU64,
     cancel: Cancel,
     gate: Mutex<Gate>,
     /// Wakes the ring's thread: a notification, a virtqueue seqno, or the end.
@@ -45,7 +47,6 @@ pub struct Ring {
 #[derive(Debug, Default)]
 struct Gate {
     notified: bool,
-    virtqueue_seqno: u64,
 }
 
 /// Why a wait for a ring's head ended without success.
@@ -76,6 +77,7 @@ impl Ring {
             wanted: AtomicU32::new(0),
             head_waiters: AtomicU32::new(0),
             is_looked_after: AtomicBool::new(false),
+            virtqueue_seqno: AtomicU64::new(0),
             cancel: Cancel::default(),
             gate: Mutex::default(),
             wake: Condvar::new(),
@@ -140,21 +142,23 @@ impl Ring {
 
     /// `vkSubmitVirtqueueSeqnoMESA`: the virtqueue's stream reached `seqno`.
     pub fn publish_virtqueue_seqno(&self, seqno: u64) {
-        let mut gate = self.gate.lock();
-        gate.virtqueue_seqno = gate.virtqueue_seqno.max(seqno);
+        self.virtqueue_seqno.fetch_max(seqno, Ordering::Release);
+        // Behind who has looked and is about to sleep.
+        drop(self.gate.lock());
         self.wake.notify_one();
     }
 
     /// `vkWaitVirtqueueSeqnoMESA`: waits for [`Ring::publish_virtqueue_seqno`]. False if the ring ended first.
     pub fn wait_virtqueue_seqno(&self, seqno: u64) -> bool {
-        let mut gate = self.gate.lock();
-        while gate.virtqueue_seqno < seqno {
-            if self.cancel.is_cancelled() {
-                return false;
+        let has_come = || self.virtqueue_seqno.load(Ordering::Acquire) >= seqno;
+        // It is on its way: the driver sent it before it wrote this command.
+        if !spin::until(|| has_come() || self.cancel.is_cancelled()) {
+            let mut gate = self.gate.lock();
+            while !has_come() && !self.cancel.is_cancelled() {
+                self.wake.wait(&mut gate);
             }
-            self.wake.wait(&mut gate);
         }
-        true
+        has_come()
     }
 
     /// Whether everything before `seqno` is executed.
