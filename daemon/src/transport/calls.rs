@@ -1,7 +1,8 @@
 //! When to call a queue's driver: at once if somebody waits for an answer, otherwise along with the next answer, for a short time.
 //!
-//! A call interrupts the guest. Mesa from 26.2 on sends two requests for each submission, of which nobody waits for the first: its answer only
-//! gives descriptors back. It is in the used ring at once and is told with the second's. VIRTIO 1.3, 2.7.7.2 demands the call, not its time.
+//! A call interrupts the guest. Mesa from 26.2 on sends two requests for each submission, of which nobody waits for the second: its answer only
+//! gives descriptors back. It is in the used ring at once and is told with the first's, which is the fence, or with the next submission's if that
+//! was told already. VIRTIO 1.3, 2.7.7.2 demands the call, not its time.
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,8 @@ pub struct Calls {
     urgent: bool,
     /// Answers that nobody waits for, and when the first was given.
     quiet: Option<(u32, Instant)>,
+    /// When somebody was told last who waited.
+    told: Option<Instant>,
 }
 
 impl Calls {
@@ -25,6 +28,11 @@ impl Calls {
     /// The answer of one is known.
     pub fn settled(&mut self) {
         self.open = self.open.saturating_sub(1);
+    }
+
+    /// Whether there are requests that were taken and not answered.
+    pub fn are_open(&self) -> bool {
+        self.open > 0
     }
 
     /// It was put into the used ring; `awaited` if somebody may wait for it.
@@ -40,7 +48,8 @@ impl Calls {
     pub fn is_due(&self) -> bool {
         self.urgent
             || self.quiet.is_some_and(|(count, since)| {
-                self.open == 0 || count >= QUIET_MAX || since.elapsed() >= QUIET_FOR
+                let is_last = self.open == 0 && self.told.is_none_or(|told| since >= told + BEHIND);
+                is_last || count >= QUIET_MAX || since.elapsed() >= QUIET_FOR
             })
     }
 
@@ -51,14 +60,19 @@ impl Calls {
 
     /// It was told.
     pub fn told(&mut self) {
+        if self.urgent {
+            self.told = Some(Instant::now());
+        }
         (self.urgent, self.quiet) = (false, None);
     }
 }
 
 /// So many answers wait for another to be told with: few, as the driver may need their descriptors.
 const QUIET_MAX: u32 = 8;
-/// For so long they wait, if another request is open: the guest may keep memory for them.
-const QUIET_FOR: Duration = Duration::from_millis(4);
+/// For so long they wait, if there will be another answer: the guest may keep memory for them.
+const QUIET_FOR: Duration = Duration::from_millis(10);
+/// An answer that comes so soon behind one that was waited for belongs to a program that submits again.
+const BEHIND: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {
@@ -78,9 +92,22 @@ mod tests {
         assert!(calls.is_due());
         calls.told();
         assert!(!calls.is_due() && calls.deadline().is_none());
+        std::thread::sleep(BEHIND);
         // Nothing else will come.
         calls.put(false);
         assert!(calls.is_due());
+    }
+
+    #[test]
+    fn a_quiet_answer_behind_one_that_was_told_waits_for_the_next() {
+        let mut calls = Calls { told: Some(Instant::now() + QUIET_FOR), ..Calls::default() };
+        calls.put(false);
+        let is_due = calls.is_due();
+        assert!(!is_due || calls.deadline() <= Some(Instant::now()));
+        calls.put(true);
+        assert!(calls.is_due());
+        calls.told();
+        assert!(!calls.is_due() && calls.told <= Some(Instant::now()));
     }
 
     #[test]
