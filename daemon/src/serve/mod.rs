@@ -4,6 +4,7 @@
 //! Everything runs on one thread around one epoll instance, the *device thread*; only the frontend's messages have a thread
 //! of their own. It never waits for a worker. It loads no GPU driver and must not end while a guest uses it.
 
+mod attention;
 mod blobs;
 mod broker;
 mod closer;
@@ -20,6 +21,7 @@ mod run;
 mod socket;
 mod state;
 mod strikes;
+mod wait;
 mod workers;
 
 pub use broker::Broker;

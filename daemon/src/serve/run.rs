@@ -1,5 +1,6 @@
 //! The device thread's loop.
 
+use super::attention::Attention;
 use super::blobs::{Blobs, Export, Taken};
 use super::broker::Broker;
 use super::closer::Closer;
@@ -10,6 +11,7 @@ use super::limiter::LogLimiter;
 use super::rings::Rings;
 use super::socket::Listen;
 use super::strikes::Strikes;
+use super::wait::Events;
 use super::workers::{CHANNEL_TOKEN, FromWorker, Unexplained, Workers};
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
@@ -21,7 +23,7 @@ use crate::transport::{
 };
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
@@ -73,7 +75,7 @@ const TOKEN_SIGNAL: u64 = 3;
 const TOKEN_LAUNCHER: u64 = 4;
 const TOKEN_BROKER: u64 = 5;
 
-/// Requests taken from a queue before everything else gets its turn.
+/// Requests taken from a queue before everything else gets its turn; the rest is seen before the thread would sleep.
 const REQUESTS_PER_TURN: usize = 256;
 /// Time for an orderly end after a signal.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -94,15 +96,18 @@ pub fn serve(mut options: Options) -> io::Result<()> {
 }
 
 pub(super) struct Server {
-    epoll: Arc<OwnedFd>,
+    pub(super) epoll: Arc<OwnedFd>,
     listen: Listen,
     config: DeviceConfig,
     command_limits: CommandLimits,
     exit_on_disconnect: bool,
     pub(super) device: Device<PendingResponse>,
     pub(super) world: World,
+    pub(super) attention: Attention,
     /// Generations of the queues, as last heard.
     generations: [u32; QUEUES],
+    /// Queues whose drivers broke the rules: left alone until something is heard of them.
+    pub(super) broken: [bool; QUEUES],
     /// Bytes of the request at hand.
     request: Vec<u8>,
     done: bool,
@@ -164,7 +169,9 @@ impl Server {
                 limiter: LogLimiter::default(),
                 late_maps: Vec::new(),
             },
+            attention: Attention::new(),
             generations: [0; QUEUES],
+            broken: [false; QUEUES],
             request: Vec::new(),
             done: false,
         })
@@ -172,17 +179,13 @@ impl Server {
 
     fn run(&mut self) -> io::Result<()> {
         self.await_frontend()?;
-        let mut events =
-            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
+        let mut events = Events::new();
         while !self.done {
-            let count = match epoll::wait(&*self.epoll, events.as_mut_slice(), self.timeout().as_ref()) {
-                Ok(count) => count,
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            for event in &events[..count] {
+            self.wait(&mut events)?;
+            for event in events.iter() {
                 self.dispatch(event.data.u64(), event.flags)?;
             }
+            self.run_queues();
             let now = Instant::now();
             self.world.workers.kill_late(now);
             self.world.hangs.look(now).into_iter().for_each(|ctx_id| self.kill_hung(ctx_id));
@@ -192,16 +195,10 @@ impl Server {
         Ok(())
     }
 
-    fn timeout(&self) -> Option<Timespec> {
-        let deadlines =
-            [self.world.workers.next_deadline(), self.world.hangs.next_look(), self.world.next_call()];
-        let deadline = deadlines.into_iter().flatten().min()?;
-        Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok()
-    }
-
     fn dispatch(&mut self, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
         match token {
-            TOKEN_KICK => self.run_queues(),
+            // All queues are run when everything else has had its turn.
+            TOKEN_KICK => self.broken = [false; QUEUES],
             TOKEN_DOORBELL => return self.doorbell(),
             TOKEN_LISTENER => return self.accept(),
             TOKEN_LAUNCHER => return self.workers_ended(),
@@ -282,7 +279,7 @@ impl Server {
         for index in 0..QUEUES {
             session.vring(index).release_held();
         }
-        self.run_queues();
+        self.broken = [false; QUEUES];
         Ok(())
     }
 
@@ -313,7 +310,7 @@ impl Server {
 
     fn run_queues(&mut self) {
         for index in 0..QUEUES {
-            if let Some(session) = &self.world.session {
+            if let Some(session) = self.world.session.as_ref().filter(|_| !self.broken[index]) {
                 let vring = Arc::clone(session.vring(index));
                 self.run_queue(index, &vring);
                 vring.signal();
@@ -326,25 +323,17 @@ impl Server {
         let mut request = std::mem::take(&mut self.request);
         for _ in 0..REQUESTS_PER_TURN {
             match vring.pop(self.generations[index], limit, &mut request) {
-                Popped::Empty => {
-                    if !vring.arm() {
-                        self.request = request;
-                        return;
-                    }
-                }
+                Popped::Empty => break,
                 Popped::Broken => {
                     self.world.warn("broken queue", format_args!("the driver broke queue {index}"));
-                    self.request = request;
-                    return;
+                    self.broken[index] = true;
+                    break;
                 }
                 Popped::Reset(generation) => self.reset(index, generation),
                 Popped::Request(pending) => self.handle(&request, pending),
             }
         }
         self.request = request;
-        if let Some(session) = &self.world.session {
-            session.ring_doorbell();
-        }
     }
 
     fn handle(&mut self, request: &[u8], pending: PendingResponse) {
@@ -352,6 +341,7 @@ impl Server {
             self.world.warn("request without header", format_args!("a request is shorter than its header"));
             return pending.respond(&Response::Err(ResponseType::ERR_UNSPEC));
         };
+        self.attention.took(&header);
         match Command::decode(&header, request, &self.command_limits) {
             Ok(command) => {
                 log::trace!(ctx_id = header.ctx_id; "{command}");

@@ -164,11 +164,6 @@ impl Session {
         self.shared.used.load(Ordering::Relaxed)
     }
 
-    /// Has the device thread come back to the queues.
-    pub fn ring_doorbell(&self) {
-        self.shared.ring_doorbell();
-    }
-
     /// Whether the frontend drops mappings by itself when the driver resets the device.
     pub fn drops_maps_at_reset(&self) -> bool {
         self.shared.announces_maps.load(Ordering::Relaxed)

@@ -360,6 +360,36 @@ fn with_event_idx_the_driver_is_told_only_when_it_asked() {
 }
 
 #[test]
+fn the_driver_is_asked_to_kick_for_the_next_request_or_for_that_behind_it() {
+    let rig = Rig::new(true);
+    // `avail_event`, behind the used ring.
+    let avail_event = GuestAddress(rig.queue[2].0 + 4 + 8 * u64::from(QUEUE_SIZE));
+    let asked = || u16::from_le(rig.memory.read_obj::<u16>(avail_event).unwrap());
+    rig.offer(&SIMPLE);
+    assert!(rig.vring.has_requests());
+    taken(rig.pop(0)).0.respond(&Response::OkNodata);
+    assert!(!rig.vring.has_requests());
+    assert_eq!((rig.vring.arm(), asked()), (false, 1));
+    assert_eq!((rig.vring.arm_behind_next(), asked()), (false, 2));
+    rig.set_available(2);
+    assert!(rig.vring.arm_behind_next(), "a request that came just before is not missed");
+    taken(rig.pop(0));
+    assert!(matches!(rig.pop(0).0, Popped::Empty), "asking takes no request");
+}
+
+#[test]
+fn from_a_queue_that_cannot_be_there_are_no_requests() {
+    let rig = Rig::new(true);
+    rig.set_available(QUEUE_SIZE + 1);
+    assert!(!rig.vring.has_requests() && !rig.vring.arm() && !rig.vring.arm_behind_next());
+    assert!(matches!(rig.pop(0).0, Popped::Broken));
+    rig.set_available(QUEUE_SIZE);
+    assert!(rig.vring.has_requests());
+    rig.vring.set_enabled(false);
+    assert!(!rig.vring.has_requests());
+}
+
+#[test]
 fn only_sizes_that_queues_can_have_are_accepted() {
     let rig = Rig::new(false);
     assert!([1, 256, 1024, 32768].iter().all(|size| rig.vring.set_size(*size)));

@@ -98,9 +98,12 @@ impl Vring {
             if !state.runs() {
                 return Popped::Empty;
             }
+            let has_requests = state.has_requests(&memory);
             match state.queue.iter(memory.clone()) {
                 Err(_) => return Popped::Broken,
                 Ok(mut chains) => match chains.next() {
+                    // What is available and cannot be read.
+                    None if has_requests => return Popped::Broken,
                     None => return Popped::Empty,
                     Some(chain) => {
                         state.calls.taken();
@@ -112,13 +115,38 @@ impl Vring {
         Popped::Request(chain::read(self, &*memory, chain, generation, limit, request))
     }
 
+    /// Whether [`Self::pop`] would find a request. Kicks are not needed while somebody asks again and again.
+    pub fn has_requests(&self) -> bool {
+        self.state.lock().has_requests(&self.memory.memory())
+    }
+
     /// Asks the driver to kick again from now on; true if requests came in the meantime.
     pub fn arm(&self) -> bool {
         let mut state = self.state.lock();
         state.runs() && {
             let memory = self.memory.memory();
-            state.queue.enable_notification::<GuestMemoryMmap>(&memory).unwrap_or(false)
+            let came = state.queue.enable_notification::<GuestMemoryMmap>(&memory).unwrap_or(false);
+            came && state.has_requests(&memory)
         }
+    }
+
+    /// Asks for no kick for the next request, but for one with the request behind it; true if there is a request already. A driver without
+    /// `VIRTIO_F_EVENT_IDX` kicks for the next one, too.
+    pub fn arm_behind_next(&self) -> bool {
+        let mut state = self.state.lock();
+        state.runs() && {
+            let (memory, next) = (self.memory.memory(), state.queue.next_avail());
+            // The queue asks for a kick with what it takes for the next request.
+            state.queue.set_next_avail(next.wrapping_add(1));
+            let armed = state.queue.enable_notification::<GuestMemoryMmap>(&memory);
+            state.queue.set_next_avail(next);
+            armed.is_ok() && state.has_requests(&memory)
+        }
+    }
+
+    /// Whether requests were taken that are not answered yet.
+    pub fn owes(&self) -> bool {
+        self.state.lock().calls.are_open()
     }
 
     /// Returns a chain to the driver with `answer` in its writable segments, unless it is of another generation. Somebody may wait for it
@@ -285,6 +313,13 @@ impl Vring {
 impl State {
     fn runs(&self) -> bool {
         self.started && self.enabled
+    }
+
+    /// Not in a queue whose driver says that there are more than fit: nothing can be taken from it.
+    fn has_requests(&self, memory: &GuestMemoryMmap) -> bool {
+        let available = || self.queue.avail_idx(memory, Ordering::Acquire).ok();
+        let waiting = |index: Wrapping<u16>| (index - Wrapping(self.queue.next_avail())).0;
+        self.runs() && available().is_some_and(|index| (1..=self.queue.size()).contains(&waiting(index)))
     }
 
     fn begin_generation(&mut self) {

@@ -1,0 +1,182 @@
+//! How the device thread waits for what happens next: whether it looks before it sleeps, and when it asks the driver for kicks.
+//!
+//! A kick is an exit of the guest, and a thread that sleeps is woken late. What comes next mostly comes soon: the second request of a
+//! submission right behind the first, the worker's answer when the GPU is done, the next submission when the program has heard of it. So the
+//! thread looks for a moment for what it expects soon, if processors are not few, and while it looks no kick is needed. Nobody waits for the
+//! second request alone, so it needs no kick in any case.
+//!
+//! Knows no queue, no worker and no epoll instance; is told what happened.
+
+use crate::spin::{Habit, Plan};
+use protocol::ids::ContextId;
+use protocol::virtio_gpu::{CommandType, Header};
+use std::time::Duration;
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// The second request of a submission: that the context's stream has got there (Mesa from 26.2 on).
+    FollowUp,
+    /// A worker's answer to a request that was taken.
+    Answer,
+    /// A request.
+    Request,
+}
+
+/// How to wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Patience {
+    /// Look for so long, without asking for kicks.
+    pub look: Duration,
+    /// Then sleep for so long, without asking for a kick for the next request, but with one for that behind it.
+    pub doze: Duration,
+    /// Then, with kicks, as planned; then until something happens.
+    pub then: Plan,
+}
+
+/// What was learned of the guest and the workers.
+#[derive(Debug)]
+pub struct Attention {
+    follow_ups: Habit,
+    answers: Habit,
+    requests: Habit,
+    /// Whose fence was submitted last, with nothing behind it yet.
+    fenced: Option<ContextId>,
+    /// The last fence had a request of its context behind it.
+    in_pairs: bool,
+}
+
+impl Attention {
+    /// Nothing is known yet.
+    pub fn new() -> Self {
+        Self {
+            follow_ups: Habit::new(FOLLOW_UP_MAX),
+            answers: Habit::new(ANSWER_MAX),
+            requests: Habit::new(REQUEST_MAX),
+            fenced: None,
+            in_pairs: false,
+        }
+    }
+
+    /// A request was taken.
+    pub fn took(&mut self, header: &Header) {
+        let is_stream = header.command == CommandType::SUBMIT_3D;
+        let has_fence = header.fence().is_some();
+        if let Some(before) = self.fenced.take() {
+            self.in_pairs = is_stream && !has_fence && header.context() == Some(before);
+        }
+        self.fenced = header.context().filter(|_| is_stream && has_fence);
+    }
+
+    /// What is waited for, if somebody `owes` an answer or nobody does.
+    pub fn awaited(&self, owes: bool) -> Awaited {
+        match (self.fenced, owes) {
+            (Some(_), _) if self.in_pairs => Awaited::FollowUp,
+            (_, true) => Awaited::Answer,
+            (_, false) => Awaited::Request,
+        }
+    }
+
+    /// How to wait for it.
+    pub fn patience(&self, awaited: Awaited) -> Patience {
+        let doze = if awaited == Awaited::FollowUp { DOZE } else { Duration::ZERO };
+        let plan = self.habit(awaited).plan();
+        match plan.sleep.is_zero() {
+            true => Patience { look: plan.look, doze, then: Plan::default() },
+            false => Patience { look: Duration::ZERO, doze, then: plan },
+        }
+    }
+
+    /// It took so long until something happened.
+    pub fn waited(&mut self, awaited: Awaited, time: Duration) {
+        match awaited {
+            Awaited::FollowUp => self.follow_ups.took(time),
+            Awaited::Answer => self.answers.took(time),
+            Awaited::Request => self.requests.took(time),
+        }
+    }
+
+    /// It did not come while it was waited for without kicks.
+    pub fn no_follow_up(&mut self) {
+        self.fenced = None;
+    }
+
+    fn habit(&self, awaited: Awaited) -> &Habit {
+        match awaited {
+            Awaited::FollowUp => &self.follow_ups,
+            Awaited::Answer => &self.answers,
+            Awaited::Request => &self.requests,
+        }
+    }
+}
+
+/// What takes longer is not looked for. A second request is right behind the first. Answers come when the GPU is done: half of a longer wait
+/// for them is slept through. A program that submits again does so when it has heard of the last submission.
+const FOLLOW_UP_MAX: Duration = Duration::from_micros(50);
+const ANSWER_MAX: Duration = Duration::from_millis(3);
+const REQUEST_MAX: Duration = Duration::from_micros(100);
+
+/// How long the second request may stay unseen, if nothing else happens.
+const DOZE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::ids::{FenceId, RingIdx};
+    use protocol::virtio_gpu::HeaderFlags;
+
+    const US: Duration = Duration::from_micros(1);
+
+    fn header(ctx_id: u32, fence: bool) -> Header {
+        let flags = if fence { HeaderFlags::FENCE } else { HeaderFlags::empty() };
+        Header { command: CommandType::SUBMIT_3D, flags, fence_id: FenceId(1), ctx_id, ring_idx: RingIdx(1) }
+    }
+
+    fn of_pairs() -> Attention {
+        let mut attention = Attention::new();
+        attention.took(&header(1, true));
+        assert_eq!(attention.awaited(true), Awaited::Answer, "nothing is known yet");
+        attention.took(&header(1, false));
+        attention
+    }
+
+    #[test]
+    fn a_second_request_is_awaited_behind_a_fence_of_who_sends_them_in_pairs() {
+        let mut attention = of_pairs();
+        assert_eq!(attention.awaited(true), Awaited::Answer);
+        assert_eq!(attention.awaited(false), Awaited::Request);
+        attention.took(&header(2, true));
+        assert_eq!(attention.awaited(true), Awaited::FollowUp);
+        attention.took(&header(2, false));
+        assert_eq!(attention.awaited(true), Awaited::Answer);
+    }
+
+    #[test]
+    fn who_sends_no_pairs_is_not_kept_without_kicks() {
+        for other in [header(1, true), header(2, false)] {
+            let mut attention = of_pairs();
+            attention.took(&header(1, true));
+            attention.took(&other);
+            attention.took(&header(1, true));
+            assert_eq!(attention.awaited(true), Awaited::Answer);
+        }
+        let mut attention = of_pairs();
+        attention.took(&header(1, true));
+        attention.no_follow_up();
+        assert_eq!(attention.awaited(true), Awaited::Answer, "it is waited for once");
+    }
+
+    #[test]
+    fn without_kicks_is_waited_for_no_longer_than_for_a_moment() {
+        let mut attention = of_pairs();
+        for awaited in [Awaited::FollowUp, Awaited::Answer, Awaited::Request] {
+            for time in [5 * US, 50 * US, 500 * US, 2000 * US, 4000 * US] {
+                attention.waited(awaited, time);
+                let Patience { look, doze, .. } = attention.patience(awaited);
+                assert!(look <= 500 * US, "{awaited:?} after {time:?}");
+                assert!(doze.is_zero() || awaited == Awaited::FollowUp);
+            }
+            assert_eq!(attention.patience(awaited).then, Plan::default(), "after what took too long");
+        }
+    }
+}

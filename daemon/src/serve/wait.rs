@@ -1,0 +1,148 @@
+//! The device thread's wait for events and requests, as its [`super::attention`] says.
+
+use super::attention::Awaited;
+use super::run::Server;
+use crate::spin::{self, Spun};
+use crate::transport::{CONTROLQ, QUEUES, Session, Vring};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What an epoll instance reported.
+pub struct Events {
+    room: [epoll::Event; EVENTS_MAX],
+    count: usize,
+}
+
+impl Events {
+    /// Nothing.
+    pub fn new() -> Self {
+        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        Self { room: [none; EVENTS_MAX], count: 0 }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &epoll::Event> {
+        self.room[..self.count].iter()
+    }
+
+    /// Takes what there is, or waits for it, for no longer than `limit`, which is rounded up to milliseconds; answers whether there is any.
+    fn fetch(&mut self, epoll: impl AsFd, limit: Option<Duration>) -> rustix::io::Result<bool> {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        self.count = match epoll::wait(epoll, self.room.as_mut_slice(), limit.as_ref()) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(self.count > 0)
+    }
+
+    /// As [`Self::fetch`], for a moment.
+    fn doze(&mut self, epoll: impl AsFd, limit: Duration) -> rustix::io::Result<bool> {
+        let limit = Timespec::try_from(limit).map_err(|_| Errno::INVAL)?;
+        match poll(&mut [PollFd::new(&epoll, PollFlags::IN)], Some(&limit)) {
+            Ok(0) | Err(Errno::INTR) => Ok(false),
+            Ok(_) => self.fetch(epoll, Some(Duration::ZERO)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Server {
+    /// Waits until there is something to do: an event, a request, or a deadline.
+    pub(super) fn wait(&mut self, events: &mut Events) -> io::Result<()> {
+        let begin = Instant::now();
+        events.count = 0;
+        let owes = |session: &Session| session.vring(CONTROLQ).owes();
+        let awaited = self.attention.awaited(self.world.session.as_ref().is_some_and(owes));
+        if self.wait_for(awaited, begin, events)? {
+            self.attention.waited(awaited, begin.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Answers whether it was not a deadline that ended the wait.
+    fn wait_for(&mut self, awaited: Awaited, begin: Instant, events: &mut Events) -> io::Result<bool> {
+        let deadline = self.deadline();
+        let left = |now: Instant| deadline.map(|deadline| deadline.saturating_duration_since(now));
+        let at_most = |limit: Duration| left(begin).map_or(limit, |left| left.min(limit));
+        let patience = self.attention.patience(awaited);
+        if self.has_requests() {
+            return self.beside_requests(events);
+        }
+        if self.look(patience.look, events)? {
+            return Ok(true);
+        }
+        if !patience.doze.is_zero() {
+            if self.arm(Vring::arm_behind_next) {
+                return self.beside_requests(events);
+            }
+            if events.fetch(&self.epoll, Some(at_most(patience.doze)))? || self.has_requests() {
+                return Ok(true);
+            }
+            self.attention.no_follow_up();
+        }
+        if self.arm(Vring::arm) {
+            return self.beside_requests(events);
+        }
+        let then = patience.then;
+        if !then.sleep.is_zero()
+            && (events.doze(&self.epoll, at_most(then.sleep))? || self.look(then.look, events)?)
+        {
+            return Ok(true);
+        }
+        Ok(events.fetch(&self.epoll, left(Instant::now()))? || self.has_requests())
+    }
+
+    /// Watches for events and requests for so long; answers whether there are some.
+    fn look(&self, limit: Duration, events: &mut Events) -> io::Result<bool> {
+        if limit.is_zero() {
+            return Ok(false);
+        }
+        let (events, failed) = (RefCell::new(events), Cell::new(None));
+        let is_event = || {
+            let fetched = events.borrow_mut().fetch(&self.epoll, Some(Duration::ZERO));
+            fetched.unwrap_or_else(|error| {
+                failed.set(Some(error));
+                true
+            })
+        };
+        let seen = spin::within(limit, || self.has_requests() || is_event()) == Spun::Seen;
+        failed.take().map_or(Ok(seen), |error| Err(error.into()))
+    }
+
+    /// There are requests; events have their turn all the same.
+    fn beside_requests(&self, events: &mut Events) -> io::Result<bool> {
+        events.fetch(&self.epoll, Some(Duration::ZERO))?;
+        Ok(true)
+    }
+
+    /// Whether there is a request.
+    fn has_requests(&self) -> bool {
+        self.sound_queues().any(|vring| vring.has_requests())
+    }
+
+    /// Asks for kicks; answers whether there is a request.
+    fn arm(&self, ask: fn(&Vring) -> bool) -> bool {
+        self.sound_queues().fold(false, |came, vring| came | ask(vring))
+    }
+
+    fn sound_queues(&self) -> impl Iterator<Item = &Arc<Vring>> {
+        let queues = (0..QUEUES).filter(|index| !self.broken[*index]);
+        queues.filter_map(|index| self.world.session.as_ref().map(|session| session.vring(index)))
+    }
+
+    /// When there is something to do though nothing has happened.
+    fn deadline(&self) -> Option<Instant> {
+        let deadlines =
+            [self.world.workers.next_deadline(), self.world.hangs.next_look(), self.world.next_call()];
+        deadlines.into_iter().flatten().min()
+    }
+}
+
+/// Events taken at once.
+const EVENTS_MAX: usize = 64;
