@@ -6,13 +6,17 @@
 
 use super::syncs::Syncs;
 use super::wire::{self, Request, Submit, id, reply};
+use crate::frontend::HaltPoll;
 use crate::guest::{Blob, Gpu};
 use anyhow::{Context, Result, bail, ensure};
 use protocol::ids::{BlobId, CapsetId, ContextId, RingIdx};
 use protocol::virtio_gpu::{BlobFlags, Command};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufReader, Write};
+use std::io::{BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -34,11 +38,34 @@ pub fn serve(gpu: Arc<Gpu>, stream: &UnixStream, capset: &[u8]) -> Result<()> {
         blobs: HashMap::new(),
         syncs: Arc::default(),
     };
-    let mut requests = BufReader::with_capacity(64 << 10, stream);
+    let mut requests =
+        BufReader::with_capacity(64 << 10, Requests { stream, halt_poll: HaltPoll::default() });
     while let Some(request) = wire::read_request(&mut requests)? {
         client.execute(request)?;
     }
     Ok(())
+}
+
+/// What the client sends. In a machine its own processor executes the requests.
+struct Requests<'a> {
+    stream: &'a UnixStream,
+    halt_poll: HaltPoll,
+}
+
+impl Read for Requests<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let received = Cell::new(None);
+        let buffer = RefCell::new(buffer);
+        let receive = |flags| recv(self.stream, &mut **buffer.borrow_mut(), flags);
+        let is_there = || {
+            received
+                .set(Some(receive(RecvFlags::DONTWAIT)).filter(|received| *received != Err(Errno::AGAIN)));
+            received.get().is_some()
+        };
+        self.halt_poll
+            .wait(is_there, || receive(RecvFlags::empty()).map(|count| received.set(Some(Ok(count)))))?;
+        Ok(received.get().map_or(Ok((0, 0)), |received| received)?.0)
+    }
 }
 
 struct Client<'a> {

@@ -3,11 +3,13 @@
 //! Knows nothing of virtio-gpu commands; `guest` is built on it. It contains no `unsafe`: guest memory and the window are
 //! mapped by `vm-memory`.
 
+mod halt_poll;
 pub mod ram;
 pub mod ranges;
 pub mod session;
 pub mod virtqueue;
 pub mod window;
 
+pub use halt_poll::HaltPoll;
 pub use session::{Closer, Options, Session, Vmm};
 pub use virtqueue::Traffic;

@@ -2,11 +2,13 @@
 //!
 //! Knows nothing of virtio-gpu but the number of its queues and the size of its config space.
 
+use super::halt_poll::HaltPoll;
 use super::ram::GuestRam;
 use super::virtqueue::{DriverQueue, RingFeatures};
 use super::window::{HOST_VISIBLE, Window};
 use anyhow::{Context, Result, ensure};
 use parking_lot::{Condvar, Mutex};
+use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
@@ -312,14 +314,21 @@ fn watch(epoll: &Epoll, fd: &impl AsRawFd, events: EventSet, token: u64) -> Resu
 
 /// Calls `handle` with each token that becomes ready, until the session ends.
 fn for_each_event(epoll: &Epoll, mut handle: impl FnMut(u64) -> Result<()>) -> Result<()> {
-    let mut events = [EpollEvent::default(); 4];
+    let (mut halt_poll, events, ready) =
+        (HaltPoll::default(), RefCell::new([EpollEvent::default(); 4]), Cell::new(0));
+    let wait = |timeout| match epoll.wait(timeout, &mut *events.borrow_mut()) {
+        Ok(count) => {
+            ready.set(count);
+            Ok(())
+        }
+        Err(e) if e.kind() == ErrorKind::Interrupted => Ok(()),
+        Err(e) => Err(e),
+    };
     loop {
-        let ready = match epoll.wait(-1, &mut events) {
-            Ok(ready) => ready,
-            Err(e) if e.kind() == ErrorKind::Interrupted => 0,
-            Err(e) => return Err(e.into()),
-        };
-        for event in &events[..ready] {
+        ready.set(0);
+        // An error comes again when it sleeps.
+        halt_poll.wait(|| wait(0).is_ok() && ready.get() > 0, || wait(-1))?;
+        for event in &events.borrow()[..ready.get()] {
             if event.data() == END {
                 return Ok(());
             }

@@ -1,0 +1,79 @@
+//! What an idle processor of a virtual machine does before it is given up: it looks for a moment whether there is work again.
+//!
+//! KVM does so for 200 us at most, for as long as that was worth it. Without it the frontend's threads, which stand for such processors, would
+//! be woken later than a machine's.
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+/// One processor.
+#[derive(Debug, Default)]
+pub struct HaltPoll {
+    limit: Duration,
+}
+
+impl HaltPoll {
+    /// Waits until `is_there`: looks for a moment, and calls `sleep` if that was not enough.
+    ///
+    /// # Errors
+    /// That of `sleep`.
+    pub fn wait<E>(
+        &mut self,
+        mut is_there: impl FnMut() -> bool,
+        sleep: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let begin = Instant::now();
+        while begin.elapsed() < self.limit {
+            if is_there() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        sleep()?;
+        if *HAS_PROCESSORS {
+            self.waited(begin.elapsed());
+        }
+        Ok(())
+    }
+
+    /// What was slept through for a short time is looked for longer next time, and after a long sleep nothing is.
+    fn waited(&mut self, time: Duration) {
+        self.limit = match time {
+            time if time > LIMIT_MAX => Duration::ZERO,
+            time if time > self.limit => (self.limit * 2).clamp(LIMIT_MIN, LIMIT_MAX),
+            _ => self.limit,
+        };
+    }
+}
+
+/// KVM's on x86: `halt_poll_ns`, and `halt_poll_ns_grow_start`.
+const LIMIT_MAX: Duration = Duration::from_micros(200);
+const LIMIT_MIN: Duration = Duration::from_micros(10);
+
+/// Whether there are processors enough for threads that look.
+static HAS_PROCESSORS: LazyLock<bool> =
+    LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|processors| processors.get() >= 8));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_waits_make_it_look_longer_and_a_long_one_makes_it_stop() {
+        let mut halt_poll = HaltPoll::default();
+        for _ in 0..10 {
+            halt_poll.waited(Duration::from_micros(150));
+        }
+        assert!(halt_poll.limit > Duration::from_micros(150) && halt_poll.limit <= LIMIT_MAX);
+        halt_poll.waited(Duration::from_millis(1));
+        assert!(halt_poll.limit.is_zero());
+    }
+
+    #[test]
+    fn it_sleeps_if_nothing_comes_and_only_then() {
+        let mut halt_poll = HaltPoll { limit: Duration::from_secs(1000) };
+        assert_eq!(halt_poll.wait(|| true, || Err("it sleeps")), Ok(()));
+        let mut halt_poll = HaltPoll { limit: LIMIT_MIN };
+        assert_eq!(halt_poll.wait(|| false, || Err("it sleeps")), Err("it sleeps"));
+    }
+}
