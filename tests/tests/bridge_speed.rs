@@ -93,6 +93,18 @@ fn who_waits_through_the_kernel_is_called_once() -> Result<()> {
     signals_at_most(&mut sides(Suite::Unstable)?, &["calls"], 1500.0, timing)
 }
 
+#[test]
+fn an_idle_context_holds_little_beside_what_its_driver_holds() -> Result<()> {
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let timing = Timing { rounds: 1, time: Duration::from_millis(500), counted: 0 };
+    holds(&mut sides(Suite::Testing)?, "memory-context", timing, |lines| {
+        let line = row(lines, "memory-context")?;
+        let reached = line.is_reached(&line.guests()[0]).context("both were measured")?;
+        ensure!(reached, "more than 16 MiB");
+        Ok(())
+    })
+}
+
 /// Signals across the virtqueue for a thousand submissions, at every pace.
 fn signals_at_most(sides: &mut Sides, signals: &[&str], most: f64, timing: Timing) -> Result<()> {
     for pace in ["flat", "1000Hz", "200Hz"] {

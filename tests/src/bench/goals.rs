@@ -12,6 +12,8 @@ pub enum Goal {
     Added(f64),
     /// The number is at most this.
     AtMost(f64),
+    /// The number in the guest is at most that on the host and so much.
+    Above(f64),
 }
 
 const MS: f64 = 1e6;
@@ -60,6 +62,7 @@ const ALWAYS: &[(&str, Goal)] = &[
     ("calls-200Hz", Goal::AtMost(1.0)),
     ("kicks-idle", Goal::AtMost(0.0)),
     ("calls-idle", Goal::AtMost(0.0)),
+    ("memory-context", Goal::Above(16.0)),
 ];
 
 /// Mesa from 26.2 on has the fences of submissions in the virtqueue: one kick and one call for each.
@@ -87,7 +90,7 @@ impl Goal {
     pub fn is_reached(self, native: Option<f64>, guest: f64, ratio: Option<f64>) -> Option<bool> {
         match self {
             Self::Ratio(least) => ratio.map(|ratio| ratio >= least),
-            Self::Added(most) => native.map(|native| guest <= native + most),
+            Self::Added(most) | Self::Above(most) => native.map(|native| guest <= native + most),
             Self::AtMost(most) => Some(guest <= most),
         }
     }
@@ -100,6 +103,7 @@ impl fmt::Display for Goal {
             Self::Added(most) if *most >= MS => write!(f, "+{:.0} ms", most / MS),
             Self::Added(most) => write!(f, "+{:.0} us", most / US),
             Self::AtMost(most) => write!(f, "<= {most:.0}"),
+            Self::Above(most) => write!(f, "+{most:.0}"),
         }
     }
 }

@@ -11,7 +11,7 @@ pub enum Unit {
     Rate,
     /// Nanoseconds for so many bytes, shown as bytes in a second.
     Bandwidth(u64),
-    /// Something counted, for each thousand submissions or each second, of which less is better.
+    /// Something counted, in all or for each thousand submissions or each second, of which less is better.
     Count(&'static str),
     /// How many of something there could be; nothing that a ratio is made of.
     Amount(&'static str),
@@ -50,6 +50,8 @@ pub enum Ask {
     Start(usize),
     /// Count what submissions cost.
     Cost(Pace),
+    /// See what the program's context holds of the host's memory.
+    Memory,
     /// Run llama-bench.
     Llama,
     /// Have so many contexts, of which all but one idle.
@@ -207,7 +209,8 @@ fn costs() -> Vec<Probe> {
         let rows = [("cpu", ms), ("host-cpu", ms), ("host-sleeps", each), ("kicks", each), ("calls", each)];
         Probe { ask: Ask::Cost(pace), rows: rows.map(|(what, unit)| row(what, unit)).to_vec() }
     };
-    paces.into_iter().map(probe).collect()
+    let memory = rows("cost", &["memory-context", "memory-vm"], Unit::Count("MiB"));
+    paces.into_iter().map(probe).chain([Probe { ask: Ask::Memory, rows: memory }]).collect()
 }
 
 fn every(hertz: u64) -> Pace {

@@ -4,6 +4,7 @@ use super::cost;
 use super::figures::{Column, Line, Reading};
 use super::llama::{self, Llama};
 use super::measures::{Ask, Probe};
+use super::memory;
 use super::scale;
 use super::sides::{Side, Sides};
 use super::start;
@@ -88,7 +89,7 @@ fn rounds_of(ask: &Ask, timing: Timing) -> (bool, u32) {
         Ask::Gauge(..) | Ask::Kernels(..) | Ask::Start(1) => (true, timing.rounds),
         Ask::Start(_) => (true, timing.rounds.min(3)),
         // These take their time, and warm up on their own.
-        Ask::Cost(_) => (false, timing.rounds.div_ceil(3)),
+        Ask::Cost(_) | Ask::Memory => (false, timing.rounds.div_ceil(3)),
         Ask::Llama => (false, timing.rounds.min(3)),
         Ask::Contexts(_) => (false, timing.rounds.min(3)),
         Ask::Once(..) => (false, 1),
@@ -108,6 +109,7 @@ fn take(sides: &mut Sides, side: usize, ask: &Ask, timing: Timing, llama: Option
         Ask::Once(words, keys) => return once(&mut sides.all[side], words, keys),
         Ask::Start(count) => return start::take(&sides.all[side], &sides.place, *count),
         Ask::Cost(pace) => return cost::take(&mut sides.all[side], *pace, timing),
+        Ask::Memory => return memory::take(&mut sides.all[side]),
         Ask::Contexts(contexts) => {
             return scale::take(&mut sides.all[side], &sides.place, *contexts, timing.time);
         }

@@ -138,13 +138,21 @@ impl Stand {
     /// # Errors
     /// `/proc` cannot be read.
     pub fn processes(&self) -> Result<Vec<Pid>> {
-        let mut found: Vec<u32> = self.daemons.iter().map(|daemon| daemon.0.id()).collect();
-        let mut at = 0;
-        while let Some(process) = found.get(at) {
-            found.extend(children(*process)?);
-            at += 1;
+        all_below(self.daemons.iter().map(|daemon| daemon.0.id()).collect())
+    }
+
+    /// Those among them that contexts have of their own: workers, and what represents them outside of their namespaces.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub fn processes_of_contexts(&self) -> Result<Vec<Pid>> {
+        let mut found = Vec::new();
+        for daemon in &self.daemons {
+            for launcher in children(daemon.0.id())? {
+                found.extend(children(launcher)?);
+            }
         }
-        Ok(found.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect())
+        all_below(found)
     }
 
     /// The workers among them.
@@ -157,6 +165,16 @@ impl Stand {
         let workers = devices.into_iter().flatten().map(workers).collect::<Result<Vec<_>>>()?;
         Ok(workers.into_iter().flatten().filter_map(|pid| Pid::from_raw(pid as i32)).collect())
     }
+}
+
+/// These, and all that they started.
+fn all_below(mut found: Vec<u32>) -> Result<Vec<Pid>> {
+    let mut at = 0;
+    while let Some(process) = found.get(at) {
+        found.extend(children(*process)?);
+        at += 1;
+    }
+    Ok(found.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect())
 }
 
 impl Running {
