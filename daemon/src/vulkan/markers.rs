@@ -39,19 +39,18 @@ impl Markers {
         }
     }
 
-    /// Waits until one is signalled that a queue uses. A lost device completes nothing any more: any answer but a time-out ends the wait.
+    /// Waits until one is signalled that a queue uses.
     pub fn wait(&self, device: &ash::Device, marker: u64) {
-        let fences = [vk::Fence::from_raw(marker)];
-        // SAFETY: the device is live, and so is the fence, which is taken back only when the wait is over.
-        while unsafe { device.wait_for_fences(&fences, true, WAIT_SLICE_NS) } == Err(vk::Result::TIMEOUT) {}
+        while !self.wait_for(device, marker, Duration::from_nanos(WAIT_SLICE_NS)) {}
     }
 
-    /// As [`Self::wait`], for no longer than `limit`.
-    pub fn wait_for(&self, device: &ash::Device, marker: u64, limit: Duration) {
-        let fences = [vk::Fence::from_raw(marker)];
-        let limit = (limit.as_nanos() as u64).min(WAIT_SLICE_NS);
-        // SAFETY: as in `wait`. Who asks finds out by itself whether it is over.
-        let _ = unsafe { device.wait_for_fences(&fences, true, limit) };
+    /// As [`Self::wait`], for no longer than `limit`; answers whether it is over. A lost device completes nothing any more: any answer but a
+    /// time-out ends the wait.
+    pub fn wait_for(&self, device: &ash::Device, marker: u64, limit: Duration) -> bool {
+        let (fences, limit) = ([vk::Fence::from_raw(marker)], limit.as_nanos() as u64);
+        // SAFETY: the device is live, and so is the fence, which is taken back only when the wait is over.
+        let waited = unsafe { device.wait_for_fences(&fences, true, limit) };
+        waited != Err(vk::Result::TIMEOUT)
     }
 
     /// Destroys those that are in no use, with the device.

@@ -420,7 +420,7 @@ fn wait_in_order(device: &Device, queue: &Weak<Queue>, pending: &Receiver<Pendin
         if let Some(marker) = Queue::marker_of(queue, device, &last) {
             let is_over = || device.is_signalled(marker);
             habit.wait(is_over, |limit| match limit {
-                Some(limit) => device.markers.wait_for(&device.ash, marker, limit),
+                Some(limit) => _ = device.markers.wait_for(&device.ash, marker, limit),
                 None => device.markers.wait(&device.ash, marker),
             });
         }
