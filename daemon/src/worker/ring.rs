@@ -151,8 +151,8 @@ impl Ring {
     /// `vkWaitVirtqueueSeqnoMESA`: waits for [`Ring::publish_virtqueue_seqno`]. False if the ring ended first.
     pub fn wait_virtqueue_seqno(&self, seqno: u64) -> bool {
         let has_come = || self.virtqueue_seqno.load(Ordering::Acquire) >= seqno;
-        // It is on its way: the driver sent it before it wrote this command.
-        if !spin::until(|| has_come() || self.cancel.is_cancelled()) {
+        // It is on its way: the driver sent it before it wrote this command. Where processors are few, who brings it needs one.
+        if spin::are_few() || !spin::until(|| has_come() || self.cancel.is_cancelled()) {
             let mut gate = self.gate.lock();
             while !has_come() && !self.cancel.is_cancelled() {
                 self.wake.wait(&mut gate);
