@@ -30,7 +30,7 @@ struct Used {
 }
 
 /// For each thousand submissions, or, where there are none, for each second: milliseconds of processor time of all processes and of the
-/// host's alone, sleeps of the host's, kicks and calls. A native program has only the first.
+/// host's alone, sleeps of the host's, kicks, calls and requests. A native program has only the first.
 pub(super) fn take(side: &mut Side, pace: Pace, timing: Timing) -> Result<Taken> {
     let window = match pace {
         Pace::Every(period) => period * timing.counted,
@@ -62,6 +62,7 @@ pub(super) fn take(side: &mut Side, pace: Pace, timing: Timing) -> Result<Taken>
         count(|used| used.sleeps),
         count(|used| Some(used.traffic.kicks)),
         count(|used| Some(used.traffic.calls)),
+        count(|used| Some(used.traffic.requests)),
     ];
     let reading = |number: f64| Reading::of(number / units);
     let mut readings = vec![Some(reading(all))];

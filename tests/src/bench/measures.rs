@@ -206,8 +206,10 @@ fn costs() -> Vec<Probe> {
         let (ms, each) = if pace == Pace::Idle { ("ms/s", "/s") } else { ("ms/1000", "/1000") };
         let row =
             |what: &str, unit| Row { group: "cost", name: format!("{what}-{name}"), unit: Unit::Count(unit) };
-        let rows = [("cpu", ms), ("host-cpu", ms), ("host-sleeps", each), ("kicks", each), ("calls", each)];
-        Probe { ask: Ask::Cost(pace), rows: rows.map(|(what, unit)| row(what, unit)).to_vec() }
+        let times = [("cpu", ms), ("host-cpu", ms)];
+        let counts = ["host-sleeps", "kicks", "calls", "requests"].map(|name| (name, each));
+        let rows = times.into_iter().chain(counts);
+        Probe { ask: Ask::Cost(pace), rows: rows.map(|(what, unit)| row(what, unit)).collect() }
     };
     let memory = rows("cost", &["memory-context", "memory-vm"], Unit::Count("MiB"));
     paces.into_iter().map(probe).chain([Probe { ask: Ask::Memory, rows: memory }]).collect()

@@ -59,13 +59,16 @@ pub struct DriverQueue {
     pub call: EventFd,
     ring: Mutex<Ring>,
     slot_freed: Condvar,
+    requested: AtomicU64,
     kicked: AtomicU64,
     called: AtomicU64,
 }
 
-/// Signals that crossed a queue. In a machine each is an exit of the guest or an interrupt to it.
+/// What crossed a queue. In a machine each signal is an exit of the guest or an interrupt to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
+    /// Requests that the driver made available.
+    pub requests: u64,
     /// Kicks that the driver sent.
     pub kicks: u64,
     /// Calls that woke the driver; two that came at once are one.
@@ -115,6 +118,7 @@ impl DriverQueue {
             call: EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK)?,
             ring: Mutex::new(Ring::new(size)),
             slot_freed: Condvar::new(),
+            requested: AtomicU64::new(0),
             kicked: AtomicU64::new(0),
             called: AtomicU64::new(0),
         };
@@ -179,9 +183,11 @@ impl DriverQueue {
         self.announce(&mut ring, &mut unannounced)
     }
 
-    /// Signals since the queue was made.
+    /// Requests and signals since the queue was made.
     pub fn traffic(&self) -> Traffic {
-        Traffic { kicks: self.kicked.load(Ordering::Relaxed), calls: self.called.load(Ordering::Relaxed) }
+        let [requests, kicks, calls] =
+            [&self.requested, &self.kicked, &self.called].map(|count| count.load(Ordering::Relaxed));
+        Traffic { requests, kicks, calls }
     }
 
     /// The device has called: [`DriverQueue::reap`], and a count of it.
@@ -309,6 +315,7 @@ impl DriverQueue {
             return Ok(());
         }
         *from = new;
+        self.requested.fetch_add(new.wrapping_sub(old).into(), Ordering::Relaxed);
         let memory = self.ram.memory();
         memory.store(new.to_le(), GuestAddress(self.addresses.avail + 2), Ordering::Release)?;
         fence(Ordering::SeqCst);
