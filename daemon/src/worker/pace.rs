@@ -13,6 +13,8 @@ use std::time::Duration;
 pub struct Pace {
     /// The driver wants to be able to go without notifications for so long. One that asks for no time at all gets none.
     asked: Duration,
+    /// It may be less for a driver that makes no use of it.
+    least: Duration,
     spin: Duration,
     awake: Duration,
 }
@@ -20,8 +22,14 @@ pub struct Pace {
 impl Pace {
     /// Of a driver that asked for this idle time-out.
     pub fn new(asked: Duration) -> Self {
+        Self::among(are_few(), asked)
+    }
+
+    /// The same, where processors are few or not.
+    fn among(few: bool, asked: Duration) -> Self {
         let asked = asked.min(ASKED_MAX);
-        Self { asked, spin: SPIN_MIN, awake: asked }
+        let least = if few { asked.min(AWAKE_FEW) } else { asked };
+        Self { asked, least, spin: SPIN_MIN, awake: asked }
     }
 
     /// Watches `done` for a moment, which is longer the more often that was worth it.
@@ -51,16 +59,20 @@ impl Pace {
     pub fn was_notified(&mut self, waited: Duration) {
         self.awake = match waited <= AWAKE_MAX {
             true if self.asked.is_zero() => Duration::ZERO,
-            true => AWAKE_MAX,
-            false => self.awake / 2,
-        }
-        .max(self.asked);
+            true => (waited * LONGER).min(AWAKE_MAX).max(self.asked).max(self.awake),
+            false => (self.awake / 2).max(self.least),
+        };
     }
 }
 
 /// Longest time a ring stays awake without work, because its driver asks for it, and because it was worth it.
 const ASKED_MAX: Duration = Duration::from_millis(100);
 const AWAKE_MAX: Duration = Duration::from_millis(20);
+/// How long it stays awake if it was not worth it, where processors are few: each look there takes one from somebody who computes, such as
+/// a software driver. Long enough for the commands of one submission.
+const AWAKE_FEW: Duration = Duration::from_micros(200);
+/// So many times the pause after which a notification came, as the next one may be longer.
+const LONGER: u32 = 4;
 
 /// Shortest time between two looks at the tail while awake.
 const STEP_MIN: Duration = Duration::from_micros(10);
@@ -95,12 +107,32 @@ mod tests {
         pace.was_notified(25 * MS);
         assert!(pace.awake() >= 5 * MS);
         (0..10).for_each(|_| pace.was_notified(1000 * MS));
-        assert_eq!(pace.awake(), MS);
+        assert!(pace.awake() <= MS);
+    }
+
+    #[test]
+    fn short_pauses_in_between_keep_no_ring_awake_for_long() {
+        let mut pace = Pace::new(MS);
+        pace.was_notified(MS / 2);
+        assert_eq!(pace.awake(), 2 * MS);
+    }
+
+    #[test]
+    fn processors_that_are_few_are_not_kept_from_who_computes() {
+        let (mut few, mut enough) = (Pace::among(true, MS), Pace::among(false, MS));
+        assert_eq!((few.awake(), enough.awake()), (MS, MS));
+        for pace in [&mut few, &mut enough] {
+            (0..10).for_each(|_| pace.was_notified(50 * MS));
+        }
+        assert_eq!((few.awake(), enough.awake()), (AWAKE_FEW, MS));
+        // What comes at shorter intervals has the time it asked for at once.
+        few.was_notified(AWAKE_FEW);
+        assert_eq!(few.awake(), MS);
     }
 
     #[test]
     fn a_ring_is_awake_as_long_as_its_driver_asked_within_reason() {
-        let mut pace = Pace::new(50 * MS);
+        let mut pace = Pace::among(false, 50 * MS);
         (0..10).for_each(|_| pace.was_notified(1000 * MS));
         assert_eq!(pace.awake(), 50 * MS);
         assert_eq!(Pace::new(Duration::MAX).awake(), ASKED_MAX);
