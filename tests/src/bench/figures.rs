@@ -99,12 +99,18 @@ impl Line {
     /// How the guest does: what the host takes by what the guest takes, in the same round. 1 is as good as the host, and more is better.
     #[must_use]
     pub fn ratio(&self, guest: &Column) -> Option<Quartiles> {
+        self.ratio_to(self.native(), guest)
+    }
+
+    /// The same with another side in the place of the host.
+    #[must_use]
+    pub fn ratio_to(&self, base: &Column, guest: &Column) -> Option<Quartiles> {
         if matches!(self.row.unit, Unit::Amount(_)) {
             return None;
         }
-        let rounds = self.native().rounds.iter().zip(&guest.rounds);
-        let both = rounds.filter_map(|(native, guest)| Some((native.as_ref()?.value, guest.as_ref()?.value)));
-        Quartiles::of(both.filter(|(_, guest)| *guest > 0.0).map(|(native, guest)| native / guest).collect())
+        let rounds = base.rounds.iter().zip(&guest.rounds);
+        let both = rounds.filter_map(|(base, guest)| Some((base.as_ref()?.value, guest.as_ref()?.value)));
+        Quartiles::of(both.filter(|(_, guest)| *guest > 0.0).map(|(base, guest)| base / guest).collect())
     }
 
     /// What a guest has to reach.

@@ -23,5 +23,5 @@ pub use llama::Llama;
 pub use measures::{Ask, Pace, Probe, Row, Unit, plan};
 pub use plot::plot;
 pub use rounds::{Taken, Timing, run};
-pub use sides::{Side, Sides};
+pub use sides::{LOOK, LOOKING, Side, Sides};
 pub use table::{to_json, to_table};

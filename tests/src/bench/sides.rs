@@ -8,6 +8,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+/// What the side is called that is on the host and waits as a guest does.
+pub const LOOKING: &str = "native-looks";
+/// The argument by which `gauge` does that.
+pub const LOOK: &str = "--look";
+
 /// Where a measure is taken.
 pub struct Side {
     /// `native`, or what the guest's Mesa is called.
@@ -25,7 +30,7 @@ pub struct Side {
 
 /// The host, and all guests behind it.
 pub struct Sides {
-    /// The host first.
+    /// The host first; the host with the guests' way of waiting last, if it is there.
     pub all: Vec<Side>,
     /// Where they come from.
     pub place: Place,
@@ -45,6 +50,18 @@ impl Sides {
             all.push(Side::start(&place, name, Some(stand), mesa)?);
         }
         Ok(Self { all, place, known: None })
+    }
+
+    /// One more program on the host, which waits for fences as Mesa does in guests. What a guest lacks of it is the daemon's.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn add_looking(&mut self) -> Result<()> {
+        let mut command = self.place.native()?;
+        command.arg(LOOK);
+        let gauge = Dialogue::start(command)?;
+        self.all.push(Side::of(LOOKING.into(), None, gauge, 0)?);
+        Ok(())
     }
 
     /// The host's device, as it calls itself.
@@ -92,7 +109,10 @@ impl Side {
             Some(bridge) => place.guest(mesa, bridge.path())?,
             None => place.native()?,
         };
-        let gauge = Dialogue::start(command)?;
+        Self::of(name, stand, Dialogue::start(command)?, mesa)
+    }
+
+    fn of(name: String, stand: Option<Stand>, gauge: Dialogue, mesa: usize) -> Result<Self> {
         let mut side = Self { name, stand, gauge, idle: Vec::new(), mesa, hello: Value::Null };
         side.hello = side.answer().with_context(|| format!("{} does not start", side.name))?;
         Ok(side)

@@ -48,6 +48,9 @@ struct Arguments {
     /// A variable in the environment of a guest's programs; more than once for several
     #[arg(long, value_name = "GUEST:VARIABLE=VALUE", value_parser = setting)]
     guest_env: Vec<Setting>,
+    /// Beside the guests, a second program on the host that waits for fences as Mesa 26.1 does in a guest
+    #[arg(long)]
+    look: bool,
     /// On a prepared machine: llama-bench
     #[arg(long, requires = "model", requires = "daemon")]
     llama_bench: Option<PathBuf>,
@@ -76,7 +79,7 @@ fn main() -> Result<()> {
 /// Takes all of them, and shows each group when it is complete. One that fails is named at the end.
 fn measure(arguments: &Arguments, probes: &[Probe], llama: Option<&Llama>) -> Result<()> {
     let (start, timing) = (Instant::now(), timing(arguments));
-    let mut sides = Sides::start(place(arguments)?)?;
+    let mut sides = sides(arguments)?;
     let device = sides.device();
     println!("{device}: {} rounds of {:.2} s", timing.rounds, timing.time.as_secs_f64());
     let (mut lines, mut failed): (Vec<Line>, Vec<&str>) = (Vec::new(), Vec::new());
@@ -92,7 +95,7 @@ fn measure(arguments: &Arguments, probes: &[Probe], llama: Option<&Llama>) -> Re
                     failed.push(name);
                     // A program or a daemon may have ended.
                     drop(sides);
-                    sides = Sides::start(place(arguments)?)?;
+                    sides = self::sides(arguments)?;
                 }
             }
         }
@@ -143,6 +146,14 @@ fn llama(arguments: &Arguments) -> Result<Option<Llama>> {
         _ if arguments.measures.iter().any(|name| name.starts_with("llama")) => Llama::packaged().map(Some),
         _ => Ok(None),
     }
+}
+
+fn sides(arguments: &Arguments) -> Result<Sides> {
+    let mut sides = Sides::start(place(arguments)?)?;
+    if arguments.look {
+        sides.add_looking()?;
+    }
+    Ok(sides)
 }
 
 fn place(arguments: &Arguments) -> Result<Place> {

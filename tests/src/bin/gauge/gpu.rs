@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result};
 use ash::{khr, vk};
+use std::time::Duration;
 
 /// An instance with a device and a queue that computes; made and destroyed as a whole.
 pub struct Gpu {
@@ -11,6 +12,7 @@ pub struct Gpu {
     pub memory: vk::PhysicalDeviceMemoryProperties,
     pub pool: vk::CommandPool,
     queue: vk::Queue,
+    waiting: Waiting,
     /// Never used for a pipeline.
     cache: vk::PipelineCache,
     properties: vk::PhysicalDeviceProperties,
@@ -20,9 +22,23 @@ pub struct Gpu {
     _entry: ash::Entry,
 }
 
+/// How fences are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// By the driver's own call.
+    Asleep,
+    /// As Mesa 26.1 does in a guest, by looks at whether it is signalled: some at once, then with sleeps in between that get longer.
+    Looks,
+}
+
+/// The looks of Mesa that have no sleep before them.
+const LOOKS_AT_ONCE: u32 = 15;
+/// Its first sleep. With twice as many looks sleeps are twice as long.
+const FIRST_SLEEP: Duration = Duration::from_micros(160);
+
 impl Gpu {
     /// Opens the first device.
-    pub fn open() -> Result<Self> {
+    pub fn open(waiting: Waiting) -> Result<Self> {
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_1);
         let info = vk::InstanceCreateInfo::default().application_info(&application);
         // SAFETY: the library is a Vulkan loader; `info` lives until the call returns.
@@ -69,6 +85,7 @@ impl Gpu {
                 properties: instance.get_physical_device_properties(physical),
                 pool: device.create_command_pool(&pool, None)?,
                 queue: device.get_device_queue(family, 0),
+                waiting,
                 cache: device.create_pipeline_cache(&vk::PipelineCacheCreateInfo::default(), None)?,
                 timeline: has_timeline.then(|| khr::timeline_semaphore::Device::new(&instance, &device)),
                 device,
@@ -156,11 +173,28 @@ pub struct Fence<'g> {
 impl Fence<'_> {
     /// Waits for what was submitted with it, and resets it.
     pub fn finish(&self) -> Result<()> {
+        if self.gpu.waiting == Waiting::Looks {
+            self.look()?;
+        }
         // SAFETY: the fence is live, and reset when nothing is pending that signals it.
         unsafe {
             self.gpu.device.wait_for_fences(&[self.handle], true, u64::MAX).context("waiting")?;
             self.gpu.device.reset_fences(&[self.handle]).context("resetting")
         }
+    }
+
+    /// Returns when it is seen to be signalled.
+    fn look(&self) -> Result<()> {
+        let mut looks = 0_u32;
+        // SAFETY: the fence is live.
+        while !unsafe { self.gpu.device.get_fence_status(self.handle) }.context("looking")? {
+            looks += 1;
+            match (looks / (LOOKS_AT_ONCE + 1)).checked_ilog2() {
+                Some(doublings) => std::thread::sleep(FIRST_SLEEP * (1 << doublings)),
+                None => std::thread::yield_now(),
+            }
+        }
+        Ok(())
     }
 }
 

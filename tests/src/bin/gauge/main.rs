@@ -2,7 +2,8 @@
 //!
 //! It says what its device is. Then each line of its standard input names a measure, with its parameters and for how many milliseconds it
 //! is taken; the answer is one line of JSON, either what was found or `{"missing": ...}` if the device has not got what is needed. With `--start-up`
-//! it says how long it took to make an instance and a device and to destroy them, and ends.
+//! it says how long it took to make an instance and a device and to destroy them, and ends. With `--look` it waits for fences as Mesa's
+//! driver does in a guest: it looks again and again, and sleeps in between.
 
 #![deny(unsafe_code)]
 
@@ -13,7 +14,7 @@ mod memory;
 mod samples;
 
 use anyhow::{Context, Result};
-use gpu::Gpu;
+use gpu::{Gpu, Waiting};
 use measures::Bench;
 use memory::Kind;
 use std::io::Write;
@@ -21,8 +22,10 @@ use std::time::Instant;
 
 fn main() -> Result<()> {
     let start = Instant::now();
-    let gpu = Gpu::open()?;
-    if std::env::args().nth(1).as_deref() == Some("--start-up") {
+    let argument = std::env::args().nth(1);
+    let is = |name: &str| argument.as_deref() == Some(name);
+    let gpu = Gpu::open(if is(tests::bench::LOOK) { Waiting::Looks } else { Waiting::Asleep })?;
+    if is("--start-up") {
         let up = start.elapsed();
         drop(gpu);
         let (up, all) = (up.as_nanos() as u64, start.elapsed().as_nanos() as u64);
