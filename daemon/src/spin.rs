@@ -6,7 +6,13 @@ use std::time::{Duration, Instant};
 
 /// Whether processors are few: programs and a software driver need them.
 pub fn are_few() -> bool {
-    *FEW
+    *PROCESSORS < 4
+}
+
+/// Counts the processors that this process may use. What limits a control group sets is in files, so a process that will see none has to
+/// count before.
+pub fn count_processors() {
+    LazyLock::force(&PROCESSORS);
 }
 
 /// How a wait ended.
@@ -131,7 +137,7 @@ impl Spinner {
     fn new() -> Option<Self> {
         // Made before it is known whether there is room, so that it is uncounted in any case.
         let spinner = Self;
-        (SPINNING.fetch_add(1, Relaxed) < *SPINNERS_MAX).then_some(spinner)
+        (SPINNING.fetch_add(1, Relaxed) < (*PROCESSORS + 2) / 4).then_some(spinner)
     }
 }
 
@@ -143,12 +149,8 @@ impl Drop for Spinner {
 
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
-static SPINNERS_MAX: LazyLock<usize> =
-    LazyLock::new(|| std::thread::available_parallelism().map_or(0, |cores| (cores.get() + 2) / 4));
-
-/// Asked once: the answer is in files of the kernel's.
-static FEW: LazyLock<bool> =
-    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |processors| processors.get()) < 4);
+static PROCESSORS: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |processors| processors.get()));
 
 #[cfg(test)]
 mod tests {
