@@ -3,16 +3,17 @@
 //! Frontends announce what they have mapped into the window, too. What was mapped out of a driver's device is left out: a guest that names
 //! it for a queue or a buffer names nothing, since that memory may be gone at any moment.
 
+use super::regions::Regions;
 use rustix::fs::{FileType, fstat};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
-use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap, GuestRegionMmap};
+use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestRegionMmap};
 
 /// The memory both threads see.
-pub type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
+pub type Memory = GuestMemoryAtomic<Regions>;
 
 /// Where a region is in the frontend's address space, in which it names the virtqueues.
 #[derive(Clone, Copy, Debug)]
@@ -46,15 +47,14 @@ impl MemoryTable {
 
     /// Replaces all regions.
     pub fn set(&mut self, regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<()> {
-        let (mut mapped, mut ranges) = (Vec::new(), Vec::new());
+        let (mut memory, mut ranges) = (Regions::default(), Vec::new());
         for (region, file) in regions.iter().zip(files) {
             let hidden = self.hides(&file);
             ranges.push(range(region, hidden));
             if !hidden {
-                mapped.push(Arc::new(map(region, file)?));
+                memory = memory.with(Arc::new(map(region, file)?)).map_err(refused)?;
             }
         }
-        let memory = GuestMemoryMmap::from_arc_regions(mapped).map_err(refused)?;
         self.publish(memory)?;
         self.ranges = ranges;
         Ok(())
@@ -65,7 +65,7 @@ impl MemoryTable {
         let hidden = self.hides(&file);
         if !hidden {
             let region = Arc::new(map(region, file)?);
-            self.publish(self.memory.memory().insert_region(region).map_err(refused)?)?;
+            self.publish(self.memory.memory().with(region).map_err(refused)?)?;
         }
         self.ranges.push(range(region, hidden));
         Ok(())
@@ -77,7 +77,7 @@ impl MemoryTable {
         let hidden = |range: &FrontendRange| range.hidden && range.guest_addr == guest_addr;
         if !self.ranges.iter().any(hidden) {
             let (addr, size) = (GuestAddress(guest_addr), region.memory_size);
-            let (memory, _) = self.memory.memory().remove_region(addr, size).map_err(refused)?;
+            let memory = self.memory.memory().without(addr, size).map_err(refused)?;
             self.publish(memory)?;
         }
         self.ranges.retain(|range| range.guest_addr != guest_addr);
@@ -99,7 +99,7 @@ impl MemoryTable {
         })
     }
 
-    fn publish(&self, memory: GuestMemoryMmap) -> Result<()> {
+    fn publish(&self, memory: Regions) -> Result<()> {
         let guard = self.memory.lock().map_err(|_| Error::BackendInternalError)?;
         guard.replace(memory);
         Ok(())
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn memory_of_a_driver_is_announced_and_not_mapped() {
         use vm_memory::GuestMemoryBackend;
-        let memory = Memory::new(GuestMemoryMmap::new());
+        let memory = Memory::new(Regions::default());
         let mut table = MemoryTable::new(memory.clone(), vec![rustix::fs::makedev(1, 5)]);
         let at = |guest_phys_addr, user_addr| VhostUserMemoryRegion {
             guest_phys_addr,

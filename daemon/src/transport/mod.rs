@@ -16,6 +16,7 @@ mod chain;
 pub mod fuzzing;
 mod handler;
 mod memory;
+mod regions;
 mod session;
 #[cfg(test)]
 mod tests;

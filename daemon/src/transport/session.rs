@@ -2,6 +2,7 @@
 
 use super::handler::Handler;
 use super::memory::Memory;
+use super::regions::Regions;
 use super::vring::Vring;
 use super::{CONTROLQ, QUEUES};
 use parking_lot::Mutex;
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use vhost::vhost_user::message::{VhostUserMMap, VhostUserMMapFlags};
 use vhost::vhost_user::{Backend, BackendReqHandler, Error, VhostUserFrontendReqHandler};
-use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
+use vm_memory::GuestMemoryAtomic;
 
 /// What the frontend is told about the device.
 #[derive(Clone, Debug)]
@@ -90,7 +91,7 @@ impl Shared {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let data = epoll::EventData::new_u64(tokens.doorbell);
         epoll::add(&epoll, &doorbell, data, epoll::EventFlags::IN)?;
-        let memory: Memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
+        let memory: Memory = GuestMemoryAtomic::new(Regions::default());
         Ok(Arc::new(Self {
             vrings: std::array::from_fn(|_| Arc::new(Vring::new(memory.clone()))),
             memory,

@@ -1,6 +1,7 @@
 //! Queues over real guest memory, with the driver's side written by hand.
 
 use super::memory::Memory;
+use super::regions::Regions;
 use super::vring::{Popped, Vring};
 use protocol::virtio_gpu::{CommandType, Header, Response};
 use std::fs::File;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use virtio_queue::desc::split::Descriptor;
-use vm_memory::{Bytes, GuestAddress, GuestMemoryAtomic, GuestMemoryMmap};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryAtomic, GuestRegionMmap, MmapRegion};
 
 const QUEUE_SIZE: u16 = 16;
 const LIMIT: usize = 4096;
@@ -36,7 +37,7 @@ fn request() -> Vec<u8> {
 }
 
 struct Rig {
-    memory: GuestMemoryMmap,
+    memory: Regions,
     /// Descriptor table, available ring and used ring.
     queue: [GuestAddress; 3],
     vring: Arc<Vring>,
@@ -46,7 +47,9 @@ struct Rig {
 impl Rig {
     /// A running queue with EVENT_IDX as given.
     fn new(event_idx: bool) -> Self {
-        let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x10_0000)]).unwrap();
+        let pages = MmapRegion::new(0x10_0000).unwrap();
+        let region = Arc::new(GuestRegionMmap::new(pages, GuestAddress(0)).unwrap());
+        let memory = Regions::default().with(region).unwrap();
         let shared: Memory = GuestMemoryAtomic::new(memory.clone());
         let vring = Arc::new(Vring::new(shared));
         assert!(vring.set_size(u32::from(QUEUE_SIZE)));

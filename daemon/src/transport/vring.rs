@@ -7,6 +7,7 @@
 use super::calls::Calls;
 use super::chain::{self, PendingResponse, Segment};
 use super::memory::Memory;
+use super::regions::Regions;
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io::Write;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
-use vm_memory::{GuestAddressSpace, GuestMemoryMmap};
+use vm_memory::GuestAddressSpace;
 
 /// Largest queue; crosvm insists on it.
 pub const QUEUE_SIZE_MAX: u16 = 32_768;
@@ -125,7 +126,7 @@ impl Vring {
         let mut state = self.state.lock();
         state.runs() && {
             let memory = self.memory.memory();
-            let came = state.queue.enable_notification::<GuestMemoryMmap>(&memory).unwrap_or(false);
+            let came = state.queue.enable_notification::<Regions>(&memory).unwrap_or(false);
             came && state.has_requests(&memory)
         }
     }
@@ -138,7 +139,7 @@ impl Vring {
             let (memory, next) = (self.memory.memory(), state.queue.next_avail());
             // The queue asks for a kick with what it takes for the next request.
             state.queue.set_next_avail(next.wrapping_add(1));
-            let armed = state.queue.enable_notification::<GuestMemoryMmap>(&memory);
+            let armed = state.queue.enable_notification::<Regions>(&memory);
             state.queue.set_next_avail(next);
             armed.is_ok() && state.has_requests(&memory)
         }
@@ -186,7 +187,7 @@ impl Vring {
         }
         state.calls.told();
         let memory = self.memory.memory();
-        if state.queue.needs_notification::<GuestMemoryMmap>(&memory).unwrap_or(true)
+        if state.queue.needs_notification::<Regions>(&memory).unwrap_or(true)
             && let Some(mut call) = state.call.as_ref()
         {
             // A full eventfd counter has been signalled before.
@@ -224,7 +225,7 @@ impl Vring {
         let memory = self.memory.memory();
         let written = chain::write(&*memory, &answer.segments, &answer.answer);
         // The ring's addresses were checked when the queue was started; a head out of range is the driver's own loss.
-        if state.queue.add_used::<GuestMemoryMmap>(&memory, answer.head, written).is_ok() {
+        if state.queue.add_used::<Regions>(&memory, answer.head, written).is_ok() {
             state.calls.put(answer.awaited);
         }
     }
@@ -245,7 +246,7 @@ impl Vring {
         let set = queue.try_set_desc_table_address(vm_memory::GuestAddress(descriptors)).is_ok()
             && queue.try_set_avail_ring_address(vm_memory::GuestAddress(available)).is_ok()
             && queue.try_set_used_ring_address(vm_memory::GuestAddress(used)).is_ok();
-        match queue.used_idx::<GuestMemoryMmap>(&memory, Ordering::Relaxed) {
+        match queue.used_idx::<Regions>(&memory, Ordering::Relaxed) {
             Ok(Wrapping(used)) if set => {
                 queue.set_next_used(used);
                 true
@@ -316,7 +317,7 @@ impl State {
     }
 
     /// Not in a queue whose driver says that there are more than fit: nothing can be taken from it.
-    fn has_requests(&self, memory: &GuestMemoryMmap) -> bool {
+    fn has_requests(&self, memory: &Regions) -> bool {
         let available = || self.queue.avail_idx(memory, Ordering::Acquire).ok();
         let waiting = |index: Wrapping<u16>| (index - Wrapping(self.queue.next_avail())).0;
         self.runs() && available().is_some_and(|index| (1..=self.queue.size()).contains(&waiting(index)))

@@ -2,6 +2,7 @@
 
 use super::watched::Watched;
 use crate::transport::chain;
+use crate::transport::regions::Regions;
 use crate::transport::vring::Vring;
 use arbitrary::Unstructured;
 use protocol::virtio_gpu::{Command, CommandLimits, HEADER_BYTES, Header, Response};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryAtomic, GuestMemoryMmap};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryAtomic};
 
 const MEMORY: usize = 0x4000;
 const SIZE: u16 = 16;
@@ -139,7 +140,7 @@ fn take_all(memory: &Watched, tidy: bool) -> usize {
 
 /// A queue without memory, which only counts what is dropped without an answer.
 pub(crate) fn unused_vring() -> Arc<Vring> {
-    Arc::new(Vring::new(GuestMemoryAtomic::new(GuestMemoryMmap::new())))
+    Arc::new(Vring::new(GuestMemoryAtomic::new(Regions::default())))
 }
 
 /// A request whose answer is due on such a queue.

@@ -1,0 +1,154 @@
+//! The regions of guest memory, of which one is added or removed without touching the others.
+//!
+//! A frontend announces each mapping of the window as a region, so there can be ten thousand of them, and each change makes a new table, as
+//! threads may still use the old one. The table is cut into pieces; a change copies one of them, and shares the others. Knows no vhost-user.
+
+use std::sync::Arc;
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap};
+
+/// Regions by address; none overlaps another.
+#[derive(Clone, Debug, Default)]
+pub struct Regions {
+    /// None is empty.
+    pieces: Vec<Arc<Piece>>,
+}
+
+type Piece = Vec<Arc<GuestRegionMmap>>;
+
+/// Why a table cannot be changed so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WrongRegion {
+    /// A part of it is another region already.
+    #[error("memory regions overlap")]
+    Overlaps,
+    /// There is no region of this address and size.
+    #[error("there is no such memory region")]
+    Unknown,
+}
+
+impl Regions {
+    /// The table with one region more.
+    pub fn with(&self, region: Arc<GuestRegionMmap>) -> Result<Self, WrongRegion> {
+        let (start, last) = (region.start_addr(), region.last_addr());
+        // Whatever begins last before its end has to end before its begin.
+        if self.begins_last(last).is_some_and(|(_, _, other)| other.last_addr() >= start) {
+            return Err(WrongRegion::Overlaps);
+        }
+        let mut pieces = self.pieces.clone();
+        match self.begins_last(start) {
+            Some((at, index, _)) => replace(&mut pieces, at, |piece| piece.insert(index + 1, region)),
+            None if pieces.is_empty() => pieces.push(Arc::new(vec![region])),
+            None => replace(&mut pieces, 0, |piece| piece.insert(0, region)),
+        }
+        Ok(Self { pieces })
+    }
+
+    /// The table without the region that begins there and has so many bytes.
+    pub fn without(&self, start: GuestAddress, size: u64) -> Result<Self, WrongRegion> {
+        let found = self.begins_last(start);
+        let found = found.filter(|(_, _, region)| region.start_addr() == start && region.len() == size);
+        let (at, index, _) = found.ok_or(WrongRegion::Unknown)?;
+        let mut pieces = self.pieces.clone();
+        replace(&mut pieces, at, |piece| _ = piece.remove(index));
+        Ok(Self { pieces })
+    }
+
+    /// The region with the highest begin up to `addr`: its piece, its place there, and itself.
+    fn begins_last(&self, addr: GuestAddress) -> Option<(usize, usize, &GuestRegionMmap)> {
+        let begins = |region: &Arc<GuestRegionMmap>| region.start_addr() <= addr;
+        let at = self.pieces.partition_point(|piece| piece.first().is_some_and(begins)).checked_sub(1)?;
+        let piece = self.pieces.get(at)?;
+        let index = piece.partition_point(begins).checked_sub(1)?;
+        Some((at, index, piece.get(index)?.as_ref()))
+    }
+}
+
+/// Changes a copy of one piece, which is cut in two if it became too long, and left out if it became empty.
+fn replace(pieces: &mut Vec<Arc<Piece>>, at: usize, change: impl FnOnce(&mut Piece)) {
+    let mut piece = Piece::clone(&pieces[at]);
+    change(&mut piece);
+    let second = piece.split_off(if piece.len() > PIECE_MAX { piece.len() / 2 } else { piece.len() });
+    let made = [piece, second].into_iter().filter(|piece| !piece.is_empty()).map(Arc::new);
+    pieces.splice(at..=at, made);
+}
+
+/// Regions of a piece: of ten thousand about as many pieces.
+const PIECE_MAX: usize = 128;
+
+impl GuestMemoryBackend for Regions {
+    type R = GuestRegionMmap;
+
+    fn num_regions(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.len()).sum()
+    }
+
+    fn find_region(&self, addr: GuestAddress) -> Option<&GuestRegionMmap> {
+        let (_, _, region) = self.begins_last(addr)?;
+        (addr <= region.last_addr()).then_some(region)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &GuestRegionMmap> {
+        self.pieces.iter().flat_map(|piece| piece.iter().map(AsRef::as_ref))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vm_memory::MmapRegion;
+
+    const PAGE: u64 = 0x1000;
+
+    fn region(start: u64, pages: u64) -> Arc<GuestRegionMmap> {
+        let pages = MmapRegion::new((pages * PAGE) as usize).unwrap();
+        Arc::new(GuestRegionMmap::new(pages, GuestAddress(start * PAGE)).unwrap())
+    }
+
+    fn starts(regions: &Regions) -> Vec<u64> {
+        regions.iter().map(|region| region.start_addr().0 / PAGE).collect()
+    }
+
+    #[test]
+    fn regions_are_found_whatever_the_order_in_which_they_come_and_go() {
+        // 7 has no divisor in common with 1000: every other page once.
+        let order: Vec<u64> = (0..1000).map(|i| i * 7 % 1000 * 2).collect();
+        let mut regions = Regions::default();
+        for &start in &order {
+            regions = regions.with(region(start, 1)).unwrap();
+        }
+        assert_eq!(starts(&regions), (0..1000).map(|i| i * 2).collect::<Vec<_>>());
+        assert_eq!(regions.num_regions(), 1000);
+        assert!(regions.pieces.iter().all(|piece| piece.len() <= PIECE_MAX));
+        for &start in &order {
+            let at = |page: u64, byte| regions.find_region(GuestAddress(page * PAGE + byte));
+            assert_eq!(at(start, PAGE - 1).unwrap().start_addr().0, start * PAGE);
+            assert!(at(start + 1, 0).is_none(), "between two regions");
+            assert_eq!(regions.with(region(start, 1)).unwrap_err(), WrongRegion::Overlaps);
+            let wrong = regions.without(GuestAddress(start * PAGE), 2 * PAGE);
+            assert_eq!(wrong.unwrap_err(), WrongRegion::Unknown);
+            regions = regions.without(GuestAddress(start * PAGE), PAGE).unwrap();
+            assert!(regions.find_region(GuestAddress(start * PAGE)).is_none());
+        }
+        assert!(regions.pieces.is_empty());
+    }
+
+    #[test]
+    fn what_overlaps_by_a_byte_is_refused() {
+        let regions = Regions::default().with(region(10, 10)).unwrap();
+        for (start, pages) in [(19, 1), (5, 6), (12, 2), (5, 30), (10, 10)] {
+            assert_eq!(regions.with(region(start, pages)).unwrap_err(), WrongRegion::Overlaps);
+        }
+        assert_eq!(starts(&regions.with(region(20, 1)).unwrap().with(region(5, 5)).unwrap()), [5, 10, 20]);
+    }
+
+    #[test]
+    fn a_change_leaves_what_others_use_and_copies_one_piece() {
+        let before =
+            (0..2000).try_fold(Regions::default(), |regions, i| regions.with(region(2 * i, 1))).unwrap();
+        let after = before.with(region(2001, 1)).unwrap();
+        assert_eq!((before.num_regions(), after.num_regions()), (2000, 2001));
+        let same =
+            after.pieces.iter().filter(|piece| before.pieces.iter().any(|other| Arc::ptr_eq(piece, other)));
+        assert!(same.count() >= before.pieces.len() - 1);
+    }
+}
