@@ -115,6 +115,24 @@ fn maps_a_frontend_would_punish_are_refused_by_the_daemon() -> Result<()> {
 }
 
 #[test]
+fn a_larger_window_costs_no_memory() -> Result<()> {
+    // A bit for each of its pages would be 2 MiB.
+    let held = |size: &str, bytes: u64| -> Result<u64> {
+        let daemon = Daemon::start_with(&["--window-size", size])?;
+        let guest = daemon.guest()?;
+        let context = guest.create_context("window")?;
+        for offset in [0, bytes / 2, bytes - 8192] {
+            map(&guest, create(&guest, context, 8192)?, offset)?;
+        }
+        let processes = daemon.wait_for_workers(1)?.into_iter().chain([daemon.pid()]);
+        processes.map(|process| Ok(Holdings::of(process)?.anonymous_kib)).sum()
+    };
+    let (small, large) = (held("64MiB", 64 << 20)?, held("64GiB", 64 << 30)?);
+    assert!(small > 100 && large < small + 1024, "{small} KiB with 64 MiB, {large} KiB with 64 GiB");
+    Ok(())
+}
+
+#[test]
 fn blob_sizes_are_checked() -> Result<()> {
     let daemon = Daemon::start()?;
     let guest = daemon.guest()?;
