@@ -17,7 +17,7 @@ const TRIES: u32 = 4;
 /// What a guest's kernels must reach of the host's: daemon, driver and program need the processors that the renderer runs on, too.
 const REACHED: f64 = 0.9;
 /// And of those of a program on the host that waits as Mesa does: what is lacking there is the daemon's.
-const REACHED_OF_LOOKING: f64 = 0.95;
+const REACHED_OF_LOOKING: f64 = 0.93;
 
 /// One at a time: they need the whole machine.
 static MACHINE: Mutex<()> = Mutex::new(());
