@@ -1,11 +1,12 @@
 //! Host blobs in the window: made, mapped, shared between contexts, unmapped, refused.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use protocol::ids::{BlobId, ContextId, ResourceId};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Response, ResponseType};
-use tests::daemon::{Daemon, Holdings};
+use std::time::Duration;
+use tests::daemon::{Daemon, Holdings, eventually};
 use tests::frontend::{Options, Vmm};
-use tests::guest::{Gpu, GpuError, is_refusal};
+use tests::guest::{Gpu, GpuError, PATIENCE, is_refusal};
 use vm_memory::{Bytes, VolatileMemory};
 
 fn create(guest: &Gpu, context: ContextId, size: u64) -> Result<ResourceId, GpuError> {
@@ -124,8 +125,17 @@ fn a_larger_window_costs_no_memory() -> Result<()> {
         for offset in [0, bytes / 2, bytes - 8192] {
             map(&guest, create(&guest, context, 8192)?, offset)?;
         }
-        let processes = daemon.wait_for_workers(1)?.into_iter().chain([daemon.pid()]);
-        processes.map(|process| Ok(Holdings::of(process)?.anonymous_kib)).sum()
+        let processes: Vec<_> = daemon.wait_for_workers(1)?.into_iter().chain([daemon.pid()]).collect();
+        let now =
+            || processes.iter().map(|process| Ok(Holdings::of(*process)?.anonymous_kib)).sum::<Result<u64>>();
+        // The worker brings its driver up meanwhile.
+        let mut last = now()?;
+        let settled = eventually(PATIENCE, || {
+            std::thread::sleep(Duration::from_millis(300));
+            now().is_ok_and(|now| std::mem::replace(&mut last, now) == now)
+        });
+        ensure!(settled, "the processes hold more and more, {last} KiB by now");
+        Ok(last)
     };
     let (small, large) = (held("64MiB", 64 << 20)?, held("64GiB", 64 << 30)?);
     assert!(small > 100 && large < small + 1024, "{small} KiB with 64 MiB, {large} KiB with 64 GiB");
