@@ -271,6 +271,21 @@ fn what_may_still_be_mapped_is_never_given_back() {
 }
 
 #[test]
+fn what_could_not_be_unmapped_takes_nothing_from_who_gets_its_id_later() {
+    let mut rig = rig();
+    rig.lend(1, 5, 0x1000);
+    rig.world.fails = true;
+    assert_ne!(rig.call(0, unref(5)), OK);
+    rig.world.fails = false;
+    rig.asked();
+    let memory = rig.pages(2, 4096);
+    rig.show(2, 5, memory);
+    assert_eq!(rig.call(1, Command::CtxDestroy), OK);
+    let asked = rig.asked();
+    assert!(!asked.contains(&Asked::Revoke(5)), "{asked:?}");
+}
+
+#[test]
 fn a_worker_hears_when_what_it_showed_of_its_own_is_gone_unless_others_had_it() {
     let mut rig = rig();
     let resource_id = ResourceId(5);

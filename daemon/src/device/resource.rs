@@ -148,7 +148,11 @@ impl<T> Device<T> {
         {
             effects.blob_gone(creator, memory);
         }
-        let Some((lender, memory)) = blob.lent() else { return };
+        let Some((lender, memory)) = blob.lent() else {
+            // Whoever lent what could not be unmapped still has it noted, under an id that others may get.
+            self.contexts.values_mut().for_each(|context| context.lends_no_more(resource_id));
+            return;
+        };
         effects.blob_gone(lender, memory);
         if let Some(context) = self.contexts.get_mut(&lender) {
             context.lends_no_more(resource_id);
