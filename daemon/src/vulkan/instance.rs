@@ -8,7 +8,7 @@ use super::physical_device::PhysicalDevice;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
 /// The API version guests are shaped to, that of the registry the codec was generated from; a host below it lowers it.
@@ -36,11 +36,9 @@ impl std::fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// Makes an instance.
-    pub fn new(entry: ash::Entry) -> Result<Self, Fault> {
-        let application = vk::ApplicationInfo::default()
-            .application_name(c"vhost-user-vulkan")
-            .api_version(loader_version(&entry).min(API_VERSION));
+    /// Makes an instance for a program that says this of itself.
+    pub fn new(entry: ash::Entry, program: vk::ApplicationInfo<'_>) -> Result<Self, Fault> {
+        let application = program.api_version(loader_version(&entry).min(API_VERSION));
         let info = vk::InstanceCreateInfo::default().application_info(&application);
         // SAFETY: `info` and what it points to live until the call returns.
         let ash = unsafe { entry.create_instance(&info, None) }?;
@@ -78,7 +76,8 @@ pub fn load_entry() -> Result<ash::Entry, Fault> {
     unsafe { ash::Entry::load() }.map_err(|e| Fault::lost(format!("cannot load the Vulkan loader: {e}")))
 }
 
-fn loader_version(entry: &ash::Entry) -> u32 {
+/// The version of the loader.
+pub fn loader_version(entry: &ash::Entry) -> u32 {
     // SAFETY: takes no argument of ours.
     unsafe { entry.try_enumerate_instance_version() }.ok().flatten().unwrap_or(vk::API_VERSION_1_0)
 }
@@ -119,13 +118,34 @@ pub fn enumerate_instance_layer_properties<'a>(
     })
 }
 
-/// `vkCreateInstance`: the guest's layers, extensions and application do not matter to the host.
+/// What a guest's program says of itself, as the host's driver is told: drivers know some programs by name and serve them better than
+/// others. No name that is longer than [`NAME_MAX`] or not UTF-8.
+fn program<'a>(guest: Option<&venus::ApplicationInfo<'a>>) -> vk::ApplicationInfo<'a> {
+    let Some(guest) = guest else { return vk::ApplicationInfo::default() };
+    let name = |name: Option<&'a CStr>| {
+        let name = name.filter(|name| name.count_bytes() <= NAME_MAX && name.to_str().is_ok());
+        name.map_or(std::ptr::null(), CStr::as_ptr)
+    };
+    vk::ApplicationInfo {
+        p_application_name: name(guest.p_application_name),
+        application_version: guest.application_version,
+        p_engine_name: name(guest.p_engine_name),
+        engine_version: guest.engine_version,
+        ..Default::default()
+    }
+}
+
+/// Bytes of a program's name. What a driver looks for is shorter by far.
+const NAME_MAX: usize = 255;
+
+/// `vkCreateInstance`: the guest's layers and extensions do not matter to the host.
 pub fn create_instance<'a>(
     call: &Call<'a>,
     c: &venus::CreateInstance<'a>,
 ) -> Result<venus::CreateInstanceReply<'a>, Fault> {
     let Some(id) = c.p_instance else { return Err(Fault::lost("vkCreateInstance without an id")) };
-    let instance = Arc::new(call.renderer.instance()?);
+    let application = c.p_create_info.and_then(|info| info.p_application_info);
+    let instance = Arc::new(call.renderer.instance(program(application))?);
     let object = Object {
         kind: venus::Instance::KIND,
         raw: instance.raw(),
@@ -234,6 +254,7 @@ mod tests {
     use crate::vulkan::fuzzing::{self, NoResources};
     use crate::vulkan::{Cancel, Gate, Renderer};
     use protocol::cursor::{Arena, Writer};
+    use std::ffi::CString;
     use venus::{Command, CreateDevice, CreateInstance, EnumeratePhysicalDevices, PhysicalDevice as Id};
 
     /// A context on both GPUs of the null driver.
@@ -359,5 +380,33 @@ mod tests {
         };
         assert!(Arc::ptr_eq(&gate(20), &world.renderer.gates[1]));
         assert!(Arc::ptr_eq(&gate(21), &world.renderer.gates[0]));
+    }
+
+    /// What the driver is told of a program and its engine.
+    fn told(program: Option<&venus::ApplicationInfo<'_>>) -> [Option<CString>; 2] {
+        let _exclusive = fuzzing::begin_reliable();
+        let world = World { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive };
+        let info = venus::InstanceCreateInfo { p_application_info: program, ..Default::default() };
+        let create = CreateInstance { p_create_info: Some(&info), p_instance: Some(&INSTANCE) };
+        world.execute(&Command::CreateInstance(create)).unwrap();
+        fuzzing::last_program()
+    }
+
+    #[test]
+    fn the_driver_is_told_the_names_of_the_guests_program_and_of_no_other() {
+        assert_eq!(told(None), [None, None]);
+        let program = |name, engine| venus::ApplicationInfo {
+            p_application_name: name,
+            p_engine_name: engine,
+            ..Default::default()
+        };
+        let names = [Some(c"a program"), Some(c"an engine")];
+        assert_eq!(told(Some(&program(names[0], names[1]))), names.map(|name| name.map(CStr::to_owned)));
+        assert_eq!(told(Some(&program(None, names[1])))[0], None);
+        let longest = CString::new(vec![b'a'; NAME_MAX]).unwrap();
+        let too_long = CString::new(vec![b'a'; NAME_MAX + 1]).unwrap();
+        let wrong = program(Some(&too_long), Some(c"\xff"));
+        assert_eq!(told(Some(&wrong)), [None, None]);
+        assert_eq!(told(Some(&program(Some(&longest), None)))[0], Some(longest.clone()));
     }
 }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 ///
 /// No Vulkan loader or no driver at all, in words.
 pub fn probe() -> Result<Vec<GpuInfo>, String> {
-    let instance = Arc::new(load_entry().and_then(Instance::new).map_err(|fault| match fault {
+    let made = load_entry().and_then(|entry| Instance::new(entry, vk::ApplicationInfo::default()));
+    let instance = Arc::new(made.map_err(|fault| match fault {
         super::error::Fault::Lost(lost) => lost.reason,
         super::error::Fault::Failed(result) => {
             format!("no Vulkan driver answers: {:?}", vk::Result::from_raw(result))

@@ -6,7 +6,7 @@ use super::device::Device;
 use super::error::{ContextLost, Fault};
 use super::gate::Gate;
 use super::generated;
-use super::instance::{API_VERSION, Instance, load_entry};
+use super::instance::{API_VERSION, Instance, load_entry, loader_version};
 use super::loss::LOST;
 use super::memory::{self, Allowance, Exported, Pool, ResourceTable};
 use super::objects::{Objects, State};
@@ -17,6 +17,7 @@ use super::retired::Retired;
 use super::submission::Look;
 use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryId, Queues, ShaderLimits};
 use crate::shm::ResultWords;
+use ash::vk;
 use parking_lot::Mutex;
 use protocol::cursor::Arena;
 use protocol::cursor::Writer;
@@ -29,8 +30,8 @@ use std::time::Instant;
 pub struct Renderer {
     /// Where instances come from.
     pub(super) entry: ash::Entry,
-    /// Made when the driver came up, for the guest's first: they are all alike, and to load a driver again takes as long as the first time.
-    first: Mutex<Option<Instance>>,
+    /// The driver comes up, which it may do for as long as another context's kernel occupies the GPU.
+    coming_up: AtomicBool,
     /// The GPUs, at least one.
     pub(super) gpus: Vec<GpuChoice>,
     /// What pipeline caches are authenticated with.
@@ -68,11 +69,11 @@ pub struct Renderer {
 }
 
 impl Renderer {
-    /// Loads the host's driver.
+    /// Loads the host's loader. Its driver comes up when the guest makes an instance.
     ///
     /// # Errors
     ///
-    /// No loader, or no usable driver.
+    /// No loader.
     pub fn new(
         gpus: Vec<GpuChoice>,
         limits: ContextLimits,
@@ -80,14 +81,11 @@ impl Renderer {
         resources: Arc<dyn ResourceTable>,
         allowance: Arc<dyn Allowance>,
     ) -> Result<Self, ContextLost> {
-        Self::on(load_entry().map_err(no_driver)?, gpus, limits, cache_key, resources, allowance)
+        let entry = load_entry().map_err(no_driver)?;
+        Ok(Self::on(entry, gpus, limits, cache_key, resources, allowance))
     }
 
     /// Serves on the driver behind `entry`.
-    ///
-    /// # Errors
-    ///
-    /// It makes no instance.
     pub fn on(
         entry: ash::Entry,
         gpus: Vec<GpuChoice>,
@@ -95,13 +93,12 @@ impl Renderer {
         cache_key: CacheKey,
         resources: Arc<dyn ResourceTable>,
         allowance: Arc<dyn Allowance>,
-    ) -> Result<Self, ContextLost> {
-        let instance = Instance::new(entry.clone()).map_err(no_driver)?;
-        let api_version = instance.loader_version().min(API_VERSION);
+    ) -> Self {
+        let api_version = loader_version(&entry).min(API_VERSION);
         let pool = Arc::new(Pool::new(&limits));
-        Ok(Self {
+        Self {
             entry,
-            first: Mutex::new(Some(instance)),
+            coming_up: AtomicBool::new(false),
             gpus,
             cache_key,
             shader_limits: limits.shaders,
@@ -119,7 +116,7 @@ impl Renderer {
             lost: AtomicBool::new(false),
             host_fences: AtomicBool::new(false),
             timelines: Mutex::new(std::array::from_fn(|_| Weak::new())),
-        })
+        }
     }
 
     /// Tells the device process where the guest looks for the results of its fences.
@@ -128,26 +125,27 @@ impl Renderer {
         Self { results: Some(results), ..self }
     }
 
-    /// Wakes who sleeps on `pulse`.
-    #[must_use]
-    pub fn beating(self, pulse: Pulse) -> Self {
-        Self { pulse, ..self }
-    }
-
     /// Lets submissions pass the gate of their GPU.
     #[must_use]
     pub fn gated(self, gates: Vec<Arc<Gate>>) -> Self {
         Self { gates, ..self }
     }
 
-    /// An instance for the guest.
+    /// An instance for a program of the guest. Not made before there is a program: NVIDIA's driver goes by the name of a process's first.
     ///
     /// # Errors
     ///
     /// The driver makes none.
-    pub(super) fn instance(&self) -> Result<Instance, Fault> {
-        let first = self.first.lock().take();
-        first.map_or_else(|| Instance::new(self.entry.clone()), Ok)
+    pub(super) fn instance(&self, program: vk::ApplicationInfo<'_>) -> Result<Instance, ContextLost> {
+        self.coming_up.store(true, Ordering::Relaxed);
+        let instance = Instance::new(self.entry.clone(), program).map_err(no_driver);
+        self.coming_up.store(false, Ordering::Relaxed);
+        instance
+    }
+
+    /// The driver is coming up, and cannot be stopped.
+    pub fn is_coming_up(&self) -> bool {
+        self.coming_up.load(Ordering::Relaxed)
     }
 
     /// What memory that guests map, on all GPUs.

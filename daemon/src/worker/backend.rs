@@ -38,6 +38,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Memory is lent: whatever happens, the driver must not free it before this process has ended.
     fn is_lending(&self) -> bool;
 
+    /// The driver is coming up, which nothing stops; see [`Renderer::is_coming_up`].
+    fn is_coming_up(&self) -> bool;
+
     /// Calls `done`, on any thread, when all work submitted so far to the queue of this timeline is complete; at once if there is
     /// no such queue or it is lost.
     fn queue_fence(&self, ring_idx: u8, done: Box<dyn FnOnce() + Send>);
@@ -82,6 +85,10 @@ impl Backend for Renderer {
 
     fn is_lending(&self) -> bool {
         Renderer::is_lending(self)
+    }
+
+    fn is_coming_up(&self) -> bool {
+        Renderer::is_coming_up(self)
     }
 
     fn queue_fence(&self, ring_idx: u8, done: Box<dyn FnOnce() + Send>) {

@@ -8,7 +8,6 @@
 //! (memory and loop of a ring), then what they use.
 
 mod allowance;
-mod awaited;
 mod backend;
 mod context;
 mod fences;

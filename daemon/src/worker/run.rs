@@ -1,7 +1,6 @@
 //! The life of a worker process: set-up, messages strictly in order, orderly end.
 
 use super::allowance::Allowances;
-use super::awaited::{Awaited, Making};
 use super::backend::Backend;
 use super::context::Context;
 use super::inbox::{Inbox, Letter};
@@ -11,10 +10,9 @@ use super::watchdog::{self, Watchdog};
 use crate::config::GPUS_MAX;
 use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
 use crate::shm::{Doorbell, GateSide, StatusPage};
-use crate::vulkan::{ContextLost, Exported, Gate, MemoryFile, Pulse, Renderer, ResourceMemory};
+use crate::vulkan::{ContextLost, Exported, Gate, MemoryFile, Renderer, ResourceMemory};
 use protocol::ids::{BlobId, ResourceId, RingIdx};
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
@@ -45,14 +43,12 @@ pub fn run(channel: Channel) -> ExitCode {
     let allowances = Allowances::new(Arc::clone(&channel));
     let (table, allowance) = (Arc::clone(&resources) as _, Arc::clone(&allowances) as _);
     let (gpus, limits, cache_key) = (setup.gpus.clone(), setup.limits, setup.cache_key);
-    let (pulse, results) = (Pulse::default(), Arc::clone(page.results()));
-    let (beaten, passed) = (pulse.clone(), gates.clone());
-    let make = move || {
-        let renderer = Renderer::new(gpus, limits, cache_key, table, allowance)?;
-        Ok(renderer.telling(results).beating(beaten).gated(passed))
+    let renderer = match Renderer::new(gpus, limits, cache_key, table, allowance) {
+        Ok(renderer) => renderer.telling(Arc::clone(page.results())).gated(gates.clone()),
+        Err(lost) => return failed(&lost.reason),
     };
     let end = End { begins: start_end_watchdog, kill: watchdog::kill };
-    serve(&setup, page, channel, resources, allowances, Making { pulse, gates, make: Box::new(make) }, end)
+    serve(&setup, page, channel, resources, allowances, (renderer, gates), end)
 }
 
 /// What submissions to each GPU wait at, if they are scheduled.
@@ -88,27 +84,6 @@ fn start_end_watchdog() {
     }
 }
 
-/// Brings the driver up beside everything else.
-fn start_making<B: Backend>(
-    context: &Arc<Context<Awaited<B>>>,
-    make: Box<dyn FnOnce() -> Result<B, ContextLost> + Send>,
-) -> io::Result<()> {
-    let context = Arc::clone(context);
-    let making = std::thread::Builder::new().name("driver".into()).spawn(move || {
-        let made = make();
-        let lost = made.as_ref().err().cloned();
-        if let Some(lost) = &lost {
-            context.lose(lost);
-        }
-        context.backend.arrived(made);
-        if lost.is_none() {
-            // Not before: who hears it may end the context at once, and then waits for what has arrived only.
-            context.answer(&ToDevice::Ready, None);
-        }
-    });
-    making.map(drop)
-}
-
 /// What ends the process.
 pub(super) struct End {
     /// Called once when the channel is closed.
@@ -124,15 +99,14 @@ pub(super) fn serve<B: Backend>(
     channel: Arc<Channel>,
     resources: Arc<Resources>,
     allowances: Arc<Allowances>,
-    making: Making<B>,
+    (backend, gates): (B, Vec<Arc<Gate>>),
     end: End,
 ) -> ExitCode {
-    let Making { pulse, gates, make } = making;
-    let context = Arc::new(Context::new(setup, Arc::clone(&channel), resources, Awaited::new(pulse)));
+    let context = Arc::new(Context::new(setup, Arc::clone(&channel), resources, backend));
     let closed = Arc::clone(&context);
     let arriving = Arc::clone(&context);
     let on_arrival = move |letter| handle_on_arrival(&arriving, &allowances, letter);
-    let inbox = match Inbox::new(channel, Box::new(on_arrival), move || closed.end()) {
+    let inbox = match Inbox::new(channel, Box::new(on_arrival), move || end_context(&closed, end.kill)) {
         Ok(inbox) => Arc::new(inbox),
         Err(error) => return failed(&format!("no thread for messages: {error}")),
     };
@@ -147,20 +121,14 @@ pub(super) fn serve<B: Backend>(
             return failed(&format!("no thread to dispatch submissions: {error}"));
         }
     }
-    if let Err(error) = start_making(&context, make) {
-        return failed(&format!("no thread for the driver: {error}"));
-    }
+    context.answer(&ToDevice::Ready, None);
     let executor = Executor::new(Arc::clone(&context), Place::Virtqueue(Arc::clone(&inbox)));
     let mut worker = Worker { context, executor };
     while let Some(letter) = inbox.next() {
         worker.handle(letter);
     }
     (end.begins)();
-    worker.context.end();
-    if !worker.context.backend.has_arrived() {
-        // The driver cannot be stopped, and others wait for it.
-        (end.kill)();
-    }
+    end_context(&worker.context, end.kill);
     worker.context.join();
     gates.iter().for_each(|gate| gate.end());
     if worker.context.backend.is_lending() {
@@ -172,6 +140,14 @@ pub(super) fn serve<B: Backend>(
     drop(watchdog);
     log::debug!(ctx_id = setup.ctx_id.0; "worker ends");
     ExitCode::SUCCESS
+}
+
+/// Ends what waits. A driver that comes up cannot be stopped, and others wait for this process' end.
+fn end_context<B: Backend>(context: &Context<B>, kill: fn()) {
+    context.end();
+    if context.backend.is_coming_up() {
+        kill();
+    }
 }
 
 struct Worker<B> {

@@ -14,7 +14,6 @@ use protocol::cursor::{Arena, Writer};
 use protocol::ids::{ContextId, FenceId};
 use protocol::venus::generated::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -24,6 +23,7 @@ struct Fake {
     calls: Arc<AtomicU32>,
     blocked: Arc<AtomicBool>,
     fences: Arc<Mutex<Vec<(u8, Done)>>>,
+    coming_up: Arc<AtomicBool>,
     destroyed: Arc<AtomicBool>,
     /// Memory is lent, and what came back.
     lending: Arc<AtomicBool>,
@@ -96,6 +96,10 @@ impl Backend for Fake {
         self.lending.load(SeqCst)
     }
 
+    fn is_coming_up(&self) -> bool {
+        self.coming_up.load(SeqCst)
+    }
+
     fn queue_fence(&self, ring_idx: u8, done: Done) {
         self.fences.lock().push((ring_idx, done));
     }
@@ -125,15 +129,10 @@ struct Peer {
 
 impl Peer {
     fn start() -> Self {
-        let (come, driver) = mpsc::channel();
-        let peer = Self::with_driver(driver);
-        come.send(Ok(())).unwrap();
-        assert_eq!(peer.answer(), ToDevice::Ready);
-        peer
+        Self::killed_by(|| ())
     }
 
-    /// A worker whose driver comes up, or does not, when it is told to.
-    fn with_driver(driver: mpsc::Receiver<Result<(), ContextLost>>) -> Self {
+    fn killed_by(kill: fn()) -> Self {
         let (channel, ours) = Channel::pair().unwrap();
         let setup = WorkerSetup {
             ctx_id: ContextId(1),
@@ -159,18 +158,14 @@ impl Peer {
         let fake = Fake::default();
         let backend = fake.clone();
         let thread = std::thread::spawn(move || {
-            let end = End { begins: || (), kill: || () };
+            let end = End { begins: || (), kill };
             let ours = Arc::new(ours);
-            let making = Making {
-                pulse: backend.pulse.clone(),
-                gates: Vec::new(),
-                make: Box::new(move || {
-                    driver.recv().unwrap_or(Err(ContextLost::new("no driver"))).map(|()| backend)
-                }),
-            };
-            serve(&setup, page, Arc::clone(&ours), Arc::default(), Allowances::new(ours), making, end);
+            let driver = (backend, Vec::new());
+            serve(&setup, page, Arc::clone(&ours), Arc::default(), Allowances::new(ours), driver, end);
         });
-        Self { channel, fake, thread, status }
+        let peer = Self { channel, fake, thread, status };
+        assert_eq!(peer.answer(), ToDevice::Ready);
+        peer
     }
 
     /// The next message that is not about rings.
@@ -351,11 +346,10 @@ fn a_command_on_a_ring_leaves_its_reply_in_the_window_before_the_head_moves() {
 }
 
 #[test]
-fn rings_are_alive_while_the_driver_comes_up_and_go_on_when_it_is_there() {
-    let (come, driver) = mpsc::channel();
-    let peer = Peer::with_driver(driver);
+fn a_ring_that_waits_in_the_driver_is_alive() {
+    let peer = Peer::start();
     let mut ring = GuestRing::create(&peer, 5, 1);
-    let head = ring.push(&VERSION);
+    ring.push(&BLOCK);
     // Mesa takes the bit away and looks whether it comes back.
     for _ in 0..3 {
         ring.word(128).store(0, SeqCst);
@@ -366,24 +360,19 @@ fn rings_are_alive_while_the_driver_comes_up_and_go_on_when_it_is_there() {
         }
     }
     assert!(peer.silent());
-    assert_eq!((ring.word(0).load(SeqCst), peer.fake.calls.load(SeqCst)), (0, 0));
-    come.send(Ok(())).unwrap();
-    assert_eq!(peer.answer(), ToDevice::Ready);
-    ring.wait(head);
+    assert!(peer.fake.blocked.load(SeqCst));
     peer.end();
 }
 
 #[test]
-fn a_driver_that_does_not_come_up_loses_the_context_with_its_reason() {
-    let (come, driver) = mpsc::channel();
-    let peer = Peer::with_driver(driver);
-    let mut ring = GuestRing::create(&peer, 5, 1);
-    ring.push(&VERSION);
-    come.send(Err(ContextLost::new("the driver refuses an instance"))).unwrap();
-    peer.expect_lost("the driver refuses an instance");
-    assert!(ring.is_fatal());
-    drop(peer.channel);
-    peer.thread.join().unwrap();
+fn a_worker_whose_driver_comes_up_is_killed_at_its_end() {
+    static KILLED: AtomicBool = AtomicBool::new(false);
+    for coming_up in [false, true] {
+        let peer = Peer::killed_by(|| KILLED.store(true, SeqCst));
+        peer.fake.coming_up.store(coming_up, SeqCst);
+        peer.end();
+        assert_eq!(KILLED.load(SeqCst), coming_up);
+    }
 }
 
 #[test]

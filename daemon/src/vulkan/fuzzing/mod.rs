@@ -96,6 +96,12 @@ pub fn calls() -> u64 {
     null_state::calls()
 }
 
+/// What the last program said of itself: its name and its engine's.
+#[cfg(test)]
+pub fn last_program() -> [Option<std::ffi::CString>; 2] {
+    null_driver::PROGRAM.lock().clone()
+}
+
 /// The GPUs of the null driver, not in its own order.
 pub fn gpus() -> Vec<GpuChoice> {
     let gpu = |uuid| GpuChoice {
@@ -121,7 +127,6 @@ pub fn renderer(resources: Arc<dyn ResourceTable>) -> Renderer {
 /// The same, with other limits.
 pub fn renderer_within(limits: ContextLimits, resources: Arc<dyn ResourceTable>) -> Renderer {
     Renderer::on(null_driver::entry(), gpus(), limits, CACHE_KEY, resources, Arc::new(Allowed))
-        .expect("the driver makes an instance")
 }
 
 /// Whether something was refused or failed that nobody has heard of, which makes all that names it cost less.

@@ -10,7 +10,7 @@ use ash::vk;
 use parking_lot::Mutex;
 use protocol::venus::generated::EXTENSIONS;
 use rustc_hash::FxHashMap;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::LazyLock;
 
@@ -80,7 +80,9 @@ fn find(name: &str) -> Option<Function> {
     match plain {
         "vkGetInstanceProcAddr" => untyped!(get_instance_proc_addr, vk::Instance, *const c_char),
         "vkGetDeviceProcAddr" => untyped!(get_device_proc_addr, vk::Device, *const c_char),
-        "vkCreateInstance" => untyped!(create_instance, usize, usize, *mut u64),
+        "vkCreateInstance" => {
+            untyped!(create_instance, *const vk::InstanceCreateInfo<'static>, usize, *mut u64)
+        }
         "vkDestroyInstance" => untyped!(destroy_instance, u64, usize),
         "vkCreateRenderPass2" => untyped!(create::<{ Kind::RenderPass as u8 }>, u64, usize, usize, *mut u64),
         "vkAllocateMemory" => {
@@ -225,11 +227,23 @@ unsafe extern "system" fn free_memory(device: u64, memory: u64, allocator: usize
     unsafe { destroy::<{ Kind::Memory as u8 }>(device, memory, allocator) };
 }
 
-unsafe extern "system" fn create_instance(_: usize, _: usize, out: *mut u64) -> i32 {
-    // SAFETY: callers pass a place for the handle.
-    unsafe { *out = state::add(Kind::Instance as u8, 0) };
+unsafe extern "system" fn create_instance(
+    info: *const vk::InstanceCreateInfo<'static>,
+    _: usize,
+    out: *mut u64,
+) -> i32 {
+    // SAFETY: callers pass a place for the handle, an application, and names that are strings.
+    let (application, engine) = unsafe {
+        *out = state::add(Kind::Instance as u8, 0);
+        let application = &*(*info).p_application_info;
+        (application.application_name_as_c_str(), application.engine_name_as_c_str())
+    };
+    *PROGRAM.lock() = [application, engine].map(|name| name.map(CStr::to_owned));
     0
 }
+
+/// What the last program said of itself: its name and its engine's.
+pub(super) static PROGRAM: Mutex<[Option<CString>; 2]> = Mutex::new([None, None]);
 
 unsafe extern "system" fn destroy_instance(instance: u64, _: usize) {
     state::remove_parent(instance, Kind::Instance as u8);

@@ -7,7 +7,6 @@ use crate::ipc::{Channel, Fence, ResourceKind, ToDevice, ToWorker};
 use crate::shm::StatusPage;
 use crate::vulkan::fuzzing as null;
 use crate::worker::allowance::Allowances;
-use crate::worker::awaited::Making;
 use crate::worker::resources::Resources;
 use crate::worker::run::{End, serve};
 use arbitrary::{Result, Unstructured};
@@ -36,9 +35,7 @@ pub fn fuzz_messages(bytes: &[u8]) -> usize {
         let ours = Arc::new(ours);
         let allowances = Allowances::new(Arc::clone(&ours));
         let end = End { begins: || (), kill: || () };
-        let making =
-            Making { pulse: backend.pulse().clone(), gates: Vec::new(), make: Box::new(move || Ok(backend)) };
-        serve(&setup(), page, ours, resources, allowances, making, end);
+        serve(&setup(), page, ours, resources, allowances, (backend, Vec::new()), end);
     });
     let (mut sent, mut fences) = (0, Fences::default());
     while sent < MESSAGES_MAX && !bytes.is_empty() {
