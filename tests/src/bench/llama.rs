@@ -1,6 +1,6 @@
 //! llama.cpp's own benchmark: how fast it reads a prompt, and how fast it generates.
 
-use super::figures::Reading;
+use super::figures::{Quartiles, Reading};
 use super::rounds::Taken;
 use super::sides::Side;
 use crate::model::{Shape, make};
@@ -68,9 +68,11 @@ pub(super) fn take(side: &Side, place: &Place, llama: &Llama) -> Result<Taken> {
     let said = succeed(command, LIMIT)?;
     let said: Vec<Value> =
         serde_json::from_str(&said).with_context(|| format!("llama-bench said {said:?}"))?;
+    // Of its repetitions the median: a GPU that did nothing while a model was loaded has a low clock in the first.
     let speed = |is_it: fn(&Value) -> bool| {
         let test = said.iter().find(|test| is_it(test))?;
-        Some(Reading::of(1e9 / test["avg_ts"].as_f64()?))
+        let repetitions = test["samples_ts"].as_array()?.iter().filter_map(Value::as_f64);
+        Some(Reading::of(1e9 / Quartiles::of(repetitions.collect())?.median))
     };
     let prompt = speed(|test| test["n_prompt"].as_u64().unwrap_or(0) > 0);
     let generate = speed(|test| test["n_gen"].as_u64().unwrap_or(0) > 0);

@@ -39,7 +39,8 @@ const FIRST_SLEEP: Duration = Duration::from_micros(160);
 impl Gpu {
     /// Opens the first device.
     pub fn open(waiting: Waiting) -> Result<Self> {
-        let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_1);
+        let application =
+            vk::ApplicationInfo::default().application_name(c"gauge").api_version(vk::API_VERSION_1_1);
         let info = vk::InstanceCreateInfo::default().application_info(&application);
         // SAFETY: the library is a Vulkan loader; `info` lives until the call returns.
         let (entry, instance) = unsafe {
