@@ -382,18 +382,21 @@ mod tests {
         assert!(Arc::ptr_eq(&gate(21), &world.renderer.gates[0]));
     }
 
-    /// What the driver is told of a program and its engine.
+    /// What the driver is told of a program and its engine, in the only instance that it makes.
     fn told(program: Option<&venus::ApplicationInfo<'_>>) -> [Option<CString>; 2] {
         let _exclusive = fuzzing::begin_reliable();
+        let (before, _) = fuzzing::programs();
         let world = World { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive };
         let info = venus::InstanceCreateInfo { p_application_info: program, ..Default::default() };
         let create = CreateInstance { p_create_info: Some(&info), p_instance: Some(&INSTANCE) };
         world.execute(&Command::CreateInstance(create)).unwrap();
-        fuzzing::last_program()
+        let (made, program) = fuzzing::programs();
+        assert_eq!(made - before, 1, "drivers go by the first");
+        program
     }
 
     #[test]
-    fn the_driver_is_told_the_names_of_the_guests_program_and_of_no_other() {
+    fn the_driver_is_told_the_names_of_the_guests_program_once() {
         assert_eq!(told(None), [None, None]);
         let program = |name, engine| venus::ApplicationInfo {
             p_application_name: name,

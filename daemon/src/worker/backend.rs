@@ -19,15 +19,11 @@ pub trait Backend: Send + Sync + 'static {
     ) -> Result<(), ContextLost>;
 
     /// The question that a command asks, if its answer may be another in a moment without the guest's doing.
-    fn question(&self, _: &Command<'_>) -> Option<Question<'_>> {
-        None
-    }
+    fn question(&self, command: &Command<'_>) -> Option<Question<'_>>;
 
     /// Executes the recorded commands that a stream begins with; answers their bytes, 0 if the first command is to be executed by
     /// [`Self::execute`]. See [`Renderer::record`].
-    fn record(&self, _bytes: &[u8], _arena: &mut Arena, _cancel: &Cancel) -> Result<usize, ContextLost> {
-        Ok(0)
-    }
+    fn record(&self, bytes: &[u8], arena: &mut Arena, cancel: &Cancel) -> Result<usize, ContextLost>;
 
     /// Makes the pages of a memory object available to others.
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String>;

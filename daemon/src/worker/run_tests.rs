@@ -8,7 +8,7 @@ use crate::config::{
     Queues,
 };
 use crate::shm::{self, Mapping};
-use crate::vulkan::{Cancel, Exported, Lease, Look, Piece, Pulse};
+use crate::vulkan::{Cancel, Exported, Lease, Look, Piece, Pulse, Question};
 use parking_lot::Mutex;
 use protocol::cursor::{Arena, Writer};
 use protocol::ids::{ContextId, FenceId};
@@ -65,6 +65,14 @@ impl Backend for Fake {
             }
             _ => Err(ContextLost::new("device lost")),
         }
+    }
+
+    fn question(&self, _: &Command<'_>) -> Option<Question<'_>> {
+        None
+    }
+
+    fn record(&self, _: &[u8], _: &mut Arena, _: &Cancel) -> Result<usize, ContextLost> {
+        Ok(0)
     }
 
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {

@@ -96,10 +96,10 @@ pub fn calls() -> u64 {
     null_state::calls()
 }
 
-/// What the last program said of itself: its name and its engine's.
+/// How many instances were made, and what the last one's program said of itself: its name and its engine's.
 #[cfg(test)]
-pub fn last_program() -> [Option<std::ffi::CString>; 2] {
-    null_driver::PROGRAM.lock().clone()
+pub fn programs() -> (usize, [Option<std::ffi::CString>; 2]) {
+    null_driver::PROGRAMS.lock().clone()
 }
 
 /// The GPUs of the null driver, not in its own order.

@@ -238,12 +238,13 @@ unsafe extern "system" fn create_instance(
         let application = &*(*info).p_application_info;
         (application.application_name_as_c_str(), application.engine_name_as_c_str())
     };
-    *PROGRAM.lock() = [application, engine].map(|name| name.map(CStr::to_owned));
+    let mut programs = PROGRAMS.lock();
+    *programs = (programs.0 + 1, [application, engine].map(|name| name.map(CStr::to_owned)));
     0
 }
 
-/// What the last program said of itself: its name and its engine's.
-pub(super) static PROGRAM: Mutex<[Option<CString>; 2]> = Mutex::new([None, None]);
+/// How many instances were made, and what the last one's program said of itself: its name and its engine's.
+pub(super) static PROGRAMS: Mutex<(usize, [Option<CString>; 2])> = Mutex::new((0, [None, None]));
 
 unsafe extern "system" fn destroy_instance(instance: u64, _: usize) {
     state::remove_parent(instance, Kind::Instance as u8);
