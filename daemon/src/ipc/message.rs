@@ -131,7 +131,7 @@ pub enum ToWorker {
 /// Worker to device process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToDevice {
-    /// The driver is loaded; sent once after [`ToWorker::Setup`].
+    /// The loader is there, and the worker serves; sent once after [`ToWorker::Setup`]. The driver comes up with the guest's instance.
     Ready,
     /// Answer to [`ToWorker::ExportBlob`]. Descriptor: the pages, mappable from offset 0; none if not mappable.
     BlobExported {
