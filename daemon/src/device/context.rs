@@ -219,13 +219,14 @@ impl<T> Device<T> {
         }
     }
 
-    /// A resource goes away: no context sees it any more.
+    /// A resource goes away: no context sees or lends it any more, and others may get its id.
     pub(super) fn detach_everywhere<E: Effects<Ticket = T>>(
         &mut self,
         resource_id: ResourceId,
         effects: &mut E,
     ) {
         for (ctx_id, context) in &mut self.contexts {
+            context.lends_no_more(resource_id);
             if context.detach(resource_id) && context.has_worker() {
                 effects.detach(*ctx_id, resource_id);
             }

@@ -119,7 +119,7 @@ impl<T> Device<T> {
             self.detach_everywhere(resource_id, effects);
             effects.drop_blob(resource_id);
             if let Kind::HostBlob(blob) = &resource.kind {
-                self.tell_gone(resource_id, blob, effects);
+                self.tell_gone(blob, effects);
                 if let Some(memory) = blob.memory() {
                     self.hide_piece(memory, effects);
                 }
@@ -137,25 +137,14 @@ impl<T> Device<T> {
     }
 
     /// Tells the worker whose memory a blob showed. Memory that is not lent may have been given to others.
-    fn tell_gone<E: Effects<Ticket = T>>(
-        &mut self,
-        resource_id: ResourceId,
-        blob: &HostBlob<T>,
-        effects: &mut E,
-    ) {
+    fn tell_gone<E: Effects<Ticket = T>>(&self, blob: &HostBlob<T>, effects: &mut E) {
         if let Some((creator, memory)) =
             blob.exported().filter(|(creator, memory)| self.is_its_own(*creator, *memory))
         {
             effects.blob_gone(creator, memory);
         }
-        let Some((lender, memory)) = blob.lent() else {
-            // Whoever lent what could not be unmapped still has it noted, under an id that others may get.
-            self.contexts.values_mut().for_each(|context| context.lends_no_more(resource_id));
-            return;
-        };
-        effects.blob_gone(lender, memory);
-        if let Some(context) = self.contexts.get_mut(&lender) {
-            context.lends_no_more(resource_id);
+        if let Some((lender, memory)) = blob.lent() {
+            effects.blob_gone(lender, memory);
         }
     }
 
