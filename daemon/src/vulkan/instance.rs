@@ -38,7 +38,7 @@ impl std::fmt::Debug for Instance {
 impl Instance {
     /// Makes an instance for a program that says this of itself.
     pub fn new(entry: ash::Entry, program: vk::ApplicationInfo<'_>) -> Result<Self, Fault> {
-        let application = program.api_version(loader_version(&entry).min(API_VERSION));
+        let application = program.api_version(api_version(&entry));
         let info = vk::InstanceCreateInfo::default().application_info(&application);
         // SAFETY: `info` and what it points to live until the call returns.
         let ash = unsafe { entry.create_instance(&info, None) }?;
@@ -76,8 +76,12 @@ pub fn load_entry() -> Result<ash::Entry, Fault> {
     unsafe { ash::Entry::load() }.map_err(|e| Fault::lost(format!("cannot load the Vulkan loader: {e}")))
 }
 
-/// The version of the loader.
-pub fn loader_version(entry: &ash::Entry) -> u32 {
+/// The version that guests are shaped to with this loader.
+pub fn api_version(entry: &ash::Entry) -> u32 {
+    loader_version(entry).min(API_VERSION)
+}
+
+fn loader_version(entry: &ash::Entry) -> u32 {
     // SAFETY: takes no argument of ours.
     unsafe { entry.try_enumerate_instance_version() }.ok().flatten().unwrap_or(vk::API_VERSION_1_0)
 }

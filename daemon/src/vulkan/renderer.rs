@@ -6,7 +6,7 @@ use super::device::Device;
 use super::error::{ContextLost, Fault};
 use super::gate::Gate;
 use super::generated;
-use super::instance::{API_VERSION, Instance, load_entry, loader_version};
+use super::instance::{Instance, api_version, load_entry};
 use super::loss::LOST;
 use super::memory::{self, Allowance, Exported, Pool, ResourceTable};
 use super::objects::{Objects, State};
@@ -94,15 +94,14 @@ impl Renderer {
         resources: Arc<dyn ResourceTable>,
         allowance: Arc<dyn Allowance>,
     ) -> Self {
-        let api_version = loader_version(&entry).min(API_VERSION);
         let pool = Arc::new(Pool::new(&limits));
         Self {
+            api_version: api_version(&entry),
             entry,
             coming_up: AtomicBool::new(false),
             gpus,
             cache_key,
             shader_limits: limits.shaders,
-            api_version,
             objects: Arc::new(Objects::new(&limits)),
             retired: Retired::new(limits.retired, Arc::clone(&pool)),
             pool,

@@ -373,6 +373,16 @@ fn a_ring_that_waits_in_the_driver_is_alive() {
 }
 
 #[test]
+fn a_driver_that_refuses_loses_the_context_with_its_reason() {
+    let peer = Peer::start();
+    let mut ring = GuestRing::create(&peer, 5, 1);
+    ring.push(&LOSE);
+    peer.expect_lost("device lost");
+    assert!(ring.is_fatal());
+    peer.end();
+}
+
+#[test]
 fn a_worker_whose_driver_comes_up_is_killed_at_its_end() {
     static KILLED: AtomicBool = AtomicBool::new(false);
     for coming_up in [false, true] {
