@@ -112,6 +112,19 @@ fn escape(way: &str, to: &str) -> anyhow::Result<()> {
             call(libc::SYS_sethostname, [name.as_ptr() as usize, name.count_bytes(), 0, 0, 0, 0])?;
         }
         "log" => call(libc::SYS_syslog, [10, 0, 0, 0, 0, 0])?,
+        // Calls and arguments that no driver of software needs.
+        "timer" => call(libc::SYS_timerfd_create, [libc::CLOCK_MONOTONIC as usize, 0, 0, 0, 0, 0])?,
+        "events" => call(libc::SYS_epoll_create1, [0, 0, 0, 0, 0, 0])?,
+        "pipe" => call(libc::SYS_pipe2, [[0i32; 2].as_mut_ptr() as usize, 0, 0, 0, 0, 0])?,
+        "lock" => call(libc::SYS_flock, [0, libc::LOCK_SH as usize, 0, 0, 0, 0])?,
+        "schedule" => {
+            let parameters = [0i32; 4];
+            let policy = libc::SCHED_BATCH as usize;
+            call(libc::SYS_sched_setscheduler, [0, policy, parameters.as_ptr() as usize, 0, 0, 0])?;
+        }
+        "owner" => call(libc::SYS_fcntl, [0, libc::F_SETOWN as usize, number()?, 0, 0, 0])?,
+        "read_vector" => call(libc::SYS_readv, [0, 0, 0, 0, 0, 0])?,
+        "terminal" => terminal()?,
         "personality" => call(libc::SYS_personality, [0x0040000, 0, 0, 0, 0, 0])?,
         "crash" => fail_at_null(),
         "nothing" => {}
@@ -200,6 +213,12 @@ fn wait(child: usize) -> anyhow::Result<()> {
     call(libc::SYS_wait4, [child, (&raw mut status) as usize, 0, 0, 0, 0])?;
     ensure!(status == 0, "the child failed");
     Ok(())
+}
+
+/// Asks whether standard input is a terminal: the kernel, which says that it is none, or a filter that kills or lets nothing through.
+fn terminal() -> anyhow::Result<()> {
+    call(libc::SYS_ioctl, [0, libc::TIOCSTI as usize, text(c"x"), 0, 0, 0])
+        .or_else(|error| if error.to_string().contains("os error 25") { Ok(()) } else { Err(error) })
 }
 
 fn bpf() -> anyhow::Result<()> {

@@ -90,7 +90,8 @@ fn bounds(text: &mut String) {
     text.push_str("\n## Bounds a program can meet\n\n| what | at most | whose |\n|---|---|---|\n");
     let rows = [
         ("contexts: `VkInstance`s with their processes", device.contexts as u64, "VM"),
-        ("mapped memory objects, rings included", device.live_maps as u64, "VM"),
+        ("mapped memory objects, rings included, with QEMU", device.live_maps as u64, "VM"),
+        ("the same with crosvm", device.live_maps_unannounced as u64, "VM"),
         ("Vulkan objects", context.objects as u64, "`VkInstance`"),
         (
             "bytes of one command, such as a shader or a host image copy",

@@ -6,7 +6,8 @@ use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Su
 use daemon::broker;
 use daemon::config::{self, ContextLimits, DeviceLimits, MemoryBackEnd, Protection, Queues};
 use daemon::ipc::DriverFamily;
-use daemon::sandbox::{self, SandboxMode, SeccompMode};
+use daemon::sandbox::{self, CgroupMode, GroupLimits, SandboxMode, SeccompMode};
+use daemon::serve::Access;
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -34,13 +35,21 @@ pub struct Serve {
     /// Listen on this Unix socket
     #[arg(long, value_name = "PATH", conflicts_with = "fd")]
     pub socket_path: Option<PathBuf>,
+    /// Who may connect at --socket-path, as chmod has it in octal [default: 0600, the daemon's user alone; 0660 with --socket-group]
+    #[arg(long, value_name = "MODE", value_parser = socket_mode)]
+    pub socket_mode: Option<SocketMode>,
+    /// Group of the socket at --socket-path, a name of /etc/group or a number
+    #[arg(long, value_name = "GROUP", value_parser = group)]
+    pub socket_group: Option<Group>,
     /// Serve this inherited socket, listening or connected
     #[arg(long, value_name = "FDNUM")]
     pub fd: Option<RawFd>,
     /// GPU to use: its UUID, its PCI address or a part of its name that no other has. May be repeated, for a guest that sees several (up to 8)
     #[arg(long, value_name = "GPU")]
     pub gpu: Vec<String>,
-    /// What the GPU's queues are offered for; `all` adds graphics, and with it more of the driver to attack
+    /// What the GPU's queues are offered for: `compute` and copies; `nominal` does the same, but says that they draw, for programs that compute
+    /// only where they find such a queue (ncnn, taichi, wgpu), and ends a context that draws; `all` draws, and gives guests more of the driver
+    /// to attack
     #[arg(long, value_name = "KIND", default_value = "compute")]
     pub queues: QueueKind,
     /// Size of the region that GPU memory is mapped into; with KiB, MiB or GiB
@@ -64,6 +73,9 @@ pub struct Serve {
     /// For how long, the first time; doubles with each
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub strike_hold: Duration,
+    /// A frontend that does not answer a request to map or unmap for so long loses the session, unless its guest is paused; with ms, s or min
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    pub frontend_timeout: Duration,
     /// Clear memory before a guest's program gets it, also what it gave back a moment ago
     #[arg(long, value_name = "SWITCH", default_value = "on")]
     pub zero_memory: Switch,
@@ -95,12 +107,21 @@ pub struct Serve {
     pub print_capabilities: bool,
     #[command(flatten)]
     pub confinement: Confinement,
+    /// Divide the control group that the daemon was started in, so that limits on workers hit no other process: auto if the system marks it as delegated (Delegate=yes)
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub cgroup: Cgroup,
     /// Print the system calls that each kind of process may make, and exit
     #[arg(long)]
     pub print_seccomp: bool,
     /// Channel to the broker that started this process beside others
     #[arg(long, value_name = "FDNUM", hide = true)]
     pub broker_fd: Option<RawFd>,
+    /// The control group that the broker made for this VM
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub vm_cgroup: Option<PathBuf>,
+    /// The VM's name among those of the broker
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub vm_name: Option<String>,
     /// The program to start workers from
     #[arg(long, value_name = "PATH", hide = true)]
     pub exe: Option<PathBuf>,
@@ -116,7 +137,7 @@ pub struct Quotas {
     /// GPU memory of one context of the VM, which is one of its programs [default: no further limit]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub context_device_memory: Option<u64>,
-    /// The host's memory that the VM's programs share with the GPU [default: three quarters of the machine's]
+    /// The host's memory that the VM's programs share with the GPU [default: three quarters of the machine's, and no more than seven eighths of --worker-memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub host_memory: Option<u64>,
     /// The host's memory that one context shares with the GPU [default: no further limit]
@@ -134,15 +155,27 @@ pub struct Quotas {
     /// Command rings of one context; each is a thread [default: 256]
     #[arg(long, value_name = "COUNT")]
     pub max_rings: Option<usize>,
+    /// Command rings of the VM [default: 2048]
+    #[arg(long, value_name = "COUNT")]
+    pub max_vm_rings: Option<usize>,
     /// Vulkan objects of one context [default: 1048576]
     #[arg(long, value_name = "COUNT")]
     pub max_objects: Option<usize>,
     /// Resources of the VM, such as shared buffers [default: 65536]
     #[arg(long, value_name = "COUNT")]
     pub max_resources: Option<usize>,
-    /// Mappings of the VM; QEMU cannot hold more than about 500 [default: 400]
+    /// Memory of all worker processes of the VM, what they share with the GPU included; needs a control group (--cgroup) [default: seven eighths of the machine's, and no more than the VM's part of MemoryMax=]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub worker_memory: Option<u64>,
+    /// Worker processes of the VM with all their threads; needs a control group (--cgroup) [default: 16384, and no more than the VM's part of TasksMax=]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tasks: Option<u32>,
+    /// Mappings of the VM; QEMU cannot hold more than about 500 [default: 400, or 16384 with frontends that do not announce them, as crosvm]
     #[arg(long, value_name = "COUNT")]
     pub max_maps: Option<usize>,
+    /// Lines a minute of what workers and their drivers print that go into the log [default: 600]
+    #[arg(long, value_name = "COUNT")]
+    pub max_log_lines: Option<u32>,
 }
 
 impl Quotas {
@@ -153,6 +186,9 @@ impl Quotas {
             contexts: self.max_contexts.unwrap_or(vm.contexts),
             resources: self.max_resources.unwrap_or(vm.resources),
             live_maps: self.max_maps.unwrap_or(vm.live_maps),
+            live_maps_unannounced: self.max_maps.unwrap_or(vm.live_maps_unannounced),
+            vm_rings: self.max_vm_rings.unwrap_or(vm.vm_rings),
+            log_lines: self.max_log_lines.unwrap_or(vm.log_lines),
             device_memory: self.device_memory.unwrap_or(vm.device_memory),
             host_memory: self.host_memory.unwrap_or_else(three_quarters_of_memory),
             shmem_total_bytes: self.ring_memory.unwrap_or(vm.shmem_total_bytes),
@@ -167,6 +203,13 @@ impl Quotas {
             ..context
         };
         (device, context)
+    }
+}
+
+impl Quotas {
+    /// Limits on the workers' control group.
+    pub fn group_limits(&self) -> GroupLimits {
+        GroupLimits { memory: self.worker_memory, tasks: self.max_tasks.map(u64::from) }
     }
 }
 
@@ -223,6 +266,9 @@ pub enum Role {
         child: Child,
         #[arg(long)]
         exe: Option<PathBuf>,
+        /// The control group for what it starts.
+        #[arg(long)]
+        cgroup: Option<PathBuf>,
     },
     /// Looks for GPUs.
     #[command(hide = true)]
@@ -360,6 +406,24 @@ pub enum Seccomp {
     Off,
 }
 
+/// [`CgroupMode`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cgroup {
+    Auto,
+    On,
+    Off,
+}
+
+impl From<Cgroup> for CgroupMode {
+    fn from(cgroup: Cgroup) -> Self {
+        match cgroup {
+            Cgroup::Auto => Self::Auto,
+            Cgroup::On => Self::On,
+            Cgroup::Off => Self::Off,
+        }
+    }
+}
+
 /// What memory that guests map is made of.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Memory {
@@ -392,6 +456,7 @@ pub enum MapDeviceMemory {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum QueueKind {
     Compute,
+    Nominal,
     All,
 }
 
@@ -399,6 +464,7 @@ impl From<QueueKind> for Queues {
     fn from(kind: QueueKind) -> Self {
         match kind {
             QueueKind::Compute => Self::Compute,
+            QueueKind::Nominal => Self::Nominal,
             QueueKind::All => Self::All,
         }
     }
@@ -461,6 +527,40 @@ impl From<LogLevel> for log::LevelFilter {
             LogLevel::Debug => Self::Debug,
             LogLevel::Trace => Self::Trace,
         }
+    }
+}
+
+/// Permissions of a socket file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketMode(u32);
+
+fn socket_mode(text: &str) -> Result<SocketMode, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.map(SocketMode).ok_or_else(|| "not octal permissions from 0000 to 0777".into())
+}
+
+/// A group's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group(u32);
+
+fn group(text: &str) -> Result<Group, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(Group(number));
+    }
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let number = |line: &str| {
+        let mut fields = line.split(':');
+        (fields.next()? == text).then(|| fields.nth(1)?.parse().ok())?
+    };
+    groups.lines().find_map(number).map(Group).ok_or_else(|| "no group of /etc/group, and no number".into())
+}
+
+impl Serve {
+    /// Who may connect at the socket's path.
+    pub fn socket_access(&self) -> Access {
+        let usual = if self.socket_group.is_some() { 0o660 } else { Access::default().mode };
+        let mode = self.socket_mode.map_or(usual, |SocketMode(mode)| mode);
+        Access { mode, group: self.socket_group.map(|Group(number)| number) }
     }
 }
 
@@ -530,6 +630,8 @@ mod tests {
         let all = r#"
             gpu = ["01:00.0", "NVIDIA H200"]
             queues = "all"
+            socket-mode = "0666"
+            socket-group = "0"
             window-size = "16GiB"
             memory = "memfd"
             map-device-memory = "never"
@@ -537,6 +639,7 @@ mod tests {
             max-submit-time-contended = 5
             strikes = 2
             strike-hold = "1min"
+            frontend-timeout = "20s"
             zero-memory = "off"
             zero-workgroup-memory = "on"
             robustness = "guest"
@@ -548,9 +651,13 @@ mod tests {
             shader-memory = "1GiB"
             max-contexts = 7
             max-rings = 7
+            max-vm-rings = 7
+            worker-memory = "1GiB"
+            max-tasks = 7
             max-objects = 7
             max-resources = 7
             max-maps = 7
+            max-log-lines = 7
             scanouts = 0
             state-dir = "/tmp"
             log-level = "debug"
@@ -579,7 +686,7 @@ mod tests {
                 "max-submit-time = \"2h\"",
                 ": [vm.a] max-submit-time: \"2h\" is not allowed: unknown unit \"h\"",
             ),
-            ("queues = \"some\"", ": [vm.a] queues: \"some\" is none of \"compute\", \"all\""),
+            ("queues = \"some\"", ": [vm.a] queues: \"some\" is none of \"compute\", \"nominal\", \"all\""),
             ("window-size = \"3GiB\"", ": [vm.a] window-size: \"3GiB\" is not allowed: not a power of two"),
             ("exit-on-disconnect = true", ": [vm.a] exit-on-disconnect: unknown"),
             ("list-gpus = true", ": [vm.a] list-gpus: unknown"),
@@ -594,6 +701,21 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sockets_are_for_one_user_unless_it_is_said_otherwise() {
+        let access = |words: &[&str]| {
+            let matches = Serve::command().no_binary_name(true).try_get_matches_from(words)?;
+            Ok::<_, clap::Error>(Serve::from_arg_matches(&matches)?.socket_access())
+        };
+        assert_eq!(access(&[]).unwrap(), Access { mode: 0o600, group: None });
+        assert_eq!(access(&["--socket-group=root"]).unwrap(), Access { mode: 0o660, group: Some(0) });
+        let both = access(&["--socket-group=7", "--socket-mode=620"]).unwrap();
+        assert_eq!(both, Access { mode: 0o620, group: Some(7) });
+        for wrong in ["--socket-mode=8", "--socket-mode=1777", "--socket-mode=-1", "--socket-group=no one"] {
+            assert!(access(&[wrong]).is_err(), "{wrong}");
+        }
     }
 
     #[test]

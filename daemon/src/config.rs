@@ -4,6 +4,7 @@ mod memory;
 
 pub use memory::{ANCHORS_MAX, Heap, MemoryId, PerHeap, Wanted};
 
+use protocol::spirv::Limits;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -23,17 +24,23 @@ pub const fn most(total: u64) -> u64 {
 /// *shared* leave each context its share ([`SHARE`]).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceLimits {
-    /// Contexts alive at once; each costs a process. Shared, by the names of the guest's programs. Default 256.
+    /// Contexts alive at once; each costs a process. Shared, by the names of the guest's programs, which
+    /// programs choose themselves: against mistakes, not against malice, since nothing else tells one program of a guest from another.
+    /// Default 256.
     pub contexts: usize,
     /// Resources alive at once. Shared. Default 65 536.
     pub resources: usize,
-    /// Blobs mapped at once. QEMU aborts near 510 (each is a slot of its vhost memory table). Shared. Default 400.
+    /// Blobs mapped at once, where the frontend announces each as a region of guest memory. QEMU aborts near 510. Shared. Default 400.
     pub live_maps: usize,
+    /// The same where it does not. crosvm has a slot of KVM's for each, of which there are 32 764. Shared. Default 16 384.
+    pub live_maps_unannounced: usize,
     /// Bytes of device memory that drivers allocate for guests. Shared. Default: no limit but the GPU's.
     pub device_memory: u64,
     /// Bytes of the host's memory that guests can map or that drivers allocate there; all of it may be pinned. Shared. Default: no
     /// limit; the command line's default is three quarters of the machine's memory.
     pub host_memory: u64,
+    /// Rings of all contexts; each costs a thread of its worker. Shared. Default 2048.
+    pub vm_rings: usize,
     /// Pieces that [`Self::host_memory`] is handed out in. Shared. Default 65 536.
     pub memory_pieces: usize,
     /// Entries of one scatter list (`nr_entries`). Default 16 384.
@@ -44,12 +51,14 @@ pub struct DeviceLimits {
     pub shmem_blob_bytes: u64,
     /// Bytes of all shared-memory blobs of the VM: rings, streams, replies. Shared. Default 8 GiB.
     pub shmem_total_bytes: u64,
-    /// Messages queued for one worker that does not read; more and the worker is ended. Default 65 536.
+    /// Messages queued for workers that do not read; a worker for which there would be more is ended. Shared. Default 65 536.
     pub worker_backlog: usize,
-    /// Bytes of the streams among them. Default 64 MiB.
+    /// Bytes of the streams among them. Shared. Default 64 MiB.
     pub worker_backlog_bytes: usize,
-    /// Descriptors among them. Default 4096.
+    /// Descriptors among them. Shared. Default 4096.
     pub worker_backlog_files: usize,
+    /// Lines a minute that go into the log of what workers and drivers print; more are dropped. Shared. Default 600.
+    pub log_lines: u32,
 }
 
 impl Default for DeviceLimits {
@@ -58,8 +67,10 @@ impl Default for DeviceLimits {
             contexts: 256,
             resources: 65_536,
             live_maps: 400,
+            live_maps_unannounced: 16_384,
             device_memory: u64::MAX,
             host_memory: u64::MAX,
+            vm_rings: 2048,
             memory_pieces: 65_536,
             backing_entries: 16_384,
             submit_bytes: 16 << 20,
@@ -68,9 +79,36 @@ impl Default for DeviceLimits {
             worker_backlog: 65_536,
             worker_backlog_bytes: 64 << 20,
             worker_backlog_files: 4096,
+            log_lines: 600,
         }
     }
 }
+
+impl DeviceLimits {
+    /// The same for a process that may have so many descriptors open: some are kept for what no guest can do without, the others bound what
+    /// guests hold. Shares are left of them as of everything else.
+    #[must_use]
+    pub fn within_files(self, files: u64) -> Self {
+        let files = usize::try_from(files).unwrap_or(usize::MAX);
+        // A channel and an output for each context.
+        let workers = self.contexts.saturating_mul(2);
+        let kept = FILES_KEPT + workers.min(files / 4);
+        let free = files.saturating_sub(kept);
+        let worker_backlog_files = self.worker_backlog_files.min(free / 8);
+        // A resource has a file, and so has a piece of memory, though most pieces are a resource's.
+        let each = (free - worker_backlog_files) / 2;
+        Self {
+            resources: self.resources.min(each),
+            memory_pieces: self.memory_pieces.min(each),
+            worker_backlog_files,
+            ..self
+        }
+    }
+}
+
+/// Descriptors that are kept for a session: regions of memory (509 of the frontend's, in the table and on their way to it), kicks, calls,
+/// channels, anchors.
+const FILES_KEPT: usize = 640;
 
 /// Bounds on one context. An object beyond one of the first four is not made, which the guest learns from the next call that can
 /// tell; what exceeds another ends the context. Each is logged with its name.
@@ -105,11 +143,11 @@ pub struct ShaderLimits {
     pub shader_bytes: usize,
     /// The bound of ids; drivers allocate about 100 bytes for each. Default 1 048 576.
     pub shader_ids: u32,
-    /// Depth of nested structs and arrays. Default 64.
+    /// Depth of nested structs and arrays. Default 512.
     pub shader_type_depth: u32,
     /// Blocks of one function; drivers recurse from one to the next. Default 16 384.
     pub shader_blocks: u32,
-    /// Depth of nested selections and loops. Default 256.
+    /// Depth of nested selections and loops. Default 1024.
     pub shader_nesting: u32,
     /// Numbers that instructions produce when all calls are inlined, and those of all constants. Default 16 777 216.
     pub shader_cost: u64,
@@ -120,13 +158,13 @@ pub struct ShaderLimits {
 impl ShaderLimits {
     /// What the fields say.
     pub const DEFAULT: Self = Self {
-        shader_bytes: 32 << 20,
-        shader_ids: 1 << 20,
-        shader_type_depth: 64,
-        shader_blocks: 16_384,
-        shader_nesting: 256,
-        shader_cost: 1 << 24,
-        shader_variable_bytes: 1 << 20,
+        shader_bytes: Limits::DEFAULT.words * size_of::<u32>(),
+        shader_ids: Limits::DEFAULT.ids,
+        shader_type_depth: Limits::DEFAULT.type_depth,
+        shader_blocks: Limits::DEFAULT.blocks,
+        shader_nesting: Limits::DEFAULT.nesting,
+        shader_cost: Limits::DEFAULT.cost,
+        shader_variable_bytes: Limits::DEFAULT.variable_bytes,
     };
 }
 
@@ -188,6 +226,9 @@ impl Default for HangLimits {
         }
     }
 }
+
+/// Time that a frontend has to do what it is asked for, and that what it gave may hold the device process up.
+pub const FRONTEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the memory that guests map is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -283,8 +324,24 @@ pub enum Queues {
     /// Compute and copy. No graphics command is executed.
     #[default]
     Compute,
-    /// Graphics as well, for programs that compute only on a device that can draw. More of the driver is open to guests.
+    /// The same, but families that draw on the host say so, for programs that compute only where they find one.
+    Nominal,
+    /// Graphics as well. More of the driver is open to guests.
     All,
+}
+
+impl Queues {
+    /// Whether graphics commands are executed.
+    #[must_use]
+    pub fn draw(self) -> bool {
+        self == Self::All
+    }
+
+    /// Whether families say that they draw.
+    #[must_use]
+    pub fn say_that_they_draw(self) -> bool {
+        self != Self::Compute
+    }
 }
 
 /// A GPU as the probe process found it.
@@ -329,5 +386,26 @@ impl GpuInfo {
             (None, Err(memfd), Err(dma_buf)) if memfd == dma_buf => Err(memfd.clone()),
             (None, Err(memfd), Err(dma_buf)) => Err(format!("{memfd}, and {dma_buf}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_files_bound_what_guests_hold_and_leave_a_session_its_own() {
+        let wanted = DeviceLimits::default();
+        assert_eq!(wanted.within_files(1 << 20), wanted);
+        assert_eq!(wanted.within_files(u64::MAX), wanted);
+        for files in [1024, 4096, 20_000, 65_536] {
+            let DeviceLimits { resources, memory_pieces, worker_backlog_files, .. } =
+                wanted.within_files(files);
+            assert!(
+                resources > 0
+                    && resources + memory_pieces + worker_backlog_files + FILES_KEPT <= files as usize
+            );
+        }
+        assert_eq!(wanted.within_files(0).resources, 0);
     }
 }

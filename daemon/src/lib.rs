@@ -5,8 +5,8 @@
 //!
 //! | module | is | may use |
 //! | --- | --- | --- |
-//! | `config` | options and limits | |
-//! | `transport` | vhost-user session, virtqueues, guest memory | protocol, config |
+//! | `config` | options and limits | protocol |
+//! | `transport` | vhost-user session, virtqueues, guest memory | protocol, config, shm |
 //! | `device` | the virtio-gpu device as a state machine | protocol, config |
 //! | `ipc` | messages between device process and worker | protocol, config |
 //! | `shm` | memory shared with a guest | |

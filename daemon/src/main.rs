@@ -9,7 +9,7 @@ use cli::{Child, Cli, LogLevel, MapDeviceMemory, Role, Serve};
 use daemon::broker::{self, ClientError, Settings, Watch};
 use daemon::config::{GpuChoice, GpuInfo, HangLimits, Protection};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
-use daemon::sandbox::{self, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited};
+use daemon::sandbox::{self, Delegated, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited};
 use daemon::serve::{self, Chosen, List, Listen};
 use log::LevelFilter;
 use protocol::venus::capset::Capset;
@@ -44,7 +44,9 @@ fn main() -> ExitCode {
             operate(broker::kill(&control.path(), &context))
         }
         Ok(Cli { role: Some(Role::Worker { child }), .. }) => become_worker(child),
-        Ok(Cli { role: Some(Role::Launcher { child, exe }), .. }) => become_launcher(child, exe),
+        Ok(Cli { role: Some(Role::Launcher { child, exe, cgroup }), .. }) => {
+            become_launcher(child, exe, cgroup.as_deref())
+        }
         Ok(Cli { role: Some(Role::Probe { child }), .. }) => become_probe(child),
         Err(error) if error.use_stderr() => Err(anyhow::anyhow!(first_line(&error.to_string()))),
         Err(help) => {
@@ -71,11 +73,22 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     }));
     let protection = options.protection();
     let level = LevelFilter::from(options.log_level).as_str().to_ascii_lowercase();
-    raise_descriptor_limit()?;
-    let (limits, context_limits) = options.quotas.limits();
+    let files = raise_descriptor_limit()?;
+    let (wanted, context_limits) = options.quotas.limits();
+    let mut limits = wanted.within_files(files);
+    if limits.resources < wanted.resources || limits.memory_pieces < wanted.memory_pieces {
+        let (resources, pieces) = (limits.resources, limits.memory_pieces);
+        log::warn!(target: LOG, "{files} open files leave the guest {resources} resources and {pieces} pieces of memory: raise the limit of open files (LimitNOFILE=, ulimit -Hn)");
+    }
     let confinement = options.confinement.into();
     let broker = options.broker_fd.map(inherited).transpose().context("no channel to the broker")?;
-    let launcher = Launcher::start(&confinement, options.exe.as_deref(), &level)
+    let (workers, worker_memory) = control_group(&options)?.unzip();
+    if options.quotas.host_memory.is_none() {
+        // What is more would end workers; this way programs are told that there is no more.
+        let memory = worker_memory.flatten().unwrap_or(u64::MAX);
+        limits.host_memory = limits.host_memory.min(memory - memory / 8);
+    }
+    let launcher = Launcher::start(&confinement, options.exe.as_deref(), &level, workers.as_deref())
         .context("cannot start the launcher of workers")?;
     admit(&confinement, launcher.lacks())?;
     if options.list_gpus {
@@ -85,14 +98,14 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     }
     // An inherited descriptor is taken before anything else is opened; a socket file appears when all is ready.
     let inherited = options.fd.map(Listen::inherited).transpose()?;
-    let broker = broker.map(serve::Broker::connect).transpose().context("no broker")?;
+    let broker = broker.map(serve::Broker::connect);
     let gpus = serve::select(&serve::probe(&launcher)?, &options.gpu, options.memory.into())?;
     let cache_key = serve::cache_key(options.state_dir.as_deref()).context("cannot use the state folder")?;
     // Before the socket file, after which somebody may want this to end.
     let signals = Some(serve::take_signals().context("cannot handle signals")?);
     let listen = match (inherited, &options.socket_path) {
         (Some(listen), _) => listen,
-        (None, Some(path)) => Listen::at(path)?,
+        (None, Some(path)) => Listen::at(path, options.socket_access())?,
         (None, None) => bail!("one of --socket-path and --fd is needed"),
     };
     if let Some(path) = listen.made_at() {
@@ -124,6 +137,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         launcher,
         family: serve::family(&gpus),
         broker,
+        vm: options.vm_name,
         shared_gpus: gpus.into_iter().map(|(gpu, _)| shared(gpu)).collect(),
         limits,
         context_limits,
@@ -134,6 +148,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
             strike_hold: options.strike_hold,
             ..HangLimits::default()
         },
+        frontend_timeout: options.frontend_timeout,
         cache_key,
     })
     .context("the device process cannot go on")
@@ -145,6 +160,27 @@ fn log_ready(gpus: &[Chosen]) {
     let back_ends = gpus.iter().take(1).map(|(_, choice)| format!("{:?}", choice.memory));
     let memory = back_ends.collect::<String>();
     log::info!(target: LOG, gpu, driver, memory; "ready for a frontend");
+}
+
+/// Makes the control group of the workers, if there is one to divide, and leaves it for one beside that. Where it is, and how much memory
+/// it has.
+fn control_group(options: &Serve) -> anyhow::Result<Option<(PathBuf, Option<u64>)>> {
+    let mut limits = options.quotas.group_limits();
+    let group = match &options.vm_cgroup {
+        Some(group) => group.clone(),
+        // The broker has none, and has said so.
+        None if options.broker_fd.is_some() => return Ok(None),
+        None => {
+            let Some(delegated) = Delegated::claim_or_say(options.cgroup.into(), sandbox::DEVICE_GROUP)?
+            else {
+                return Ok(None);
+            };
+            limits = limits.or(&delegated.part_of_each(&[limits]));
+            delegated.path().to_owned()
+        }
+    };
+    let workers = sandbox::enter_vm(&group, &limits).context("cannot make the control group of workers")?;
+    Ok(Some((workers, limits.memory)))
 }
 
 /// Serves several VMs, each by a device process of its own.
@@ -227,11 +263,11 @@ fn become_probe(child: Child) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn become_launcher(child: Child, exe: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+fn become_launcher(child: Child, exe: Option<PathBuf>, cgroup: Option<&Path>) -> anyhow::Result<ExitCode> {
     let channel = start_child(child)?;
     let level = LevelFilter::from(child.log_level).as_str().to_ascii_lowercase();
-    let program = Program::new(exe, child.confinement.into(), level).context("no program to start")?;
-    Ok(sandbox::run_launcher(channel, &program))
+    let program = Program::new(exe, child.confinement.into(), level, cgroup);
+    Ok(sandbox::run_launcher(channel, &mut program.context("no program to start")?))
 }
 
 fn start_child(child: Child) -> anyhow::Result<Channel> {
@@ -249,12 +285,13 @@ fn start_logging(level: LevelFilter) {
     logger.filter_module("vhost_user_vulkan", level).filter_level(level).init();
 }
 
-/// Every blob takes a descriptor or two, and the usual limit is 1024.
-fn raise_descriptor_limit() -> anyhow::Result<()> {
+/// Every blob takes a descriptor or two, and the usual limit is 1024. Answers how many there may be now.
+fn raise_descriptor_limit() -> anyhow::Result<u64> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).context("cannot raise the limit of open files")
+    setrlimit(Resource::Nofile, limit).context("cannot raise the limit of open files")?;
+    Ok(limit.current.unwrap_or(u64::MAX))
 }
 
 fn first_line(message: &str) -> String {

@@ -16,7 +16,7 @@ fn main() -> io::Result<()> {
     write("venus_stream", streams.clone())?;
     write("venus_roundtrip", streams)?;
     write("venus_reply", self::streams(|number, r| Reply::decode(number, r).map(drop), false))?;
-    write("spirv_module", vec![shader(4), shader(7)])?;
+    write("spirv_module", vec![shader(4), shader(7), addresses()])?;
     write("ring_layout", vec![ring(4096, 131_072, 20), ring(0, 16, 17)])?;
     write("ipc_message", packets())?;
     // What makes its events or commands from the bytes begins with any.
@@ -78,6 +78,54 @@ fn shader(class: u32) -> Vec<u8> {
         (253, &[]),
         (56, &[]),
     ];
+    module(instructions)
+}
+
+/// A compute shader with types made of pointers that come later, a workgroup size that is computed, and remarks for tools.
+fn addresses() -> Vec<u8> {
+    let main = u32::from_le_bytes(*b"main");
+    let [o, pe, nc, l] = [*b"Open", *b"CL.D", *b"ebug", *b"Info"].map(u32::from_le_bytes);
+    let hundred = u32::from_le_bytes(*b".100");
+    module(&[
+        (17, &[1]),
+        (17, &[5347]),
+        (11, &[80, o, pe, nc, l, hundred, 0]),
+        (14, &[5348, 1]),
+        (15, &[5, 1, main, 0]),
+        (15, &[5, 1, main + 1, 0]),
+        (331, &[1, 38, 20, 21, 21]),
+        (71, &[20, 1, 7]),
+        (71, &[60, 11, 25]),
+        (73, &[60]),
+        (74, &[60, 27]),
+        (19, &[2]),
+        (33, &[3, 2]),
+        (21, &[4, 32, 0]),
+        (20, &[9]),
+        (50, &[4, 20, 16]),
+        (43, &[4, 21, 1]),
+        (52, &[4, 22, 128, 20, 21]),
+        (52, &[9, 23, 172, 22, 21]),
+        (52, &[4, 24, 169, 23, 20, 22]),
+        (23, &[25, 4, 3]),
+        (51, &[25, 26, 24, 21, 21]),
+        (52, &[25, 27, 79, 26, 26, 0, 4, 2]),
+        (39, &[40, 5349]),
+        (28, &[41, 40, 20]),
+        (30, &[42, 4, 41]),
+        (32, &[40, 5349, 42]),
+        (12, &[2, 81, 80, 8, 0, 2, 4]),
+        (12, &[2, 82, 80, 31, 83]),
+        (12, &[2, 83, 80, 0]),
+        (54, &[2, 1, 0, 3]),
+        (248, &[30]),
+        (12, &[2, 84, 80, 23, 83]),
+        (253, &[]),
+        (56, &[]),
+    ])
+}
+
+fn module(instructions: &[(u32, &[u32])]) -> Vec<u8> {
     let mut words = vec![0x0723_0203, 0x1_0300, 0, 100, 0];
     for (opcode, operands) in instructions {
         words.push((operands.len() as u32 + 1) << 16 | opcode);

@@ -14,7 +14,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
+
+/// A device process that takes longer to listen hangs; an emulated machine on a busy one takes long.
+const START: Duration = Duration::from_secs(300);
 
 /// A running broker. When it is dropped it is killed, and what it and its VMs logged is printed, which shows if the test fails.
 pub struct Broker {
@@ -40,6 +44,15 @@ impl Broker {
         Self::start_by(vulkan.command(&daemon_executable()?)?, top, defaults, vms)
     }
 
+    /// As [`Self::start`], by a command that runs the daemon.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_command(command: Command, top: &str, vms: &[(&str, &str)]) -> Result<Self> {
+        let gpu = daemon::gpu_selection().map(|gpu| format!("gpu = {gpu:?}\n"));
+        Self::start_by(command, top, &gpu.unwrap_or_default(), vms)
+    }
+
     fn start_by(mut command: Command, top: &str, defaults: &str, vms: &[(&str, &str)]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -56,11 +69,7 @@ impl Broker {
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let broker = Self { child: command.spawn().context("cannot start the broker")?, folder };
         for (name, _) in vms {
-            ensure!(
-                eventually(PATIENCE, || broker.listens(name)),
-                "{name} does not listen\n{}",
-                broker.log()
-            );
+            ensure!(eventually(START, || broker.listens(name)), "{name} does not listen\n{}", broker.log());
         }
         Ok(broker)
     }

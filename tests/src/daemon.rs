@@ -29,9 +29,9 @@ impl Daemon {
         Self::start_on(&vulkan()?, options)
     }
 
-    /// Starts it on the software driver below the validation layer, whose findings come with the log.
+    /// Starts it on the software driver below the validation layer, whose findings come with the log. The layer makes calls that no driver needs.
     pub fn start_validated() -> Result<Self> {
-        Self::start_on(&HostVulkan::validated()?, &[])
+        Self::start_on(&HostVulkan::validated()?, &["--max-log-lines", "1000000", "--seccomp", "off"])
     }
 
     /// Starts it on the software driver, where fresh memory of the C library is full of what is not zero.
@@ -164,35 +164,6 @@ pub fn cpu_time(pid: Pid) -> Result<Duration> {
     let ticks = |field: usize| fields.get(field).and_then(|ticks| ticks.parse::<u64>().ok());
     let used = ticks(11).zip(ticks(12)).context("processor time")?;
     Ok(Duration::from_millis((used.0 + used.1) * 1000 / rustix::param::clock_ticks_per_second()))
-}
-
-/// Time that the threads of these processes and the caller were ready to run but waited for a processor: what a busy machine adds. Less
-/// than before when a thread has ended.
-pub fn waiting_time(processes: &[Pid]) -> Result<Duration> {
-    let mut threads = vec![PathBuf::from("/proc/thread-self")];
-    for process in processes {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()))?;
-        threads.extend(tasks.flatten().map(|thread| thread.path()));
-    }
-    let mut waited = 0;
-    for thread in threads {
-        // Time on a processor, time waiting for one, turns (kernel: Documentation/scheduler/sched-stats.rst).
-        let schedstat = std::fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
-        let field =
-            schedstat.split_whitespace().nth(1).and_then(|nanoseconds| nanoseconds.parse::<u64>().ok());
-        waited += field.unwrap_or_default();
-    }
-    Ok(Duration::from_nanos(waited))
-}
-
-/// The median of the best hundred measurements in a row: what the device can do while the machine has nothing else to do.
-pub fn undisturbed_median(times: &[Duration]) -> Duration {
-    let median = |times: &[Duration]| {
-        let mut sorted = times.to_vec();
-        sorted.sort_unstable();
-        sorted[sorted.len() / 2]
-    };
-    times.chunks(100).map(median).min().unwrap_or_default()
 }
 
 /// Polls until the condition holds; for what has no event to wait for.

@@ -21,8 +21,10 @@ pub struct DaemonProcess {
 }
 
 /// A daemon that takes longer to listen or to end hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(20);
+/// A submission of a software driver takes as long as other programs leave it of the processors: tests that are about hangs say so themselves.
+const PATIENT: [&str; 4] = ["--max-submit-time", "60min", "--max-submit-time-contended", "60min"];
 
 impl DaemonProcess {
     /// Starts the daemon on `vulkan` with further command line `arguments`; returns when its socket exists.
@@ -49,6 +51,9 @@ impl DaemonProcess {
         let folder = TempDir::new()?;
         let log = File::create(folder.path().join("log"))?;
         command.arg("--socket-path").arg(folder.path().join("socket")).args(arguments);
+        if !arguments.iter().any(|argument| argument.starts_with("--max-submit-time")) {
+            command.args(PATIENT);
+        }
         let child = command
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -138,6 +143,26 @@ impl Drop for DaemonProcess {
     }
 }
 
+/// The same command, behind a line of shell that prepares its process. The command's environment is not the shell's.
+#[must_use]
+pub fn prepared(line: &str, command: &Command) -> Command {
+    let mut prepared = Command::new("sh");
+    prepared.args(["-c", &format!("{line} && exec env \"$@\""), "sh"]);
+    for (name, value) in command.get_envs() {
+        let mut pair = name.to_owned();
+        match value {
+            Some(value) => {
+                pair.push("=");
+                pair.push(value);
+                prepared.arg(pair);
+            }
+            None => _ = prepared.env_remove(name),
+        }
+    }
+    prepared.arg(command.get_program()).args(command.get_args());
+    prepared
+}
+
 /// The worker processes of a daemon: below its launcher, each perhaps below a process that represents it outside of its namespaces.
 ///
 /// # Errors
@@ -222,6 +247,22 @@ pub fn build_example(name: &str) -> Result<PathBuf> {
     cargo.current_dir(env!("CARGO_MANIFEST_DIR")).arg("--target-dir").arg(&target);
     ensure!(cargo.status().context("cannot run cargo")?.success(), "{name} does not build");
     Ok(target.join("debug/examples").join(name))
+}
+
+/// Builds an integration test of this crate and answers where its executable is.
+///
+/// # Errors
+/// It does not build.
+pub fn integration_test(name: &str) -> Result<PathBuf> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "--no-run", "--package", "tests", "--features", "guests", "--test", name]);
+    let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().context("cannot run cargo")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name} does not build\n{said}");
+    let path = said.rsplit_once('(').and_then(|(_, rest)| rest.split_once(')'));
+    let path = PathBuf::from(path.with_context(|| format!("cargo said {said}"))?.0);
+    // cargo names it relative to the workspace when the target folder lies there.
+    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path))
 }
 
 /// The folder of the profile this program was built in. Tests lie in a folder below it, programs in it.

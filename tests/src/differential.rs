@@ -7,12 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::packages::{PackageRoot, Suite};
-use crate::program::{Program, succeed};
+use crate::program::{LIMIT, Program, succeed};
 
 /// What came of each case, by its name: the rest of its line, such as `ok 0123 4` or `skipped shaderFloat64`.
 pub type Outcomes = BTreeMap<String, String>;
@@ -28,8 +27,6 @@ pub struct Gap {
     pub reason: &'static str,
 }
 
-/// No whole run takes as long; whatever does is hanging.
-const LIMIT: Duration = Duration::from_secs(600);
 /// So many cases may end the program before the run is given up.
 const DEATHS_MAX: usize = 12;
 

@@ -10,6 +10,7 @@ pub mod acceptance;
 pub mod bench;
 pub mod bridge;
 pub mod broker;
+pub mod cgroup;
 pub mod clients;
 pub mod completion;
 pub mod daemon;

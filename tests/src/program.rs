@@ -10,6 +10,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// A program or a machine that takes longer hangs, however slow and busy this machine is. Shorter than the silence that ends a stage of
+/// `cargo acceptance`.
+pub const LIMIT: Duration = Duration::from_secs(25 * 60);
+
 /// A running program whose output is collected. Dropping it kills it with all it started.
 pub struct Program {
     child: Child,

@@ -85,6 +85,8 @@ fn live_maps_are_capped_below_what_qemu_survives() -> Result<()> {
     }
     assert!((300..=480).contains(&mapped.len()), "{} live maps", mapped.len());
     assert_eq!(mapped.len() + refused, 1000);
+    let log = daemon.log();
+    assert_eq!(log.matches("guests' programs cannot map more memory: raise --max-maps").count(), 1, "{log}");
     assert_eq!(guest.session.window.live(), mapped.len());
     guest.destroy_blob(mapped.remove(0))?;
     mapped.push(guest.create_shmem(context, 4096)?);
@@ -93,6 +95,25 @@ fn live_maps_are_capped_below_what_qemu_survives() -> Result<()> {
     }
     assert_eq!(guest.session.window.live(), 0);
     assert_eq!(guest.session.window.violations(), Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn a_frontend_that_does_not_announce_mappings_holds_more_than_qemu_survives() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest_with(Options::of(Vmm::Crosvm))?;
+    let context = guest.create_context("many")?;
+    let mapped = (0..2000).map(|_| guest.create_shmem(context, 4096)).collect::<Result<Vec<_>>>()?;
+    assert_eq!(guest.session.window.live(), 2000);
+    guest.destroy_blobs(mapped);
+    assert!(eventually(PATIENCE, || guest.session.window.live() == 0));
+    assert_eq!(guest.session.window.violations(), Vec::<String>::new());
+    // Who runs out there is told by the same name.
+    let bounded = Daemon::start_with(&["--max-maps", "8"])?;
+    let guest = bounded.guest_with(Options::of(Vmm::Crosvm))?;
+    let context = guest.create_context("bounded")?;
+    assert!((0..9).any(|_| guest.create_shmem(context, 4096).is_err()));
+    assert!(bounded.log().contains("limit live_maps reached"), "{}", bounded.log());
     Ok(())
 }
 

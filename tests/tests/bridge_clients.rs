@@ -3,14 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tests::clients::Setup;
 use tests::completion;
 use tests::daemon::{Daemon, Holdings, eventually, is_alive};
 use tests::packages::{ClientRoot, Suite};
-use tests::program::{Program, succeed};
+use tests::program::{LIMIT, Program, succeed};
 
-const LIMIT: Duration = Duration::from_secs(120);
 const SUITES: [Suite; 3] = [Suite::Trixie, Suite::Testing, Suite::Unstable];
 /// How many words are compared.
 const WORDS: usize = 24;
@@ -71,13 +70,17 @@ fn vulkaninfo_is_complete_and_without_an_error() -> Result<()> {
 
 #[test]
 fn queues_draw_only_where_the_operator_says_so() -> Result<()> {
-    for (options, can_draw) in [(&[][..], false), (&["--queues", "all"][..], true)] {
+    for (options, say_so, can_draw) in
+        [(&[][..], false, false), (&["--queues", "nominal"], true, false), (&["--queues", "all"], true, true)]
+    {
         let setup = Setup::on(Daemon::start_with(options)?)?;
         for suite in SUITES {
             let info = succeed(vulkaninfo(&setup, &ClientRoot::open(suite)?, &[])?, LIMIT)?;
             ensure!(info.contains("QUEUE_COMPUTE_BIT"), "{suite:?}: {info}");
-            for graphics in ["QUEUE_GRAPHICS_BIT", "VK_EXT_transform_feedback"] {
-                assert_eq!(info.contains(graphics), can_draw, "{suite:?}, {options:?}: {graphics}");
+            for (graphics, expected) in
+                [("QUEUE_GRAPHICS_BIT", say_so), ("VK_EXT_transform_feedback", can_draw)]
+            {
+                assert_eq!(info.contains(graphics), expected, "{suite:?}, {options:?}: {graphics}");
             }
         }
         setup.settle()?;
@@ -119,11 +122,9 @@ fn two_hundred_clients_one_after_another_leave_nothing_behind() -> Result<()> {
         run()?;
     }
     let before = setup.settle()?;
-    let started = Instant::now();
     for number in 0..200 {
         run().with_context(|| format!("client {number}"))?;
     }
-    println!("200 clients in {:?}", started.elapsed());
     assert_no_leak(&setup, before)
 }
 
@@ -238,33 +239,14 @@ fn worker_killed_in_the_middle_of_work_ends_its_client_and_no_other() -> Result<
     setup.daemon().wait_for_workers(2)?;
     kill_process(worker, Signal::KILL)?;
     let victim_pid = victim.pid();
-    let killed = Instant::now();
-    let patience = std::thread::spawn(mesas_patience);
     let outcome = victim.wait(LIMIT).context("the victim noticed nothing")?;
-    let (noticed, patience) = (killed.elapsed(), patience.join().expect("sleeping does not panic"));
-    println!(
-        "the victim ended {noticed:?} after its worker with {}; Mesa's patience: {patience:?}",
-        outcome.status
-    );
     ensure!(!outcome.status.success() && !is_alive(victim_pid));
-    // 5 s in all on a machine that sleeps as long as it is told.
-    ensure!(noticed < patience + Duration::from_millis(1500), "it noticed only after {noticed:?}");
     let output = bystander.wait(LIMIT)?;
     assert_eq!(first_words(&String::from_utf8_lossy(&output.stdout)), expected);
     let next = succeed(vulkaninfo(&setup, &client, &["--summary"])?, LIMIT)?;
     ensure!(next.contains("Virtio-GPU Venus"));
     setup.settle()?;
     Ok(())
-}
-
-/// Sleeps as often and as long as Mesa does in a wait before it looks whether the ring is still served: 3.5 s, or what a busy
-/// machine makes of so many sleeps.
-fn mesas_patience() -> Duration {
-    let start = Instant::now();
-    for shift in 0..6 {
-        (0..16 << shift).for_each(|_| std::thread::sleep(Duration::from_micros(160 << shift)));
-    }
-    start.elapsed()
 }
 
 #[test]

@@ -2,12 +2,10 @@
 
 use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 use tests::clients::Setup;
 use tests::packages::{ClientRoot, Suite};
-use tests::program::succeed;
+use tests::program::{LIMIT, succeed};
 
-const LIMIT: Duration = Duration::from_secs(120);
 const DOCUMENT: &str = include_str!("../../docs/features.md");
 
 /// What vulkaninfo says of a device.

@@ -1,16 +1,19 @@
 //! Independent programs give through the bridge, byte for byte, the results they give on the host's driver.
 
-use anyhow::Result;
-use std::time::Duration;
+use anyhow::{Result, ensure};
 use tests::clients::{
-    self, Client, Files, LLAMA, NCNN, OPERATORS, Packages, Place, Setup, VKDISPATCH, Verdict, WHISPER,
+    self, Client, Files, LLAMA, NCNN, OPERATORS, Packages, Place, Setup, VKDISPATCH, Verdict, WGPU, WHISPER,
 };
+use tests::daemon::Daemon;
 use tests::packages::{Device, Suite};
-
-const LIMIT: Duration = Duration::from_secs(300);
+use tests::program::LIMIT;
 
 fn same_as_on_the_host(client: &Client) -> Result<()> {
-    let setup = Setup::start()?;
+    same_with(client, &[])
+}
+
+fn same_with(client: &Client, options: &[&str]) -> Result<()> {
+    let setup = Setup::on(Daemon::start_with(options)?)?;
     let files = Files::write()?;
     let packages = Packages::open(Suite::Testing)?;
     let native = Place::Packages(&packages, Device::Native);
@@ -43,4 +46,12 @@ fn vkdispatch_computes_the_same() -> Result<()> {
 #[test]
 fn operators_of_llama_pass_as_on_the_host() -> Result<()> {
     same_as_on_the_host(&OPERATORS)
+}
+
+#[test]
+fn wgpu_computes_the_same_where_queues_say_that_they_draw_and_finds_no_device_elsewhere() -> Result<()> {
+    same_with(&WGPU, &["--queues", "nominal"])?;
+    let outcome = same_with(&WGPU, &["--queues", "compute"]);
+    ensure!(outcome.is_err_and(|error| format!("{error:#}").contains("no Vulkan device")), "it finds one");
+    Ok(())
 }

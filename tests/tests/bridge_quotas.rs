@@ -8,14 +8,12 @@ use std::io::{BufRead, BufReader};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 use tests::clients::{Files, LLAMA, Packages, Place, Setup};
 use tests::daemon::{Daemon, eventually};
 use tests::guest::ring::{Ring, RingOptions};
 use tests::packages::{ClientRoot, Device, Suite};
-use tests::program::Program;
+use tests::program::{LIMIT, Program};
 
-const LIMIT: Duration = Duration::from_secs(300);
 /// More than any limit allows.
 const MANY: &str = "4000";
 

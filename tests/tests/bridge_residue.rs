@@ -4,14 +4,12 @@ use anyhow::{Context, Result, ensure};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 use tempfile::TempDir;
 use tests::bridge::Bridge;
 use tests::daemon::Daemon;
 use tests::packages::{ClientRoot, Device, Suite};
-use tests::program::succeed;
+use tests::program::{LIMIT, succeed};
 
-const LIMIT: Duration = Duration::from_secs(900);
 /// Programs that share the rounds, at the same time.
 const PROGRAMS: u32 = 2;
 

@@ -2,14 +2,11 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tests::clients::Setup;
 use tests::packages::{ClientRoot, Device, Suite};
-use tests::program::{Program, succeed};
-
-const LIMIT: Duration = Duration::from_secs(240);
+use tests::program::{LIMIT, Program, succeed};
 
 fn many_threads(setup: &Setup, client: &ClientRoot, arguments: &[&str]) -> Result<Command> {
     let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));

@@ -7,7 +7,6 @@ use protocol::venus::generated::{DeviceMemory, ExternalMemoryHandleTypeFlags, Vk
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command};
 use rustix::process::{Signal, kill_process};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use tests::daemon::{Daemon, Holdings, eventually};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::{Blob, Gpu, PATIENCE};
@@ -241,7 +240,7 @@ fn an_import_sent_right_behind_the_attachment_of_a_pending_export_finds_it() -> 
 }
 
 #[test]
-fn an_import_of_an_export_that_fails_fails_too_and_soon() -> Result<()> {
+fn an_import_of_an_export_that_fails_fails_too() -> Result<()> {
     let daemon = Daemon::start()?;
     let gpu = Arc::new(daemon.guest()?);
     let (first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
@@ -258,9 +257,7 @@ fn an_import_of_an_export_that_fails_fails_too_and_soon() -> Result<()> {
         (create, Some(first.context)),
         (Command::CtxAttachResource { resource_id }, Some(second.context)),
     ]);
-    let started = Instant::now();
     ensure!(refused(second.allocate(SIZE, Source::Resource(resource_id.0))?), "there is no such memory");
-    ensure!(started.elapsed() < Duration::from_secs(30), "after {:?}", started.elapsed());
     ensure!(answers[0].wait(PATIENCE).is_err(), "there is no such memory");
     // Attached or, if the refusal was faster, unknown: answered in any case.
     let _ = answers[1].wait_with_header(PATIENCE)?;

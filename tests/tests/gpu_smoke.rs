@@ -7,7 +7,6 @@ use protocol::venus::generated::DeviceMemory;
 use rustix::process::{Signal, kill_process};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use tests::clients::Setup;
 use tests::completion;
 use tests::daemon::{Daemon, eventually};
@@ -15,10 +14,8 @@ use tests::guest::device::{Device, Source};
 use tests::guest::{Blob, PATIENCE};
 use tests::packages::{ClientRoot, Suite};
 use tests::prerequisites::has_gpu;
-use tests::program::succeed;
+use tests::program::{LIMIT, succeed};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// Whether to go on; without a GPU the test passes only if it may.
 fn is_there() -> Result<bool> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tests::daemon::Daemon;
 use tests::frontend::ram::GuestRam;
 use tests::frontend::virtqueue::Completion;
-use tests::guest::Gpu;
+use tests::guest::{Gpu, PATIENCE};
 use tests::random::{Random, repetitions};
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
@@ -44,7 +44,7 @@ impl Answers {
     }
 
     fn wait(&self) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
         let mut state = self.state.lock();
         while state.1 < state.0 {
             let timed_out = self.changed.wait_until(&mut state, deadline).timed_out();

@@ -47,6 +47,65 @@ fn shader(body: &[u32], behind: &[u32]) -> Vec<u32> {
     parts.concat()
 }
 
+/// `PhysicalStorageBuffer`.
+const PHYSICAL: u32 = 5349;
+
+/// The same with physical addresses and these declarations ahead of the function.
+fn declaring(words: &[Vec<u32>]) -> Vec<u32> {
+    let mut code = shader(&[], &[]);
+    let function = code.windows(5).position(|words| words == op(54, &[2, 1, 0, 3])).expect("there is one");
+    code.splice(function..function, words.concat());
+    let memory_model = code.windows(3).position(|words| words == op(14, &[0, 1])).expect("there is one");
+    let physical = [op(17, &[5347]), op(10, &text("SPV_KHR_physical_storage_buffer")), op(14, &[5348, 1])];
+    code.splice(memory_model..memory_model + 3, physical.concat());
+    code
+}
+
+fn text(text: &str) -> Vec<u32> {
+    let padded: Vec<u8> = text.bytes().chain([0; 4]).collect();
+    padded.as_chunks().0.iter().take(text.len() / 4 + 1).map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+/// How a shader says how large its workgroups are.
+#[derive(Clone, Copy, Debug)]
+enum Sized {
+    /// `LocalSizeId`.
+    Mode,
+    /// A constant that is `WorkgroupSize`.
+    BuiltIn,
+}
+
+/// A compute shader that does nothing in workgroups of the specialisation constant 7, by default of `default`.
+fn sized(how: Sized, default: u32) -> Vec<u32> {
+    let (mode, annotation, vector) = match how {
+        Sized::Mode => (op(331, &[1, 38, 9, 10, 10]), vec![], vec![]),
+        Sized::BuiltIn => {
+            let vector = [op(23, &[11, 4, 3]), op(51, &[11, 12, 9, 10, 10])].concat();
+            (op(16, &[1, 17, 1, 1, 1]), op(71, &[12, 11, 25]), vector)
+        }
+    };
+    let parts = [
+        vec![0x0723_0203, 0x1_0300, 0, 64, 0],
+        op(17, &[1]),
+        op(14, &[0, 1]),
+        op(15, &[5, 1, u32::from_le_bytes(*b"main"), 0]),
+        mode,
+        op(71, &[9, 1, 7]),
+        annotation,
+        op(19, &[2]),
+        op(33, &[3, 2]),
+        op(21, &[4, 32, 0]),
+        op(50, &[4, 9, default]),
+        op(43, &[4, 10, 1]),
+        vector,
+        op(54, &[2, 1, 0, 3]),
+        op(248, &[5]),
+        op(253, &[]),
+        op(56, &[]),
+    ];
+    parts.concat()
+}
+
 struct Setup {
     // In the order in which they end.
     vulkan: Device,
@@ -132,6 +191,13 @@ fn malformed_modules_are_refused_and_the_context_goes_on() -> Result<()> {
         ("a value of nowhere", shader(&op(61, &[4, 30, 31]), &[])),
         ("an id beyond the bound", shader(&op(61, &[4, 30, 64]), &[])),
         ("a function that calls itself", shader(&op(57, &[2, 30, 1]), &[])),
+        ("a pointer that never comes", declaring(&[op(39, &[20, PHYSICAL]), op(28, &[21, 20, 9])])),
+        ("a struct in itself", declaring(&[op(39, &[20, PHYSICAL]), op(30, &[20, 4, 20])])),
+        (
+            "an array in itself by way of a struct",
+            declaring(&[op(39, &[20, PHYSICAL]), op(28, &[21, 20, 9]), op(30, &[20, 21])]),
+        ),
+        ("a pointer to itself", declaring(&[op(39, &[20, PHYSICAL]), op(32, &[20, PHYSICAL, 20])])),
         ("functions that call each other", shader(&op(57, &[2, 30, 20]), &function(&op(57, &[2, 31, 1])))),
     ];
     for (what, code) in malformed {
@@ -174,5 +240,73 @@ fn specialisation_stays_in_its_data_and_gives_usable_sizes() -> Result<()> {
         let result = setup.pipeline(module, c"main", Some(&constants))?;
         ensure!(result == expected, "offset {offset}, size {size}, value {length}: {result:?}");
     }
+    Ok(())
+}
+
+#[test]
+fn types_made_of_pointers_that_come_later_are_accepted() -> Result<()> {
+    let mut setup = Setup::new()?;
+    let node = [op(30, &[22, 4, 20]), op(32, &[20, PHYSICAL, 22])].concat();
+    for (what, words) in [
+        ("a struct", vec![]),
+        ("an array", op(28, &[21, 20, 9])),
+        ("a pointer", op(32, &[21, PHYSICAL, 20])),
+        ("a struct of arrays", [op(28, &[21, 20, 9]), op(30, &[23, 21])].concat()),
+    ] {
+        let (module, result) = setup.module(&declaring(&[op(39, &[20, PHYSICAL]), words, node.clone()]))?;
+        ensure!(result == SUCCESS, "{what}: {result:?}");
+        ensure!(setup.pipeline(module, c"main", None)? == SUCCESS, "a pipeline of {what}");
+    }
+    Ok(())
+}
+
+#[test]
+fn workgroups_are_as_large_as_the_pipeline_says() -> Result<()> {
+    let mut setup = Setup::new()?;
+    for how in [Sized::Mode, Sized::BuiltIn] {
+        for default in [0, 1, u32::MAX] {
+            let (module, result) = setup.module(&sized(how, default))?;
+            ensure!(result == SUCCESS, "{how:?} with {default}: {result:?}");
+            let usable = if default == 1 { SUCCESS } else { INVALID };
+            let result = setup.pipeline(module, c"main", None)?;
+            ensure!(result == usable, "{how:?} with the default {default}: {result:?}");
+            for (size, expected) in
+                [(1u32, SUCCESS), (64, SUCCESS), (0, INVALID), (1 << 20, INVALID), (u32::MAX, INVALID)]
+            {
+                // A constant that the module does not have may be of any width.
+                let entries = [
+                    SpecializationMapEntry { constant_id: 8, offset: 1, size: 3 },
+                    SpecializationMapEntry { constant_id: 7, offset: 0, size: 4 },
+                ];
+                let data = size.to_le_bytes();
+                let constants = SpecializationInfo {
+                    map_entry_count: 2,
+                    p_map_entries: Some(&entries),
+                    data_size: 4,
+                    p_data: Some(&data),
+                };
+                let result = setup.pipeline(module, c"main", Some(&constants))?;
+                ensure!(result == expected, "{how:?} with {default}, specialised to {size}: {result:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_operator_is_told_why_and_not_more_than_a_few_times() -> Result<()> {
+    let mut setup = Setup::new()?;
+    let wrong = shader(&op(61, &[4, 30, 31]), &[]);
+    for _ in 0..200 {
+        ensure!(setup.module(&wrong)?.1 == INVALID);
+    }
+    let told = "OpLoad %30: id %31 is not defined here";
+    let lines = |log: &str| log.lines().filter(|line| line.contains(told)).count();
+    ensure!(
+        tests::daemon::eventually(std::time::Duration::from_secs(60), || lines(&setup.daemon.log()) > 0),
+        "nothing is said"
+    );
+    let log = setup.daemon.log();
+    ensure!((1..=16).contains(&lines(&log)), "{} lines", lines(&log));
     Ok(())
 }

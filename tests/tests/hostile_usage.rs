@@ -6,7 +6,6 @@ use protocol::cursor::Writer;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::{DescriptorType, ShaderStageFlags};
 use std::sync::Arc;
-use std::time::Duration;
 use tests::daemon::{Daemon, eventually};
 use tests::guest::PATIENCE;
 use tests::guest::device::{Device, Source};
@@ -617,10 +616,12 @@ fn refused(name: &str, rule: &str, attack: Attack) -> Result<()> {
     let mut bench = Bench::new()?;
     let worker = bench.daemon.wait_for_workers(1)?;
     let outcome = attack(&mut bench).and_then(|()| bench.assert_sound());
+    outcome.with_context(|| bench.daemon.log())?;
+    let told = || bench.daemon.log().contains(&format!("valid usage: {rule}"));
+    let told = eventually(PATIENCE, told);
     let log = bench.daemon.log();
-    outcome.with_context(|| log.clone())?;
     ensure!(bench.daemon.wait_for_workers(1)? == worker, "{name}: another worker");
-    ensure!(log.contains(&format!("valid usage: {rule}")), "not refused as {rule:?}: {log}");
+    ensure!(told, "not refused as {rule:?}: {log}");
     Ok(())
 }
 
@@ -658,7 +659,7 @@ fn what_must_not_run_ends_its_context_with_the_reason() -> Result<()> {
     for (name, reason, attack) in FATAL {
         let mut bench = Bench::new()?;
         ensure!(attack(&mut bench).is_err(), "{name} was executed");
-        let told = eventually(Duration::from_secs(10), || bench.daemon.log().contains(reason));
+        let told = eventually(PATIENCE, || bench.daemon.log().contains(reason));
         ensure!(told && bench.daemon.is_running(), "{name}: {}", bench.daemon.log());
     }
     Ok(())

@@ -85,7 +85,7 @@ fn a_worker_hears_that_it_may_free_what_nobody_has_mapped_any_more() -> Result<(
 
 fn dies_while_it_lends(vmm: Vmm) -> Result<()> {
     let daemon = start()?;
-    let guest = daemon.guest_with(Options { vmm, ..Options::default() })?;
+    let guest = daemon.guest_with(Options::of(vmm))?;
     let context = guest.create_context("lender")?;
     let worker = daemon.wait_for_workers(1)?[0];
     let other = guest.create_context("other")?;

@@ -130,8 +130,8 @@ fn what_nobody_wants_again_is_given_back_after_a_while() -> Result<()> {
     let gpu = Arc::new(daemon.guest()?);
     let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
     let memory = first.allocate(7 * MIB, Source::New)?.ok().context("memory")?;
-    first.free(memory)?;
     let freed = Instant::now();
+    first.free(memory)?;
     // Of 64 MiB another may have 56 if nobody else has any.
     let mut whole = || Ok::<_, anyhow::Error>(second.allocate(56 * MIB, Source::New)?.is_ok());
     let early = whole()?;

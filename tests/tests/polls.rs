@@ -1,13 +1,15 @@
 //! Guests that wait by asking on a ring: the answer is held until there is something to tell, or something else to do.
+//!
+//! How long it is held the unit tests of `worker::hold` say; here nobody may notice but by fewer questions.
 
 use anyhow::{Context, Result, ensure};
 use protocol::cursor::{Arena, Reader};
 use protocol::venus::generated as venus;
 use protocol::venus::generated::{ChainStruct, VkResult};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use tests::daemon::{Daemon, waiting_time};
+use tests::daemon::{Daemon, eventually};
 use tests::guest::device::Device;
 use tests::guest::ring::{ASYNC, REPLY, Ring, RingOptions};
 use tests::guest::{Gpu, PATIENCE};
@@ -16,20 +18,12 @@ use tests::guest::{Gpu, PATIENCE};
 const SLEEP: Duration = Duration::from_micros(200);
 /// Questions that Mesa asks before it sleeps.
 const LOOKS: u32 = 16;
-/// How long an answer is held of which this says that it is held for long.
-const LONG: Duration = Duration::from_millis(5);
-/// How often something is tried that only works while nobody else needs the processors.
-const TRIES: u32 = 20;
-
-/// One at a time: who asks at once has to be quick.
-static MACHINE: Mutex<()> = Mutex::new(());
 
 struct Setup {
     // In the order in which they end.
     device: Device,
     gpu: Arc<Gpu>,
     daemon: Daemon,
-    _machine: MutexGuard<'static, ()>,
 }
 
 /// A submission that waits for a value of a timeline, with a fence.
@@ -39,14 +33,13 @@ struct Waiting {
 }
 
 fn setup() -> Result<Setup> {
-    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let daemon = Daemon::start()?;
     let gpu = Arc::new(daemon.guest()?);
     let features =
         venus::PhysicalDeviceTimelineSemaphoreFeatures { timeline_semaphore: 1, ..Default::default() };
     let chain = [ChainStruct::PhysicalDeviceTimelineSemaphoreFeatures(&features)];
     let device = Device::create_with(&gpu, "polls", &chain)?;
-    Ok(Setup { device, gpu, daemon, _machine })
+    Ok(Setup { device, gpu, daemon })
 }
 
 impl Setup {
@@ -121,48 +114,15 @@ impl Setup {
         reply.p_value.copied().context("a value")
     }
 
-    /// Time that the worker and this thread waited for a processor.
-    fn waited(&self) -> Result<Duration> {
-        waiting_time(&self.daemon.wait_for_workers(1)?)
-    }
-
-    /// Whether a question that was asked a millisecond ago is still held, and not only because others had the processors.
-    fn is_held(&self, question: u32, waited: Duration) -> Result<bool> {
-        let waited = self.waited()?.saturating_sub(waited);
-        let open = self.device.ring.head().wrapping_sub(question) >= 1 << 31;
-        Ok(open && waited < Duration::from_micros(500))
-    }
-
-    /// Waits as Mesa does, until answers are held for long: true. False where that cannot be seen, because others had the processors.
-    fn wait_until_held(&mut self, waiting: &Waiting) -> Result<bool> {
-        let (began, before) = (Instant::now(), self.waited()?);
-        while began.elapsed() < Duration::from_secs(10) {
-            for _ in 0..LOOKS {
-                let question = self.ask(waiting)?;
-                ensure!(self.hear(question)? == VkResult::NOT_READY, "signalled by nobody");
-            }
-            let mut held = SLEEP;
-            // Who was disturbed is not held, and begins again.
-            while held >= SLEEP && held < LONG {
-                let waited = self.waited()?;
+    /// Waits as Mesa does for a while: asks at once, and then after pauses. Answers are held the longer, the longer that goes on.
+    fn wait_for_a_while(&mut self, waiting: &Waiting) -> Result<()> {
+        for look in 0..4 * LOOKS {
+            if look >= LOOKS {
                 sleep(SLEEP);
-                let (asked, question) = (Instant::now(), self.ask(waiting)?);
-                self.hear(question)?;
-                held = asked.elapsed().saturating_sub(self.waited()?.saturating_sub(waited));
             }
-            if held >= LONG {
-                return Ok(true);
-            }
+            let question = self.ask(waiting)?;
+            ensure!(self.hear(question)? == VkResult::NOT_READY, "signalled by nobody");
         }
-        self.is_busy(began, before).context("no answer is held for long")?;
-        Ok(false)
-    }
-
-    /// An error unless others had the processors most of the time since `began`.
-    fn is_busy(&self, began: Instant, before: Duration) -> Result<()> {
-        let waited = self.waited()?.saturating_sub(before);
-        ensure!(waited > began.elapsed() / 10, "though the processors were free");
-        println!("skipped: others need the processors ({waited:?} of {:?})", began.elapsed());
         Ok(())
     }
 }
@@ -185,60 +145,28 @@ fn who_asks_on_and_on_is_held_for_a_moment_each_time() -> Result<()> {
 }
 
 #[test]
-fn a_question_asked_before_is_answered_when_the_fence_is_signalled() -> Result<()> {
+fn a_question_and_what_comes_behind_it_are_answered_and_so_is_who_signals() -> Result<()> {
     let mut setup = setup()?;
     let mut other = Ring::create(&setup.gpu, setup.device.context, RingOptions::default())?;
-    let (began, before) = (Instant::now(), setup.waited()?);
-    for _ in 0..TRIES {
+    for _ in 0..20 {
         let waiting = setup.submit()?;
-        if !setup.wait_until_held(&waiting)? {
-            return Ok(());
-        }
-        let waited = setup.waited()?;
+        setup.wait_for_a_while(&waiting)?;
         sleep(SLEEP);
-        let (asked, question) = (Instant::now(), setup.ask(&waiting)?);
-        sleep(Duration::from_millis(1));
-        let open = setup.is_held(question, waited)?;
-        setup.signal(&mut other, &waiting)?;
-        let said = setup.hear(question)?;
-        println!("open {open}, {said:?} after {:?}", asked.elapsed());
-        if open && said == VkResult::SUCCESS {
-            return Ok(());
-        }
-    }
-    setup.is_busy(began, before).context("no answer came with the signal")
-}
-
-#[test]
-fn what_comes_behind_a_question_is_not_held_up() -> Result<()> {
-    let mut setup = setup()?;
-    let waiting = setup.submit()?;
-    let mut shortest = Duration::MAX;
-    let (began, before) = (Instant::now(), setup.waited()?);
-    for _ in 0..TRIES {
-        if !setup.wait_until_held(&waiting)? {
-            return Ok(());
-        }
-        let waited = setup.waited()?;
-        sleep(SLEEP);
-        let question = setup.ask(&waiting)?;
-        sleep(Duration::from_millis(1));
-        let open = setup.is_held(question, waited)?;
-        let (pressed, next) = (Instant::now(), setup.ask(&waiting)?);
+        // Held or not: nothing has been signalled, and what comes behind it has the same answer.
+        let (question, next) = (setup.ask(&waiting)?, setup.ask(&waiting)?);
         ensure!(setup.hear(question)? == VkResult::NOT_READY, "signalled by nobody");
-        let took = pressed.elapsed();
         setup.hear(next)?;
-        println!("open {open}: {took:?}");
-        if open {
-            shortest = shortest.min(took);
-        }
-        if shortest < LONG / 4 {
-            return Ok(());
-        }
+        let question = setup.ask(&waiting)?;
+        setup.signal(&mut other, &waiting)?;
+        setup.hear(question)?;
+        let mut said = VkResult::NOT_READY;
+        let signalled = eventually(PATIENCE, || {
+            said = setup.ask(&waiting).and_then(|question| setup.hear(question)).unwrap_or(said);
+            said == VkResult::SUCCESS
+        });
+        ensure!(signalled, "{said:?}");
     }
-    setup
-        .is_busy(began, before)
-        .with_context(|| format!("what comes behind a question waits for {shortest:?}"))
+    Ok(())
 }
 
 #[test]
@@ -272,7 +200,7 @@ fn semaphores_and_fences_say_the_truth_to_who_asks_on_and_on() -> Result<()> {
 fn contexts_end_while_an_answer_is_held() -> Result<()> {
     let mut setup = setup()?;
     let waiting = setup.submit()?;
-    setup.wait_until_held(&waiting)?;
+    setup.wait_for_a_while(&waiting)?;
     sleep(SLEEP);
     setup.ask(&waiting)?;
     setup.gpu.destroy_context(setup.device.context)?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tests::daemon::{Daemon, eventually};
 use tests::guest::PATIENCE;
 use tests::guest::device::{Device, Source, ensure_filled};
-use tests::guest::ring::{ASYNC, REPLY, encode};
+use tests::guest::ring::{ASYNC, REPLY, Ring, RingOptions, encode};
 use vm_memory::{Bytes, VolatileMemory};
 
 const MIB: u64 = 1 << 20;
@@ -78,6 +78,41 @@ fn heaps_are_as_large_as_the_quota() -> Result<()> {
     assert!(allocation <= 448 * MIB && buffer <= 448 * MIB, "{allocation} {buffer}");
     let (heap, ..) = largest(&["--context-host-memory", "100MiB", "--context-device-memory", "100MiB"])?;
     assert_eq!(heap, 100 * MIB);
+    Ok(())
+}
+
+#[test]
+fn rings_of_a_vm_are_counted_and_one_context_leaves_some_to_others() -> Result<()> {
+    let daemon = Daemon::start_with(&["--max-vm-rings", "64"])?;
+    let guest = Arc::new(daemon.guest()?);
+    let context = guest.create_context("hog")?;
+    let mut rings = Vec::new();
+    let lost = eventually(PATIENCE, || {
+        match Ring::create(&guest, context, RingOptions::default()) {
+            Ok(ring) => rings.push(ring),
+            Err(_) => return true,
+        }
+        daemon.log().contains("limit reached: vm_rings")
+    });
+    ensure!(
+        lost && daemon.log().contains("limit reached: vm_rings"),
+        "{} rings\n{}",
+        rings.len(),
+        daemon.log()
+    );
+    // Seven eighths, and what was on its way when the context ended.
+    ensure!((57..80).contains(&rings.len()), "{} rings", rings.len());
+    daemon.wait_for_workers(0)?;
+    // What it had comes back with the end of its process.
+    for _ in 0..2 {
+        let next = guest.create_context("next")?;
+        let rings: Vec<_> =
+            (0..20).map(|_| Ring::create(&guest, next, RingOptions::default())).collect::<Result<_>>()?;
+        guest.submit_fenced(next, RingIdx(0), &[]).wait(PATIENCE)?;
+        ensure!(daemon.workers().len() == 1, "{} rings are too many\n{}", rings.len(), daemon.log());
+        guest.destroy_context(next)?;
+        daemon.wait_for_workers(0)?;
+    }
     Ok(())
 }
 

@@ -12,7 +12,6 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 use tests::bridge::Bridge;
 use tests::broker::Broker;
 use tests::daemon::{Daemon, eventually, two_gpus};
@@ -22,11 +21,10 @@ use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::ring::{REPLY, Ring};
 use tests::guest::{Gpu, PATIENCE};
 use tests::packages::{self, ClientRoot, HostVulkan, Suite};
-use tests::program::{Program, succeed};
+use tests::program::{LIMIT, Program, succeed};
 use vm_memory::{Bytes, VolatileMemory};
 
 const SIZE: u64 = 64 * 1024;
-const LIMIT: Duration = Duration::from_secs(240);
 
 /// Two GPUs, or `None` on a machine that has not got them.
 fn gpus() -> Result<Option<(HostVulkan, [String; 2])>> {

@@ -1,17 +1,17 @@
 //! What happens to virtual machines happens without harm to the daemon: restarts, pauses, driver changes, sudden death.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tests::completion;
-use tests::daemon::{eventually, waiting_time};
+use tests::daemon::eventually;
 use tests::daemon_process::{DaemonProcess, workers};
 use tests::packages::{ClientRoot, HostVulkan, Suite};
+use tests::program::LIMIT;
 use tests::vm::{Guest, Options, Script, Vm, pause};
 
-const LIMIT: Duration = Duration::from_secs(240);
 const VULKANINFO: &str = "vulkaninfo --summary 2>&1 | grep deviceName";
 
 /// Programs have ended before, as in an orderly restart: QEMU 11.1 does not survive a reset while they hold mappings
@@ -201,16 +201,8 @@ fn a_killed_worker_ends_its_own_program_only() -> Result<()> {
     let workers = workers(daemon.id())?;
     ensure!(workers.len() >= 2, "two programs, but workers {workers:?}");
     let victim = Pid::from_raw(i32::try_from(workers[0])?).context("a worker has a number")?;
-    let processes =
-        [vm.pid(), Pid::from_raw(i32::try_from(daemon.id())?).context("the daemon has a number")?];
-    let (killed, waited) = (Instant::now(), waiting_time(&processes)?);
     kill_process(victim, Signal::KILL)?;
     vm.wait_for("ended with", spoke, LIMIT).map_err(|error| error.context(daemon.log()))?;
-    let noticed = killed.elapsed().saturating_sub(waiting_time(&processes)?.saturating_sub(waited));
-    println!(
-        "the program ended {noticed:?} after its worker, without the time spent waiting for a processor"
-    );
-    ensure!(noticed < Duration::from_secs(5), "it noticed only after {noticed:?}");
     let outcome = vm.wait().map_err(|error| error.context(daemon.log()))?;
     let (output, log) = (&outcome.output, daemon.log());
     ensure!(outcome.status == 0, "a new context does not work\n{output}\n{log}");

@@ -1,11 +1,9 @@
 //! Memory that guest programs share with each other, and the back end of dma-bufs, on real kernels.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tests::daemon_process::{DaemonProcess, daemon_executable};
+use tests::daemon_process::{DaemonProcess, daemon_executable, integration_test};
 use tests::differential;
 use tests::packages::{HostVulkan, Suite};
 use tests::vm::{Guest, LAVAPIPE, Options, Outcome, Script, Vm};
@@ -68,13 +66,13 @@ fn dma_bufs_of_the_driver_serve_guests() -> Result<()> {
              export VK_DRIVER_FILES=/usr/share/vulkan/icd.d/virtio_icd.json
              export VN_DEBUG=vtest VTEST_SOCKET_NAME=/tmp/vtest
              vulkaninfo --summary | grep deviceName
-             timeout 120 /differential run /shaders {only}
+             timeout 1200 /differential run /shaders {only}
          ) || {{ cat /tmp/log; exit 4; }}
          echo '{END}'
          export VHOST_USER_VULKAN_DAEMON=/vhost-user-vulkan VHOST_USER_VULKAN_GPU=
          export VHOST_USER_VULKAN_OPTIONS='--memory dma-buf'
-         timeout 120 /external_memory --test-threads=1 two_contexts imported_memory || exit 5
-         timeout 60 /share_memory || exit 6
+         timeout 1200 /external_memory --test-threads=1 two_contexts imported_memory || exit 5
+         timeout 1200 /share_memory || exit 6
         "
     ));
     for (name, file) in [
@@ -87,7 +85,7 @@ fn dma_bufs_of_the_driver_serve_guests() -> Result<()> {
         script = script.with_file(name, std::fs::read(&file).with_context(|| file.display().to_string())?);
     }
     script = with_shaders(script, &differential::shaders(&differential)?)?.with_software_driver(&guest)?;
-    let options = Options { memory_mib: 3072, limit: Duration::from_secs(600), ..Options::default() };
+    let options = Options { memory_mib: 3072, ..Options::default() };
     let Outcome { status, output, console } = Vm::run(&guest, &script, &options)?;
     ensure!(status == 0, "status {status}\n{output}\n{console}");
     ensure!(output.contains("Virtio-GPU Venus (llvmpipe"), "no Venus device\n{output}");
@@ -118,17 +116,4 @@ fn with_shaders(mut script: Script, folder: &Path) -> Result<Script> {
         }
     }
     Ok(script)
-}
-
-/// Builds an integration test of this crate and answers where its executable is.
-fn integration_test(name: &str) -> Result<PathBuf> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "--no-run", "--package", "tests", "--features", "guests", "--test", name]);
-    let output = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().context("cannot run cargo")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name} does not build\n{said}");
-    let path = said.rsplit_once('(').and_then(|(_, rest)| rest.split_once(')'));
-    let path = PathBuf::from(path.with_context(|| format!("cargo said {said}"))?.0);
-    // cargo names it relative to the workspace when the target folder lies there.
-    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path))
 }

@@ -69,8 +69,9 @@ pub(super) enum Asked {
     Http(http::Asked),
 }
 
-/// Connections of each protocol at a time.
-const CONNECTIONS: usize = 8;
+/// Connections of each protocol at a time. One more takes the place of the one that has been silent longest, so that whoever opens
+/// connections and says nothing keeps nobody out.
+const CONNECTIONS: usize = 32;
 /// Time for one request and its answer, in nanoseconds.
 const PATIENCE: Nanos = 10_000_000_000;
 
@@ -92,7 +93,7 @@ impl Connections {
         for (index, (_, listener)) in all.listeners.iter().enumerate() {
             watch(epoll, listener, Source::Listener.token(index), EventFlags::IN)?;
         }
-        all.slots.resize_with(CONNECTIONS * all.listeners.len(), || None);
+        all.slots.resize_with(2 * CONNECTIONS * all.listeners.len(), || None);
         Ok(all)
     }
 
@@ -120,10 +121,9 @@ impl Connections {
             Err(error) => return log::debug!(error:%; "a connection could not be accepted"),
         };
         let protocol = *protocol;
-        let taken = self.slots.iter().flatten().filter(|connection| connection.protocol == protocol).count();
-        let free = self.slots.iter().position(Option::is_none);
-        let Some(slot) = free.filter(|_| taken < CONNECTIONS) else { return };
+        self.make_room(protocol, epoll);
         self.serial += 1;
+        let Some(slot) = self.free_slot() else { return };
         let connection = Connection {
             serial: self.serial,
             protocol,
@@ -169,6 +169,24 @@ impl Connections {
         match connection.send() {
             Ok(()) if !connection.is_done() => connection.listen_for_more(epoll, peer.slot),
             Ok(()) | Err(_) => self.drop_at(peer.slot, epoll),
+        }
+    }
+
+    /// Not the one that was free last: of that an event may be under way.
+    fn free_slot(&self) -> Option<usize> {
+        let first = (self.serial % self.slots.len() as u64) as usize;
+        (first..self.slots.len()).chain(0..first).find(|slot| self.slots[*slot].is_none())
+    }
+
+    /// Drops the connection of this protocol whose time ends first, if there are as many as there may be.
+    fn make_room(&mut self, protocol: Protocol, epoll: &OwnedFd) {
+        let own = || self.slots.iter().enumerate().filter_map(|(slot, taken)| Some((slot, taken.as_ref()?)));
+        let own = || own().filter(|(_, connection)| connection.protocol == protocol);
+        if own().count() >= CONNECTIONS
+            && let Some((slot, _)) =
+                own().min_by_key(|(_, connection)| (connection.deadline, connection.serial))
+        {
+            self.drop_at(slot, epoll);
         }
     }
 

@@ -48,9 +48,9 @@ pub(super) struct Context {
 }
 
 impl Gpu {
-    pub(super) fn new(uuid: [u8; 16], name: String, software: bool, anticipation: f64) -> Self {
+    pub(super) fn new(uuid: [u8; 16], name: String, software: bool, anticipation: Option<f64>) -> Self {
         let tuning = if software { Tuning::software() } else { Tuning::default() };
-        let tuning = Tuning { anticipation, ..tuning };
+        let tuning = Tuning { anticipation: anticipation.unwrap_or(tuning.anticipation), ..tuning };
         Self {
             uuid,
             name,
@@ -306,7 +306,7 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     fn gpu() -> (Gpu, GateSide) {
-        let mut gpu = Gpu::new([1; 16], "GPU".into(), false, 0.0);
+        let mut gpu = Gpu::new([1; 16], "GPU".into(), false, None);
         gpu.set_tenant(VM, Share { weight: 100, class: Class::Normal, ceiling: None }, 0);
         let file = grant_page().unwrap();
         let gate = GateSide::open(&file).unwrap();

@@ -13,6 +13,7 @@ mod connections;
 mod control;
 mod gpu;
 mod grant_log;
+mod groups;
 mod http;
 mod metrics;
 mod operator;

@@ -58,6 +58,7 @@ impl Broker {
             Request::Set { vm, change } => {
                 let index = self.vm_named(&vm)?;
                 self.vms[index].share = change.apply(self.vms[index].share, self.settings.policy)?;
+                self.groups.set_weight(&self.vms[index]);
                 log::info!(vm, change:?; "an operator has changed a share");
                 self.set_shares(now);
             }
@@ -71,7 +72,7 @@ impl Broker {
                     let name = vm.name();
                     return Err(format!("{name}/{context}: no such context; {name} has {known:?}"));
                 };
-                found.killed = true;
+                found.killed.get_or_insert(now);
                 log::info!(vm = vm.name(), ctx_id = context; "an operator ends a context");
                 self.tell(index, FromBroker::Kill { ctx_id });
             }

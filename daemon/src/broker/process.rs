@@ -1,14 +1,13 @@
-//! One device process as the broker holds it: its channel, its doorbell, its end. Whoever took it over can send what he likes, and
+//! One device process as the broker holds it: its channel, its end. Whoever took it over can send what he likes, and
 //! need not read what he is sent; nothing here waits for it.
 
 use crate::ipc::{Channel, FromBroker, SendError, ToBroker};
 use crate::sandbox::start_device_process;
-use crate::shm::Doorbell;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -21,7 +20,6 @@ pub(super) struct Process {
     child: Child,
     pidfd: OwnedFd,
     channel: Channel,
-    doorbell: Doorbell,
     unsent: VecDeque<FromBroker>,
     started: Instant,
     /// It was killed: what it says does not matter any more.
@@ -33,13 +31,12 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts it and tells it of its doorbell.
-    pub(super) fn start(arguments: &[OsString]) -> io::Result<Self> {
+    /// Starts it for the VM of this name.
+    pub(super) fn start(vm: &str, arguments: &[OsString]) -> io::Result<Self> {
         let (channel, theirs) = Channel::pair()?;
-        let doorbell = Doorbell::new()?;
-        channel.try_send(&FromBroker::Doorbell, Some(doorbell.as_fd())).map_err(io::Error::other)?;
-        let child = start_device_process(arguments, theirs.into_socket())?;
-        Self::of_child(child, channel, doorbell)
+        let name = OsString::from(format!("--vm-name={vm}"));
+        let child = start_device_process(&[arguments, &[name]].concat(), theirs.into_socket())?;
+        Self::of_child(child, channel)
     }
 
     /// A device process that whoever has the other end of the channel plays.
@@ -47,10 +44,10 @@ impl Process {
     pub(super) fn played() -> io::Result<(Self, Channel)> {
         let (channel, theirs) = Channel::pair()?;
         let child = std::process::Command::new("/bin/sleep").arg("1000").spawn()?;
-        Ok((Self::of_child(child, channel, Doorbell::new()?)?, theirs))
+        Ok((Self::of_child(child, channel)?, theirs))
     }
 
-    fn of_child(mut child: Child, channel: Channel, doorbell: Doorbell) -> io::Result<Self> {
+    fn of_child(mut child: Child, channel: Channel) -> io::Result<Self> {
         let pid = Pid::from_child(&child);
         let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
@@ -64,7 +61,6 @@ impl Process {
             child,
             pidfd,
             channel,
-            doorbell,
             unsent: VecDeque::new(),
             started: Instant::now(),
             dying: false,
@@ -73,9 +69,9 @@ impl Process {
         })
     }
 
-    /// What to wait for: its channel, its doorbell, its end.
-    pub(super) fn watched(&self) -> (&Channel, &Doorbell, &OwnedFd) {
-        (&self.channel, &self.doorbell, &self.pidfd)
+    /// What to wait for: its channel, its end.
+    pub(super) fn watched(&self) -> (&Channel, &OwnedFd) {
+        (&self.channel, &self.pidfd)
     }
 
     /// Its number.
@@ -126,11 +122,6 @@ impl Process {
         Ok(false)
     }
 
-    /// Takes note that somebody rang.
-    pub(super) fn hear(&self) {
-        self.doorbell.hear();
-    }
-
     /// Asks it to end.
     pub(super) fn terminate(&self) {
         // It may have ended already.
@@ -162,12 +153,16 @@ pub(super) fn cpu_time(pid: u32) -> Option<Duration> {
 mod tests {
     use super::*;
 
+    /// Whoever takes longer hangs.
+    const LONG: Duration = Duration::from_secs(300);
+
     #[test]
     fn processor_time_of_this_process_is_found() {
         let before = cpu_time(std::process::id()).unwrap();
-        let until = Instant::now() + Duration::from_millis(100);
-        while Instant::now() < until {}
-        assert!(cpu_time(std::process::id()).unwrap() > before);
+        let begun = Instant::now();
+        while cpu_time(std::process::id()).unwrap() <= before {
+            assert!(begun.elapsed() < LONG, "it stays {before:?}");
+        }
         assert_eq!(cpu_time(u32::MAX), None);
     }
 }

@@ -3,9 +3,11 @@
 use super::connections::Connections;
 use super::gpu::Gpu;
 use super::grant_log::GrantLog;
+use super::groups::Groups;
 use super::operator::Waiting;
 use super::settings::Settings;
 use super::vm::Vm;
+use crate::ipc::FromBroker;
 use crate::sched::{Nanos, TenantId};
 use crate::shm::page_clock;
 use rustix::event::epoll;
@@ -14,10 +16,12 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
+use smallvec::SmallVec;
 use std::io::{self, Read};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 /// Serves the VMs until SIGTERM or SIGINT, and ends their device processes then.
 ///
@@ -25,14 +29,17 @@ use std::os::unix::net::UnixStream;
 ///
 /// The system refuses a socket or a file that the settings name, or what the loop needs.
 pub fn serve(settings: Settings) -> io::Result<()> {
-    let mut broker = Broker::new(settings)?;
+    // Before anything is started, for it has to be alone there.
+    let groups = Groups::claim(&settings)?;
+    let mut broker = Broker { groups, ..Broker::new(settings)? };
     let result = broker.run();
     broker.connections.remove_sockets();
+    broker.groups.remove(&broker.vms);
     result
 }
 
 pub(super) struct Broker {
-    pub(super) epoll: OwnedFd,
+    pub(super) epoll: Arc<OwnedFd>,
     timer: OwnedFd,
     /// When the timer fires.
     armed: Option<Nanos>,
@@ -44,6 +51,7 @@ pub(super) struct Broker {
     pub(super) last_key: u64,
     pub(super) log: Option<GrantLog>,
     pub(super) connections: Connections,
+    pub(super) groups: Groups,
     /// Who waits for an answer.
     pub(super) waiting: Vec<Waiting>,
     /// When the pages of those who do not ring are read next.
@@ -85,6 +93,8 @@ impl Source {
     }
 }
 
+/// Events taken in one turn.
+const EVENTS: usize = 64;
 /// Time between two looks at pages whose workers do not ring, in nanoseconds.
 const TICK: Nanos = 50_000_000;
 /// Time between two samples of what was used.
@@ -102,7 +112,7 @@ pub(super) fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64, flags: epoll::Ev
 impl Broker {
     pub(super) fn new(settings: Settings) -> io::Result<Self> {
         let now = page_clock();
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         watch(&epoll, &timer, Source::Timer.token(0), epoll::EventFlags::IN)?;
@@ -128,6 +138,7 @@ impl Broker {
             gpus: Vec::new(),
             last_key: 0,
             connections,
+            groups: Groups::default(),
             waiting: Vec::new(),
             next_tick: None,
             last_sample: now,
@@ -140,7 +151,7 @@ impl Broker {
         // A timer may otherwise come 50 us late, which is much between a submission and the next.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-        let mut events = [none; 64];
+        let mut events = [none; EVENTS];
         self.run_due(page_clock());
         while !self.is_over() {
             self.arm_timer()?;
@@ -168,11 +179,11 @@ impl Broker {
             self.sample(now);
         }
         let sources = || events.iter().map(|event| (Source::of_token(event.data.u64()), event.flags));
-        for ((source, index), _) in sources() {
-            if source == Some(Source::Doorbell) {
-                self.doorbell(index, now);
-            }
-        }
+        let rung = sources().filter(|((source, _), _)| *source == Some(Source::Doorbell));
+        let mut rung: SmallVec<[usize; EVENTS]> = rung.map(|((_, vm), _)| vm).collect();
+        rung.sort_unstable();
+        rung.dedup();
+        rung.into_iter().for_each(|vm| self.doorbell(vm, now));
         self.decide(now);
         for ((source, index), flags) in sources() {
             match source {
@@ -192,14 +203,11 @@ impl Broker {
         self.run_due(now);
     }
 
-    /// A worker of this VM has something to tell.
+    /// Workers of this VM have something to tell.
     fn doorbell(&mut self, vm: usize, now: Nanos) {
-        let Some(vm) = self.vms.get(vm) else { return };
-        let Some(process) = &vm.process else { return };
-        process.hear();
-        if vm.gpus.is_empty() {
+        let Some(vm) = self.vms.get(vm).filter(|vm| vm.process.is_some() && !vm.gpus.is_empty()) else {
             return;
-        }
+        };
         for context in vm.contexts.values() {
             for (gpu, key) in context.places(&vm.gpus) {
                 self.gpus[gpu].look(key, now, self.log.as_mut());
@@ -221,6 +229,7 @@ impl Broker {
             self.tick(now);
         }
         self.start_due(now);
+        self.end_deaf(now);
         self.answer_due(now);
         self.connections.drop_late(&self.epoll, now);
         if self.ending.is_some_and(|at| at <= now) {
@@ -229,6 +238,14 @@ impl Broker {
         }
         if self.next_tick.is_none() && self.gpus.iter().any(Gpu::is_busy) {
             self.next_tick = Some(now + TICK);
+        }
+    }
+
+    /// A device process that does not end a context which an operator wants ended stands still, and is ended itself.
+    pub(super) fn end_deaf(&mut self, now: Nanos) {
+        for vm in self.vms.iter_mut().filter(|vm| vm.kill_deadline().is_some_and(|at| at <= now)) {
+            log::error!(vm = vm.name(); "the device process does not end a context that an operator ends: ending the process");
+            vm.process.as_mut().into_iter().for_each(|process| process.kill());
         }
     }
 
@@ -262,7 +279,7 @@ impl Broker {
             let vms = &self.vms;
             let limit = |vm: TenantId| vms[vm.0 as usize].settings.max_submit_time_contended;
             if let Some((vm, ctx_id)) = self.gpus[gpu].hung(now, limit) {
-                self.tell(vm.0 as usize, crate::ipc::FromBroker::Hung { ctx_id });
+                self.tell(vm.0 as usize, FromBroker::Hung { ctx_id });
             }
         }
     }
@@ -289,8 +306,9 @@ impl Broker {
         let looks = self.gpus.iter().filter_map(Gpu::next_look);
         let answers = self.waiting.iter().map(|waiting| waiting.deadline);
         let ends = self.ending.filter(|at| *at != Nanos::MAX);
+        let kills = self.vms.iter().filter_map(Vm::kill_deadline);
         let others = [self.next_tick, self.connections.next_deadline(), ends].into_iter().flatten();
-        let at = starts.chain(looks).chain(answers).chain(others).min();
+        let at = starts.chain(looks).chain(answers).chain(kills).chain(others).min();
         if at == self.armed {
             return Ok(());
         }

@@ -7,6 +7,7 @@ use super::settings::VmSettings;
 use super::status::KillCounts;
 use crate::ipc::HeldMemory;
 use crate::sched::{ContextKey, Nanos, Share, TenantId};
+use crate::shm::Listener;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
@@ -48,13 +49,15 @@ pub(super) struct VmContext {
     pub(super) name: String,
     /// As its device process said last.
     pub(super) memory: HeldMemory,
-    /// An operator wants it ended.
-    pub(super) killed: bool,
+    /// Its worker's doorbell, when it has come.
+    pub(super) doorbell: Option<Listener>,
+    /// When an operator wanted it ended.
+    pub(super) killed: Option<Nanos>,
 }
 
 impl VmContext {
     pub(super) fn named(name: String) -> Self {
-        Self { keys: Vec::new(), name, memory: HeldMemory::default(), killed: false }
+        Self { keys: Vec::new(), name, memory: HeldMemory::default(), doorbell: None, killed: None }
     }
 
     /// The GPUs it has begun on, of those of its VM, and its number there.
@@ -85,6 +88,8 @@ pub(super) struct Past {
     pub(super) kills: KillCounts,
 }
 
+/// Time that a device process has to end a context, in nanoseconds.
+const KILL_PATIENCE: Nanos = 20_000_000_000;
 /// An answer that is not older is good enough, in nanoseconds.
 const FRESH: Nanos = 250_000_000;
 
@@ -117,6 +122,12 @@ impl Vm {
                 context.memory = *held;
             }
         }
+    }
+
+    /// When its device process must have ended what an operator wants ended.
+    pub(super) fn kill_deadline(&self) -> Option<Nanos> {
+        let since = self.contexts.values().filter_map(|context| context.killed).min()?;
+        self.process.as_ref().filter(|process| !process.dying).map(|_| since.saturating_add(KILL_PATIENCE))
     }
 
     /// Whether its memory should be asked for before somebody is told of it.

@@ -1,4 +1,4 @@
-//! Memory of drivers, counted: who holds how much, until the last holder lets go.
+//! Memory of drivers and threads of rings, counted: who holds how much, until the last holder lets go.
 //!
 //! Workers ask before they allocate. A *piece* is memory that others may come to see: it has holders, which are workers and blobs,
 //! and counts for the context it was made for, or, when that has let go, for another that holds it. *Credit* is for memory that only
@@ -35,6 +35,8 @@ struct Holdings {
     /// Pieces, and how often it was given each.
     pieces: FxHashMap<MemoryId, u64>,
     credit: PerHeap<u64>,
+    /// Rings, each with a thread.
+    rings: u64,
 }
 
 impl Pieces {
@@ -181,6 +183,28 @@ impl<T> Device<T> {
         self.quotas.memory.of(heap).give_back(owner, bytes);
     }
 
+    /// A worker says that a ring begins. It has its thread already, so a context that must not have it cannot go on.
+    ///
+    /// # Errors
+    ///
+    /// The name of the limit that is reached.
+    pub fn ring_begins(&mut self, ctx_id: ContextId) -> Result<(), &'static str> {
+        let owner = self.owner(Some(ctx_id));
+        self.quotas.rings.take(owner, 1)?;
+        self.pieces.workers.entry(owner).or_default().rings += 1;
+        Ok(())
+    }
+
+    /// A worker says that a ring has ended.
+    pub fn ring_ends(&mut self, ctx_id: ContextId) {
+        let owner = self.owner(Some(ctx_id));
+        let Some(holdings) = self.pieces.workers.get_mut(&owner).filter(|held| held.rings > 0) else {
+            return;
+        };
+        holdings.rings -= 1;
+        self.quotas.rings.give_back(owner, 1);
+    }
+
     /// Bytes of a piece that this context's worker holds.
     pub fn held_piece(&self, ctx_id: ContextId, memory: MemoryId) -> Option<u64> {
         let holdings = self.pieces.workers.get(&self.owner(Some(ctx_id)))?;
@@ -215,6 +239,7 @@ impl<T> Device<T> {
         let Some(holdings) = self.pieces.workers.remove(&owner) else { return };
         self.quotas.memory.device.give_back(owner, holdings.credit.device);
         self.quotas.memory.host.give_back(owner, holdings.credit.host);
+        self.quotas.rings.give_back(owner, holdings.rings);
         for (memory, times) in holdings.pieces {
             if self.pieces.let_go(memory, times, &mut self.quotas) {
                 effects.forget_memory(memory);

@@ -12,6 +12,7 @@ fn rig() -> Rig {
         host_memory: 64 * MIB,
         memory_pieces: 100,
         live_maps: 16,
+        vm_rings: 16,
         ..DeviceLimits::default()
     };
     let context_limits = ContextLimits { host_memory: 40 * MIB, ..ContextLimits::default() };
@@ -317,4 +318,18 @@ fn a_worker_hears_when_what_it_showed_of_its_own_is_gone_unless_others_had_it() 
     rig.call(0, map(5, 0x1000));
     rig.world.fails = true;
     assert!(!told(&mut rig, memory));
+}
+
+#[test]
+fn rings_count_until_they_end_or_their_worker_does() {
+    let mut rig = rig();
+    let begin = |rig: &mut Rig, ctx_id| {
+        (0..).take_while(|_: &u32| rig.device.ring_begins(ContextId(ctx_id)).is_ok()).count()
+    };
+    assert_eq!(begin(&mut rig, 1), 14);
+    assert_eq!(rig.device.ring_begins(ContextId(1)), Err("vm_rings"));
+    assert_eq!(begin(&mut rig, 2), 2);
+    // What a worker says beyond what it has gives nothing back.
+    (0..100).for_each(|_| rig.device.ring_ends(ContextId(2)));
+    assert_eq!(begin(&mut rig, 2), 2);
 }

@@ -26,7 +26,7 @@ use crate::config::{ContextLimits, DeviceLimits, PerHeap};
 use context::Context;
 use memory::Pieces;
 use protocol::ids::{ContextId, ResourceId};
-use quota::{Owner, Quota};
+pub(crate) use quota::{Owner, Quota};
 use resource::Resource;
 use rustc_hash::FxHashMap;
 use scanout::Scanouts;
@@ -82,6 +82,7 @@ struct Quotas {
     /// Bytes of memory that drivers allocate.
     memory: PerHeap<Quota>,
     memory_pieces: Quota,
+    rings: Quota,
 }
 
 impl Quotas {
@@ -100,6 +101,7 @@ impl Quotas {
                     .with_each("context_host_memory", options.context_limits.host_memory),
             },
             memory_pieces: Quota::new("memory_pieces", limits.memory_pieces as u64),
+            rings: Quota::new("vm_rings", limits.vm_rings as u64),
         }
     }
 
@@ -163,6 +165,11 @@ impl<T> Device<T> {
     /// Resources alive.
     pub fn resources(&self) -> usize {
         self.resources.len()
+    }
+
+    /// Bounds the blobs that are mapped at a time from now on, as the frontend can hold them.
+    pub fn limit_maps(&mut self, most: usize) {
+        self.quotas.live_maps.limit(most as u64);
     }
 
     /// Blobs mapped.

@@ -33,6 +33,11 @@ impl Quota {
         Self { each: Some((name, each)), ..self }
     }
 
+    /// Sets the total. What is taken beyond it stays taken.
+    pub fn limit(&mut self, total: u64) {
+        self.total = total;
+    }
+
     /// Takes `amount` for an owner.
     ///
     /// # Errors

@@ -6,8 +6,6 @@ use serde::{Deserialize, Serialize};
 /// Broker to device process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromBroker {
-    /// First message. Descriptor: the doorbell that workers of this VM ring for the scheduler.
-    Doorbell,
     /// An operator wants this context ended.
     Kill {
         /// The context.
@@ -43,6 +41,11 @@ pub enum ToBroker {
         gpu: u8,
         /// Its `debug_name`, printable.
         debug_name: String,
+    },
+    /// Said behind [`Self::ContextBegins`] for the last of the GPUs. Descriptor: the doorbell that the context's worker rings.
+    Doorbell {
+        /// The context.
+        ctx_id: ContextId,
     },
     /// A context has ended, and its worker with it or soon.
     ContextEnds {

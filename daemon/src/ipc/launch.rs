@@ -28,6 +28,8 @@ pub enum DriverFamily {
 /// Device process to launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToLauncher {
+    /// What the child prints that is started next goes here. Descriptor: a socket, which becomes its standard output and error.
+    Output,
     /// Start a child. Descriptor: the socket that becomes its channel. Always answered by one [`FromLauncher::Ended`].
     Start {
         /// Chosen by the device process; no two live children have the same.
@@ -86,5 +88,7 @@ pub enum FromLauncher {
         child: u32,
         /// Its status as `wait` tells it, or why it was not started.
         status: Result<i32, String>,
+        /// It was killed because the workers' control group has no memory left.
+        out_of_memory: bool,
     },
 }

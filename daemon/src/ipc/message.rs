@@ -3,6 +3,7 @@
 use crate::config::{CacheKey, ContextLimits, GpuChoice, GpuInfo, Heap, MemoryId, Wanted};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Largest SUBMIT_3D payload in bytes that travels inside a packet; a larger one comes in a sealed memfd beside it.
 pub const INLINE_SUBMIT_MAX: usize = 64 * 1024;
@@ -195,13 +196,28 @@ pub enum ToDevice {
         /// Its name in `config::ContextLimits`.
         limit: String,
     },
+    /// A shader, or a pipeline of one, was refused.
+    ShaderRefused {
+        /// For the log, in words of ours.
+        reason: String,
+    },
+    /// A command has waited for a second until a submission completes that uses what it is about; for the log.
+    Overdue {
+        /// The command's name.
+        command: String,
+        /// The submission cannot even begin: the command is refused.
+        is_blocked: bool,
+    },
     /// The context cannot go on (undecodable stream, lost device): its rings are FATAL and every fence is answered at once.
     Lost {
         /// For the log, in words of ours.
         reason: String,
     },
     /// A submission runs longer than it may: the context is lost, and this process is to be killed.
-    Hung,
+    Hung {
+        /// For how long it was allowed to.
+        limit: Duration,
+    },
 }
 
 /// What the probe process answers: the GPUs in the driver's order, or why no driver could be asked.

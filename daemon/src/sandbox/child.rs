@@ -1,5 +1,6 @@
 //! How the launcher starts one child: what happens between fork and exec.
 
+use super::cgroup::{self, WorkerGroup};
 use super::isolation::{Isolation, PARTS};
 use super::options::{Options, SandboxMode, SeccompMode};
 use super::policy::{Policy, View};
@@ -23,6 +24,8 @@ pub struct Program {
     isolation: Isolation,
     lacks: Vec<String>,
     families: Vec<(DriverFamily, Surroundings)>,
+    /// What limits all children together, if anything does.
+    pub group: Option<WorkerGroup>,
 }
 
 /// What children of one family of drivers have around them.
@@ -36,8 +39,13 @@ const FAMILIES: &[DriverFamily] =
     &[DriverFamily::Any, DriverFamily::Software, DriverFamily::Mesa, DriverFamily::Nvidia];
 
 impl Program {
-    /// This program, or the one at `path`. Tries out what of the isolation works here.
-    pub fn new(path: Option<PathBuf>, options: Options, log_level: String) -> io::Result<Self> {
+    /// This program, or the one at `path`, for children in this group. Tries out what of the isolation works here.
+    pub fn new(
+        path: Option<PathBuf>,
+        options: Options,
+        log_level: String,
+        group: Option<&Path>,
+    ) -> io::Result<Self> {
         let path = path.as_deref().unwrap_or(Path::new("/proc/self/exe"));
         let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let confined = options.sandbox != SandboxMode::None;
@@ -64,7 +72,8 @@ impl Program {
         {
             lacks.push(format!("filter of system calls ({error})"));
         }
-        Ok(Self { file, options, log_level, isolation, lacks, families })
+        let group = group.map(WorkerGroup::open).transpose()?;
+        Ok(Self { file, options, log_level, isolation, lacks, families, group })
     }
 
     /// What of the sandbox cannot be had here, one entry for each part.
@@ -162,20 +171,21 @@ fn try_out(isolation: Isolation, view: &View, filter: bool) -> io::Result<()> {
     }
 }
 
-/// Starts a child in a process group of its own; it is killed when the launcher ends. The reader tells, at its end, how it went
+/// Starts a child in a process group of its own, with a channel, and with a socket for what it prints; it is killed when the launcher ends. The reader tells, at its end, how it went
 /// ([`reported`]).
 pub fn start(
     program: &Program,
     role: ChildRole,
     family: DriverFamily,
-    channel: &OwnedFd,
+    [channel, output]: [&OwnedFd; 2],
 ) -> io::Result<(Pid, PipeReader)> {
     let arguments = program.arguments(role, family, channel)?;
     let (reader, writer) = io::pipe()?;
-    match sys::fork(program.isolation.at_birth())? {
+    match sys::fork(program.isolation.at_birth()).map_err(no_process)? {
         sys::Fork::Parent(pid) => Ok((pid, reader)),
         sys::Fork::Child => {
-            let error = become_child(program, program.surroundings(family), &arguments, channel, &writer);
+            let error =
+                become_child(program, program.surroundings(family), &arguments, [channel, output], &writer);
             report(writer, FAILED, error.to_string().as_bytes());
             sys::end_at_once(1)
         }
@@ -187,18 +197,28 @@ fn become_child(
     program: &Program,
     surroundings: &Surroundings,
     arguments: &[CString],
-    channel: &OwnedFd,
+    [channel, output]: [&OwnedFd; 2],
     writer: &PipeWriter,
 ) -> io::Error {
-    let Program { file, isolation, options, .. } = program;
+    let Program { file, isolation, options, group, .. } = program;
     let prepare = || {
+        // Ours are the daemon's, which nobody of a guest's is to have: not for a moment in a namespace with the program.
+        sys::print_to(output.as_fd())?;
+        // While the file systems that this is done through are there.
+        if let Some(group) = group {
+            group.enter().map_err(|error| io::Error::other(format!("its control group: {error}")))?;
+        }
+        match cgroup::go_first() {
+            Err(error) if options.sandbox == SandboxMode::Strict => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
         if options.sandbox != SandboxMode::None {
             isolation.enter(&surroundings.view)?;
         }
         // After the user has changed, for then it would be forgotten.
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if isolation.namespaces.contains(UnshareFlags::NEWPID)
-            && let sys::Fork::Parent(pid) = sys::fork(UnshareFlags::empty())?
+            && let sys::Fork::Parent(pid) = sys::fork(UnshareFlags::empty()).map_err(no_process)?
         {
             represent(pid, writer, options);
         }
@@ -213,6 +233,13 @@ fn become_child(
         Ok(()) => sys::exec(file.as_fd(), arguments, &surroundings.environment, channel.as_raw_fd()),
         Err(error) => error,
     }
+}
+
+/// Names the bounds on processes.
+fn no_process(error: io::Error) -> io::Error {
+    io::Error::other(format!(
+        "no process can be started ({error}): see --max-tasks, and TasksMax= of the unit"
+    ))
 }
 
 /// The life of the first process of a namespace: signals do not end such a process as they end others, so the program runs in a second

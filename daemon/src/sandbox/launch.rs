@@ -27,6 +27,8 @@ pub struct Ended {
     pub child: u32,
     /// Its status, or why it was not started.
     pub status: Result<ExitStatus, String>,
+    /// The kernel killed it, because the workers' control group has no memory left.
+    pub out_of_memory: bool,
 }
 
 /// What the launcher says while the device process serves.
@@ -42,12 +44,18 @@ pub enum FromChildren {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Launcher {
-    /// Starts it, with this program (or the one in `exe`) for its children. To be called by the main thread.
+    /// Starts it, with this program (or the one in `exe`) for its children, which go into the control group `workers` if there is one. To
+    /// be called by the main thread.
     ///
     /// # Errors
     ///
     /// It cannot be started or does not answer.
-    pub fn start(options: &Options, exe: Option<&Path>, log_level: &str) -> io::Result<Self> {
+    pub fn start(
+        options: &Options,
+        exe: Option<&Path>,
+        log_level: &str,
+        workers: Option<&Path>,
+    ) -> io::Result<Self> {
         let (channel, theirs) = Channel::pair()?;
         let theirs = theirs.into_socket();
         let mut command = Command::new("/proc/self/exe");
@@ -56,6 +64,9 @@ impl Launcher {
         command.args(options.arguments());
         if let Some(exe) = exe {
             command.arg("--exe").arg(exe);
+        }
+        if let Some(workers) = workers {
+            command.arg("--cgroup").arg(workers);
         }
         command.stdin(Stdio::null()).process_group(0);
         sys::keep_only(&mut command, &theirs);
@@ -83,15 +94,17 @@ impl Launcher {
         &self.lacks
     }
 
-    /// Starts a child that has `channel` as its only descriptor beyond standard input (empty), output and error. What becomes of
-    /// it is heard later.
+    /// Starts a child that has `channel` as its only descriptor beyond standard input (empty), output and error, which are both `output`.
+    /// What becomes of it is heard later.
     pub fn launch(
         &self,
         child: u32,
         role: ChildRole,
         family: DriverFamily,
         channel: &OwnedFd,
+        output: &OwnedFd,
     ) -> io::Result<()> {
+        self.send(&ToLauncher::Output, Some(output.as_fd()))?;
         self.send(&ToLauncher::Start { child, role, family }, Some(channel.as_fd()))
     }
 
@@ -166,8 +179,9 @@ impl Launcher {
 
     fn meaning(message: FromLauncher) -> io::Result<FromChildren> {
         match message {
-            FromLauncher::Ended { child, status } => {
-                Ok(FromChildren::Ended(Ended { child, status: status.map(ExitStatus::from_raw) }))
+            FromLauncher::Ended { child, status, out_of_memory } => {
+                let status = status.map(ExitStatus::from_raw);
+                Ok(FromChildren::Ended(Ended { child, status, out_of_memory }))
             }
             FromLauncher::Released { set } => Ok(FromChildren::Released(set)),
             FromLauncher::Ready { .. } => Err(io::Error::other("the launcher begins twice")),

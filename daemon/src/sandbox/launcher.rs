@@ -4,6 +4,7 @@
 //! programs. It reads no guest byte and loads no driver, and it has one thread, so that it may copy itself. It ends, with all its
 //! children, when the device process is gone, or later if it has to keep memory alive that a frontend may have mapped.
 
+use super::cgroup::WorkerGroup;
 use super::child::{self, Program};
 use super::keeper::Keeper;
 use crate::ipc::{Channel, ChildRole, DriverFamily, FromLauncher, ReceiveError, SendError, ToLauncher};
@@ -19,9 +20,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Lives until the device process is gone.
-pub fn run(channel: Channel, program: &Program) -> ExitCode {
+pub fn run(channel: Channel, program: &mut Program) -> ExitCode {
     let (children, unsent, keeper) = Default::default();
-    let mut launcher = Launcher { channel, children, unsent, at_end: None, keeper };
+    let mut launcher = Launcher { channel, children, output: None, unsent, at_end: None, keeper };
     launcher.tell(FromLauncher::Ready { lacks: program.lacks() });
     let result = launcher.serve(program);
     launcher.end();
@@ -37,6 +38,8 @@ pub fn run(channel: Channel, program: &Program) -> ExitCode {
 struct Launcher {
     channel: Channel,
     children: Vec<Started>,
+    /// Of the child that is started next.
+    output: Option<OwnedFd>,
     /// What the device process has not read yet.
     unsent: VecDeque<FromLauncher>,
     at_end: Option<SocketFile>,
@@ -57,14 +60,16 @@ struct SocketFile {
 }
 
 impl Launcher {
-    fn serve(&mut self, program: &Program) -> io::Result<()> {
+    fn serve(&mut self, program: &mut Program) -> io::Result<()> {
         loop {
             let (hears, ended) = self.wait()?;
             // Highest first, so that numbers stay right.
             for at in ended.into_iter().rev() {
                 let Started { number, pidfd, report } = self.children.swap_remove(at);
                 let status = status(&pidfd, report);
-                self.tell(FromLauncher::Ended { child: number, status });
+                let out_of_memory =
+                    was_killed(&status) && program.group.as_mut().is_some_and(WorkerGroup::explains_a_kill);
+                self.tell(FromLauncher::Ended { child: number, status, out_of_memory });
             }
             self.keeper.look();
             self.flush()?;
@@ -107,9 +112,11 @@ impl Launcher {
 
     fn obey(&mut self, program: &Program, message: ToLauncher, fd: Option<OwnedFd>) {
         match message {
+            ToLauncher::Output => self.output = fd,
             ToLauncher::Start { child, role, family } => {
                 if let Err(error) = self.start(program, child, role, family, fd) {
-                    self.tell(FromLauncher::Ended { child, status: Err(error.to_string()) });
+                    let status = Err(error.to_string());
+                    self.tell(FromLauncher::Ended { child, status, out_of_memory: false });
                 }
             }
             ToLauncher::Kill { child } => {
@@ -150,8 +157,10 @@ impl Launcher {
         family: DriverFamily,
         channel: Option<OwnedFd>,
     ) -> io::Result<()> {
-        let channel = channel.ok_or(io::ErrorKind::InvalidInput)?;
-        let (pid, report) = child::start(program, role, family, &channel)?;
+        let (Some(channel), Some(output)) = (channel, self.output.take()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let (pid, report) = child::start(program, role, family, [&channel, &output])?;
         let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
             Err(error) => {
@@ -198,6 +207,11 @@ impl Launcher {
         }
         self.keeper.wait_for_all();
     }
+}
+
+/// Whether a child was ended by force, by whomever.
+fn was_killed(status: &Result<i32, String>) -> bool {
+    matches!(status, Ok(status) if status & 0x7f == Signal::KILL.as_raw())
 }
 
 /// How a child ended: as it reported, if it was not the program itself, or as the system tells.

@@ -1,9 +1,10 @@
 //! Starting child processes that hold nothing but what they are given, and confining processes.
 //!
 //! Reading order: `launch` (the device process's side), `launcher` (the process that starts children), `child` (one start), `isolation`
-//! and `root` (namespaces, what a child sees), `seal` (what a process gives up itself), `seccomp`, `keeper` (what outlives the device process); `policy` with its data files says
+//! and `root` (namespaces, what a child sees), `seal` (what a process gives up itself), `seccomp`, `keeper` (what outlives the device process), `cgroup` (limits on what a VM's workers take); `policy` with its data files says
 //! what is allowed. `device` starts the device processes of several VMs. Knows nothing of contexts.
 
+mod cgroup;
 mod child;
 mod device;
 mod isolation;
@@ -18,6 +19,7 @@ mod seal;
 mod seccomp;
 mod sys;
 
+pub use cgroup::{CgroupMode, DEVICE as DEVICE_GROUP, Delegated, GroupLimits, enter_vm, set_weight};
 pub use child::Program;
 pub use device::start_device_process;
 pub use launch::{Ended, FromChildren, Launcher};

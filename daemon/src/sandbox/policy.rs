@@ -60,6 +60,9 @@ pub struct When {
     pub mask: u64,
     /// What they may be.
     pub is: Vec<u64>,
+    /// The error, if such a call is answered with one and not made.
+    #[serde(default)]
+    pub error: Option<String>,
 }
 
 fn all_bits() -> u64 {
@@ -156,6 +159,9 @@ impl Policy {
             for (error, calls) in syscalls.refuse {
                 all.syscalls.refuse.entry(error).or_default().extend(calls);
             }
+            // What one driver needs others may be refused.
+            let Syscalls { allow, refuse, .. } = &mut all.syscalls;
+            refuse.values_mut().for_each(|calls| calls.retain(|call| !allow.contains(call)));
             Ok(all)
         })
     }

@@ -73,6 +73,7 @@ fn lay_filter(Policy { mut syscalls, .. }: Policy, options: &Options) -> io::Res
         argument: 0,
         mask: u64::MAX,
         is: vec![own],
+        error: None,
     });
     match seccomp::confine(&syscalls, options.seccomp) {
         Err(error) if options.sandbox == SandboxMode::Degraded && options.seccomp == SeccompMode::Kill => {

@@ -86,12 +86,26 @@ fn programs(syscalls: &Syscalls, otherwise: SeccompAction) -> io::Result<Vec<Bpf
         }
     }
     let mut programs = vec![compile(known, otherwise, SeccompAction::Allow)?];
-    for (error, names) in &syscalls.refuse {
-        let refused = names.iter().filter_map(|name| Some((number(name)?, Vec::new())));
-        let action = SeccompAction::Errno(error_number(error)?);
-        programs.push(compile(refused.collect(), SeccompAction::Allow, action)?);
+    for (error, refused) in refusals(syscalls)? {
+        let action = SeccompAction::Errno(error_number(&error)?);
+        programs.push(compile(refused, SeccompAction::Allow, action)?);
     }
     Ok(programs)
+}
+
+/// What is answered with an error: calls, and some only with certain arguments.
+fn refusals(syscalls: &Syscalls) -> io::Result<BTreeMap<String, Rules>> {
+    let mut all = BTreeMap::<String, Rules>::new();
+    for (error, names) in &syscalls.refuse {
+        let refused = names.iter().filter_map(|name| Some((number(name)?, Vec::new())));
+        all.entry(error.clone()).or_default().extend(refused);
+    }
+    for when in &syscalls.when {
+        if let (Some(error), Some(number)) = (&when.error, number(&when.call)) {
+            all.entry(error.clone()).or_default().entry(number).or_default().extend(rules(when)?);
+        }
+    }
+    Ok(all)
 }
 
 fn compile(rules: Rules, otherwise: SeccompAction, matching: SeccompAction) -> io::Result<BpfProgram> {
@@ -131,6 +145,7 @@ fn error_number(name: &str) -> io::Result<u32> {
         "ENOSYS" => Ok(libc::ENOSYS as u32),
         "EPERM" => Ok(libc::EPERM as u32),
         "EACCES" => Ok(libc::EACCES as u32),
+        "ENOTTY" => Ok(libc::ENOTTY as u32),
         _ => Err(io::Error::other(format!("{name} is not an error that calls are answered with"))),
     }
 }

@@ -81,6 +81,17 @@ pub fn fork(namespaces: UnshareFlags) -> io::Result<Fork> {
     }
 }
 
+/// Replaces this process's standard output and error.
+pub fn print_to(output: BorrowedFd<'_>) -> io::Result<()> {
+    for number in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        // SAFETY: a system call without pointers, on numbers that the standard library uses without owning them.
+        if unsafe { libc::dup2(output.as_raw_fd(), number) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// Replaces this process by the program in a file; returns only if that fails. Closes every descriptor above 2 but `keep`.
 pub fn exec(
     program: BorrowedFd<'_>,

@@ -37,6 +37,7 @@ impl Scheduler {
         let Some(context) = self.contexts.get_mut(&key) else { return };
         context.bill.submissions = context.bill.submissions.saturating_add(u64::from(count));
         context.last_completion = Some(now);
+        context.is_fresh = false;
         let early = context.early.min(count);
         context.early -= early;
         context.unbilled = count - early;
@@ -227,7 +228,7 @@ impl Scheduler {
         }
     }
 
-    fn charge(&mut self, key: ContextKey, amount: Nanos) {
+    pub(super) fn charge(&mut self, key: ContextKey, amount: Nanos) {
         let Some(context) = self.contexts.get_mut(&key) else { return };
         context.v += virtual_time(amount, 1);
         if let Some(tenant) = self.tenants.get_mut(&context.tenant) {

@@ -22,10 +22,12 @@
 //! | `timeline` | who used the GPU when |
 //! | `window` | how much a tenant used lately |
 //! | `pick` | who comes next |
+//! | `habit` | how soon a program submits again |
 //! | `wait` | idling for a context that will submit at once |
 //! | `lease` | who need not ask |
 
 mod bill;
+mod habit;
 mod lease;
 mod pick;
 mod tenant;
@@ -343,6 +345,7 @@ impl Scheduler {
         }
         let has_work = context.has_work();
         let Some(tenant) = self.tenants.get_mut(&context.tenant) else { return };
+        let worked = tenant.worked;
         if has_work || context.active {
             tenant.worked = Some(now);
         }
@@ -350,9 +353,12 @@ impl Scheduler {
             return;
         }
         if has_work {
+            let gap = context.thought(now);
+            if tenant.active == 0 {
+                tenant.paused = worked.is_some_and(|at| now.saturating_sub(at) <= self.tuning.pause);
+            }
             tenant.active += 1;
-            context.thought(now);
-            self.joins(key);
+            self.joins(key, gap <= self.tuning.pause);
         } else {
             tenant.active -= 1;
         }
@@ -360,7 +366,7 @@ impl Scheduler {
     }
 
     /// A context of a tenant has work again: it is not further behind than the others of the tenant, but for the credit.
-    fn joins(&mut self, key: ContextKey) {
+    fn joins(&mut self, key: ContextKey, paused: bool) {
         let Some(id) = self.contexts.get(&key).map(|context| context.tenant) else { return };
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
         let others = tenant.contexts.iter().filter(|other| **other != key);
@@ -368,7 +374,8 @@ impl Scheduler {
         if let Some(least) = others.map(|other| other.v - virtual_time(other.pending.amount, 1)).min() {
             tenant.floor = tenant.floor.max(least);
         }
-        let floor = tenant.floor - virtual_time(self.tuning.credit, 1);
+        let credit = if paused { self.tuning.credit_paused } else { self.tuning.credit };
+        let floor = tenant.floor - virtual_time(credit, 1);
         if let Some(context) = self.contexts.get_mut(&key) {
             context.v = context.v.max(floor);
         }

@@ -121,7 +121,7 @@ impl Scheduler {
         self.advance(key, count, each, now);
         self.units.add(key, count, time, kind, now);
         self.last = Some(key);
-        self.patience.granted(now);
+        self.settle_wait(None);
         self.refresh(key);
         Some(Order::Grant { context: key, total })
     }
@@ -174,7 +174,11 @@ impl Scheduler {
         let part = scaled(places.estimate, self.tuning.stage_part);
         let (least, sliced) = (self.tuning.stage_within, self.timeline.is_sliced());
         let within = if sliced { least / 2 } else { least.max(if latency { 0 } else { part }) };
-        if !latency && self.timeline.is_sliced() && best.estimate < places.remainder && self.is_last(best.key)
+        if !latency
+            && sliced
+            && best.estimate < places.remainder
+            && self.is_single(best.key)
+            && !self.has_turns(best.key)
         {
             // It runs beside the longer one. Otherwise its context would have nothing to do for as long.
             return true;
@@ -186,9 +190,10 @@ impl Scheduler {
         false
     }
 
-    /// Whether a context has one submission and no other.
-    fn is_last(&self, key: ContextKey) -> bool {
-        self.contexts.get(&key).is_some_and(|context| context.held_back() == 1 && !context.in_driver())
+    /// Whether a context submits one at a time: it has one submission, and had nothing to do before that.
+    fn is_single(&self, key: ContextKey) -> bool {
+        let single = |context: &Context| context.is_fresh && context.held_back() == 1 && !context.in_driver();
+        self.contexts.get(&key).is_some_and(single)
     }
 
     fn only_background_runs(&self) -> bool {
@@ -204,7 +209,9 @@ impl Scheduler {
         let last = self.last.and_then(|key| Some((key, self.contexts.get(&key)?)));
         let Some((key, context)) = last.filter(|(_, context)| context.held_back() > 0) else { return best };
         let same = candidates.iter().find(|candidate| candidate.tenant == context.tenant);
-        let Some(same) = same.filter(|_| best.class != Class::Latency) else { return best };
+        // What one that submits one at a time has to wait for its next runs meanwhile.
+        let alternates = self.is_single(best.key);
+        let Some(same) = same.filter(|_| best.class != Class::Latency && !alternates) else { return best };
         // The more there are, the smaller is each one's part of what all had in some time, and the more does a difference matter.
         let tenants = u64::try_from(candidates.len()).unwrap_or(1).max(1);
         let affinity = (AFFINITY_OF_ALL / tenants).max(MILLISECOND).min(self.tuning.affinity);

@@ -1,5 +1,6 @@
 //! A tenant and its contexts as the scheduler keeps them, and the virtual time that they are served by.
 
+use super::habit::Habit;
 use super::tuning::SECOND;
 use super::window::Window;
 use super::{Class, ContextKey, Nanos, Seen, Share, TenantId, Tuning, Usage};
@@ -28,6 +29,8 @@ pub(super) struct Tenant {
     pub(super) competes: bool,
     /// When it last had work.
     pub(super) worked: Option<Nanos>,
+    /// It had nothing to do for so short a time that it keeps what it is behind.
+    pub(super) paused: bool,
     /// What it was charged lately, and what it was charged in advance.
     pub(super) window: Window,
     pub(super) advance: Nanos,
@@ -65,8 +68,12 @@ pub(super) struct Context {
     pub(super) copied_until: Nanos,
     /// What one submission takes, on average.
     pub(super) estimate: Option<Nanos>,
-    /// How long after a completion it submits again, on average.
-    pub(super) think: Option<Nanos>,
+    /// How long it has nothing to do between a completion and its next submission.
+    pub(super) habit: Habit,
+    /// What it had been billed when it last had nothing to do.
+    pub(super) billed: Nanos,
+    /// Nothing has completed since it had nothing to do.
+    pub(super) is_fresh: bool,
     pub(super) last_completion: Option<Nanos>,
     pub(super) seen_at: Nanos,
     pub(super) waits_since: Option<Nanos>,
@@ -112,6 +119,7 @@ impl Tenant {
             active: 0,
             competes: false,
             worked: None,
+            paused: false,
             window: Window::new(tuning.window),
             advance: 0,
             spent_until: 0,
@@ -119,9 +127,10 @@ impl Tenant {
         }
     }
 
-    /// Virtual time that it may have caught up on after it had no work.
+    /// Virtual time that it may catch up on after it had no work.
     pub(super) fn credit(&self, tuning: &Tuning) -> Virtual {
         let credit = match self.share.class {
+            _ if self.paused => tuning.credit_paused,
             Class::Latency => tuning.credit_latency,
             Class::Normal | Class::Background => tuning.credit,
         };
@@ -188,7 +197,9 @@ impl Context {
             computed_until: now,
             copied_until: now,
             estimate: None,
-            think: None,
+            habit: Habit::default(),
+            billed: 0,
+            is_fresh: false,
             last_completion: None,
             seen_at: now,
             waits_since: None,
@@ -263,11 +274,13 @@ impl Context {
         self.estimate = Some(self.estimate.map_or(time, |average| (3 * average + time) / 4));
     }
 
-    /// It has work after it had none.
-    pub(super) fn thought(&mut self, now: Nanos) {
-        let Some(last) = self.last_completion else { return };
-        let time = now.saturating_sub(last).min(ESTIMATE_MAX);
-        self.think = Some(self.think.map_or(time, |average| (7 * average + 3 * time) / 10));
+    /// It has work after it had none. Returns for how long.
+    pub(super) fn thought(&mut self, now: Nanos) -> Nanos {
+        let Some(last) = self.last_completion else { return Nanos::MAX };
+        self.is_fresh = true;
+        let (gap, before) = (now.saturating_sub(last), std::mem::replace(&mut self.billed, self.bill.gpu));
+        self.habit.note(gap, self.bill.gpu.saturating_sub(before));
+        gap
     }
 
     /// What it has used and has now.

@@ -4,6 +4,7 @@ mod hostile;
 mod shares;
 mod simulation;
 mod urgency;
+mod waiting;
 
 use super::*;
 

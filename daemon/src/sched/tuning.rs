@@ -29,9 +29,12 @@ pub struct Tuning {
     pub credit: Nanos,
     /// The same for a tenant of class [`Latency`](super::Class::Latency). Default 5 ms.
     pub credit_latency: Nanos,
-    /// A context that submits again within this time of its last completion is worth waiting for. Default 0.6 ms.
-    pub think_max: Nanos,
-    /// Part of the time that the GPU may idle while such contexts are waited for. Default 0.02.
+    /// A tenant that had no work for no longer than this may catch up on what it was behind before, or others got meanwhile: up to
+    /// [`Self::credit_paused`]. Default 5 ms.
+    pub pause: Nanos,
+    /// Default 50 ms.
+    pub credit_paused: Nanos,
+    /// Part of the time that the GPU may idle while contexts are waited for that submit again at once. Default 0.08.
     pub anticipation: f64,
     /// GPU time that each submission is charged at least. Default 10 us.
     pub floor: Nanos,
@@ -66,10 +69,10 @@ pub struct Tuning {
 
 impl Tuning {
     /// For a GPU that is a program: the system divides the processors between the contexts in the driver, and one alone leaves them idle now
-    /// and then, so there are always two units, of different contexts if possible.
+    /// and then, so there are always two units, of different contexts if possible, and nobody is waited for.
     #[must_use]
     pub fn software() -> Self {
-        Self { stage_within: 100 * SECOND, affinity: 0, ..Self::default() }
+        Self { stage_within: 100 * SECOND, affinity: 0, anticipation: 0.0, ..Self::default() }
     }
 }
 
@@ -84,8 +87,9 @@ impl Default for Tuning {
             affinity: 4 * MILLISECOND,
             credit: MILLISECOND,
             credit_latency: 5 * MILLISECOND,
-            think_max: 600 * MICROSECOND,
-            anticipation: 0.02,
+            pause: 5 * MILLISECOND,
+            credit_paused: 50 * MILLISECOND,
+            anticipation: 0.08,
             floor: 10 * MICROSECOND,
             start: 60 * MICROSECOND,
             window: 100 * MILLISECOND,

@@ -1,56 +1,78 @@
-//! Idling for a context that will submit at once. One that submits, waits for the completion and thinks for a moment has nothing ready
-//! when the GPU becomes free, so it would have to wait for a whole long unit of another each time. To wait for it instead costs GPU time;
-//! how much is bounded.
+//! Waiting for a context that will submit again at once, as it did before: one that submits when its last work has completed would have to
+//! wait for a whole long unit of another each time. What the GPU idles for that is charged to who is waited for, so that others lose
+//! nothing by it, and is bounded all together.
 
 use super::pick::Candidate;
 use super::tenant::{Context, scaled, virtual_time};
-use super::tuning::{MICROSECOND, MILLISECOND, SECOND};
+use super::tuning::{MILLISECOND, SECOND};
 use super::{Class, ContextKey, Nanos, Scheduler, Tuning};
 
 /// GPU time that may be idled away.
 #[derive(Debug)]
 pub(super) struct Patience {
     left: Nanos,
-    /// Since when the GPU idles.
-    since: Option<Nanos>,
+    /// It was used up, and is saved for some time before any of it is used again.
+    is_saved: bool,
+    wait: Option<Wait>,
+}
+
+/// The GPU idles.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    /// Who is waited for.
+    key: ContextKey,
+    since: Nanos,
+    until: Nanos,
 }
 
 impl Patience {
     pub(super) fn new(tuning: &Tuning) -> Self {
-        Self { left: scaled(SAVED_MAX / 5, tuning.anticipation), since: None }
+        Self { left: scaled(SAVED_MAX / 2, tuning.anticipation), is_saved: false, wait: None }
     }
 
     pub(super) fn accrue(&mut self, passed: Nanos, tuning: &Tuning) {
         let more = scaled(passed, tuning.anticipation);
         self.left = self.left.saturating_add(more).min(scaled(SAVED_MAX, tuning.anticipation));
+        self.is_saved &= self.left < scaled(SAVED_MAX / 2, tuning.anticipation);
     }
 
-    /// Idling ends.
-    pub(super) fn granted(&mut self, now: Nanos) {
-        if let Some(since) = self.since.take() {
-            let idle = now.saturating_sub(since).saturating_add(START);
-            self.left = self.left.saturating_sub(idle);
-        }
+    /// Whether there is any.
+    pub(super) fn is_left(&self) -> bool {
+        self.left > 0 && !self.is_saved
     }
 
-    fn until(&mut self, now: Nanos) -> Nanos {
-        self.since.get_or_insert(now).saturating_add(self.left)
+    /// The GPU idles from now on for a context. Answers until when it may, at most until `until`.
+    fn wait(&mut self, key: ContextKey, until: Nanos, now: Nanos) -> Nanos {
+        let since = self.wait.map_or(now, |wait| wait.since);
+        let until = until.min(since.saturating_add(self.left));
+        self.wait = Some(Wait { key, since, until });
+        until
+    }
+
+    /// The wait is over, if there was one, or is now for another than `except`. Answers who was waited for, and for how long. The GPU
+    /// idles for `start` more.
+    fn over(&mut self, except: Option<ContextKey>, now: Nanos, start: Nanos) -> Option<(ContextKey, Nanos)> {
+        let wait = self.wait.take_if(|wait| Some(wait.key) != except)?;
+        let idle = now.min(wait.until).saturating_sub(wait.since);
+        let idle = idle + start;
+        self.left = self.left.saturating_sub(idle);
+        self.is_saved |= self.left == 0;
+        Some((wait.key, idle))
     }
 }
 
 impl Scheduler {
     /// Whether to grant nothing now because a context that should come before `best` will submit at once.
     pub(super) fn waits_before(&mut self, best: &Candidate) -> bool {
-        let longest = self.tuning.think_max.min(best.estimate / 10);
-        if self.patience.left == 0 || longest < MICROSECOND {
+        if self.tuning.anticipation <= 0.0 {
             return false;
         }
-        let busy = !self.units.0.is_empty();
-        let until = self.contexts.iter().filter(|(_, context)| self.is_worth_waiting(context, best, longest));
-        let until = until.filter_map(|(key, context)| self.submits_until(*key, context, busy)).max();
-        let Some(mut until) = until else { return false };
-        if !busy {
-            until = until.min(self.patience.until(self.now));
+        let contexts = self.contexts.iter().filter(|(_, context)| self.is_worth_waiting(context, best));
+        let until = contexts.filter_map(|(key, context)| Some((self.submits_until(*key, context)?, *key)));
+        let Some((mut until, key)) = until.filter(|(until, _)| *until > self.now).max() else { return false };
+        if self.units.0.is_empty() {
+            self.settle_wait(Some(key));
+            until = self.patience.wait(key, until, self.now);
         }
         if until > self.now {
             self.look_at(until);
@@ -58,37 +80,53 @@ impl Scheduler {
         until > self.now
     }
 
-    /// Whether a context thinks shortly, and would come before `best` if it had work.
-    fn is_worth_waiting(&self, context: &Context, best: &Candidate, longest: Nanos) -> bool {
-        let short = context.think.is_some_and(|think| think < longest);
-        if !short || context.is_ready() {
+    /// The GPU idles no more, or not for another than `except`: who was waited for pays.
+    pub(super) fn settle_wait(&mut self, except: Option<ContextKey>) {
+        if let Some((key, idle)) = self.patience.over(except, self.now, self.tuning.start) {
+            self.charge(key, idle);
+        }
+    }
+
+    /// Whether a context has nothing to be granted and would come well before `best` if it had.
+    fn is_worth_waiting(&self, context: &Context, best: &Candidate) -> bool {
+        if context.is_ready() {
             return false;
         }
         let Some(tenant) = self.tenants.get(&context.tenant) else { return false };
         let allowed = tenant.competes || (tenant.active == 0 && tenant.share.class != Class::Background);
+        let within = tenant.spent_until <= self.now || tenant.ceiling().is_none();
+        let lag = (best.estimate / 2).min(LAG_MAX);
         let behind = if context.tenant == best.tenant {
-            context.v < best.context_v + virtual_time(SLACK, 1)
+            context.v + virtual_time(lag, 1) < best.context_v
         } else {
-            tenant.v < best.v + virtual_time(SLACK, best.weight)
+            tenant.v + virtual_time(lag, best.weight) < best.v
         };
-        allowed && behind
+        allowed && within && behind
     }
 
-    /// Until when a context that runs or thinks will have submitted again.
-    fn submits_until(&self, key: ContextKey, context: &Context, busy: bool) -> Option<Nanos> {
-        let think = context.think?.saturating_mul(3).saturating_add(100 * MICROSECOND);
+    /// Until when a context that runs or thinks will have submitted again, if it is likely to.
+    fn submits_until(&self, key: ContextKey, context: &Context) -> Option<Nanos> {
+        let limit = context.habit.limit().filter(|_| self.patience.is_left());
         if !context.in_driver() {
-            return (!busy).then(|| context.last_completion.map(|at| at.saturating_add(think)))?;
+            return context.last_completion.map(|at| at.saturating_add(limit.unwrap_or(0)));
+        }
+        if limit.is_none() && context.habit.is_known() {
+            return None;
         }
         // It has to end before it thinks; one that takes far longer than it used to is not waited for.
         let twice = context.estimate(&self.tuning).saturating_mul(2).saturating_add(MILLISECOND);
-        self.units.of(key).next().map(|unit| unit.since.saturating_add(twice).saturating_add(think))
+        self.units.of(key).next().map(|unit| unit.since.saturating_add(twice))
+    }
+
+    /// Whether a context has its turns, in which it is waited for, so that it need not run beside others.
+    pub(super) fn has_turns(&self, key: ContextKey) -> bool {
+        let habit = self.contexts.get(&key).map(|context| &context.habit);
+        habit.is_none_or(|habit| !habit.is_known() || (self.patience.is_left() && habit.limit().is_some()))
     }
 }
 
-/// The GPU idles for so long more until what is granted then starts.
-const START: Nanos = 100 * MICROSECOND;
-/// How far beyond its turn a context is waited for: its estimate may be wrong by so much.
-const SLACK: Nanos = 2 * MILLISECOND;
+/// A context is waited for if it is behind by half of what would be granted instead, but not by less than this: a difference that does
+/// not grow takes nothing from its share.
+const LAG_MAX: Nanos = 4 * MILLISECOND;
 /// Patience is saved up for so long.
 const SAVED_MAX: Nanos = SECOND;

@@ -4,7 +4,7 @@
 //! the worker, in a page that both are given here.
 
 use crate::ipc::{Channel, FromBroker, ReceiveError, SendError, ToBroker, ToWorker};
-use crate::shm::grant_page;
+use crate::shm::{Doorbell, grant_page};
 use protocol::ids::ContextId;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,25 +13,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub struct Broker {
     channel: Channel,
-    /// What workers ring.
-    doorbell: OwnedFd,
 }
 
 /// What a worker is sent behind its set-up.
 pub type Gate = Vec<(ToWorker, OwnedFd)>;
 
 impl Broker {
-    /// Takes over the inherited channel and waits for the broker's first message.
-    ///
-    /// # Errors
-    ///
-    /// It is no channel, or the first message is another.
-    pub fn connect(socket: OwnedFd) -> io::Result<Self> {
-        let channel = Channel::from_socket(socket);
-        match channel.receive().map_err(io::Error::other)? {
-            (FromBroker::Doorbell, Some(doorbell)) => Ok(Self { channel, doorbell }),
-            _ => Err(io::Error::other("the broker does not know how to begin")),
-        }
+    /// Takes over the inherited channel.
+    #[must_use]
+    pub fn connect(socket: OwnedFd) -> Self {
+        Self { channel: Channel::from_socket(socket) }
     }
 
     /// Says something. A broker that does not read holds us up, which it is trusted not to do.
@@ -44,7 +35,8 @@ impl Broker {
         }
     }
 
-    /// A context begins on so many GPUs: the broker gets one end of its grants, its worker what is answered.
+    /// A context begins on so many GPUs: the broker gets one end of its grants and of a doorbell, its worker what is answered. No worker has
+    /// another's doorbell, which one that was taken over could block.
     ///
     /// # Errors
     ///
@@ -57,7 +49,9 @@ impl Broker {
             self.tell(&ToBroker::ContextBegins { ctx_id, gpu, debug_name }, Some(page.as_fd()));
             gate.push((ToWorker::Grants, page));
         }
-        gate.push((ToWorker::Doorbell, self.doorbell.try_clone()?));
+        let doorbell = OwnedFd::from(Doorbell::new()?);
+        self.tell(&ToBroker::Doorbell { ctx_id }, Some(doorbell.as_fd()));
+        gate.push((ToWorker::Doorbell, doorbell));
         Ok(gate)
     }
 

@@ -6,6 +6,7 @@ use super::closer::Closer;
 use super::hangs::Hangs;
 use super::lenders::{Lenders, Order};
 use super::limiter::LogLimiter;
+use super::progress::Progress;
 use super::rings::Rings;
 use super::strikes::Strikes;
 use super::workers::Workers;
@@ -13,13 +14,14 @@ use crate::config::MemoryId;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
 use crate::ipc::{Fence, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, ToWorker};
 use crate::shm::{self, StatusPage};
-use crate::transport::{CONTROLQ, PendingResponse, QUEUES, Session, SessionError};
+use crate::transport::{PendingResponse, QUEUES, Session, SessionError};
+use log::Level;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Everything the device acts upon.
 pub struct World {
@@ -38,6 +40,17 @@ pub struct World {
     /// Offset and bytes of mappings the frontend made after it had stopped the queues: if that was for a reset, it has
     /// dropped all others and kept these.
     pub late_maps: Vec<(u64, u64)>,
+    /// Time that the frontend has to answer.
+    pub frontend_timeout: Duration,
+    pub progress: Progress,
+    /// Contexts whose workers were killed; who sees to the device tells the guest.
+    pub lost: Vec<ContextId>,
+    /// The VM was told what to do about its maps running out.
+    pub advised: bool,
+    /// The broker wants to know what memory is held.
+    pub report_due: bool,
+    /// When the next frontend is listened for, if one had to be refused.
+    pub listen_at: Option<Instant>,
 }
 
 impl World {
@@ -56,8 +69,13 @@ impl World {
 
     /// Logs what the guest or a worker caused, within limits.
     pub fn warn(&mut self, kind: &'static str, message: fmt::Arguments<'_>) {
+        self.log(Level::Warn, kind, message);
+    }
+
+    /// The same at another level. A guest can reset its device as often as it likes, and a frontend connect.
+    pub fn log(&mut self, level: Level, kind: &'static str, message: fmt::Arguments<'_>) {
         if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {
-            log::warn!(suppressed; "{message}");
+            log::log!(level, suppressed; "{message}");
         }
     }
 
@@ -73,6 +91,20 @@ impl World {
             // It is gone, then, which the loop hears of.
             let _ = told.inspect_err(|error| log::debug!("not told to the launcher: {error}"));
         }
+    }
+
+    /// What to do about maps that have run out, which depends on the frontend.
+    fn advice_on_maps(&self) -> String {
+        let announces = self.session.as_ref().is_some_and(Session::announces_maps);
+        let bound = if announces {
+            "raise --max-maps as far as the VMM allows (QEMU aborts near 500), or use crosvm, which has no such bound"
+        } else {
+            "raise --max-maps"
+        };
+        format!(
+            "guests' programs cannot map more memory: {bound}. Each mapped VkDeviceMemory is one, and each thread's ring, which \
+             VN_PERF=no_multi_ring in the guest saves"
+        )
     }
 
     fn send(&mut self, ctx_id: ContextId, message: ToWorker, file: Option<BorrowedFd<'_>>) {
@@ -112,6 +144,9 @@ impl Effects for World {
     fn refused(&mut self, header: &Header, error: &GuestError) {
         let (cmd, ctx_id) = (header.command.0, header.ctx_id);
         self.warn(error.name(), format_args!("command {cmd:#x} of context {ctx_id} refused: {error}"));
+        if matches!(error, GuestError::Limit("live_maps")) && !std::mem::replace(&mut self.advised, true) {
+            log::warn!("{}", self.advice_on_maps());
+        }
     }
 
     fn start_worker(
@@ -254,11 +289,13 @@ impl Effects for World {
             }
             self.lenders.mapped(lender, offset);
         }
-        let mapped = session.map_blob(&file, offset, size);
+        let file = file.try_clone_to_owned().map_err(SessionError::Io);
+        let asked = file.and_then(|file| session.map_blob(file, offset, size));
+        let mapped = asked.and_then(|asked| self.answered(asked));
         if mapped.as_ref().is_err_and(SessionError::is_refusal) {
             self.lenders.unmapped(offset);
         }
-        if mapped.is_ok() && !session.vring(CONTROLQ).is_started() {
+        if mapped.is_ok() && self.session.as_ref().is_some_and(Session::is_stopped) {
             self.late_maps.push((offset, size));
         }
         mapped.map_err(|e| self.failed("cannot map a blob", &e))
@@ -268,7 +305,8 @@ impl Effects for World {
         self.signal();
         self.late_maps.retain(|map| *map != (offset, size));
         let Some(session) = &self.session else { return Err(EffectFailed) };
-        let unmapped = session.unmap_blob(offset, size);
+        let asked = session.unmap_blob(offset, size);
+        let unmapped = asked.and_then(|asked| self.answered(asked));
         if unmapped.is_ok() {
             self.lenders.unmapped(offset);
         }

@@ -23,6 +23,7 @@ use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, makedev, memfd_create
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 const EVENTS_MAX: usize = 256;
 
@@ -104,8 +105,10 @@ fn options(launcher: Launcher) -> Options {
         family: DriverFamily::Software,
         limits: LIMITS,
         hangs: HangLimits::default(),
+        frontend_timeout: crate::config::FRONTEND_TIMEOUT,
         context_limits: ContextLimits { rings: 4, ..ContextLimits::default() },
         broker: None,
+        vm: None,
         shared_gpus: Vec::new(),
         cache_key: CacheKey([0; 32]),
     }
@@ -117,9 +120,10 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToDevice> {
         |u: &mut Unstructured<'_>| if u.ratio(1, 8)? { u.arbitrary() } else { u.int_in_range(0..=4) };
     Ok(match u.int_in_range(0..=31u8)? {
         0 => ToDevice::Lost { reason: u.arbitrary()? },
-        1 if u.arbitrary()? => ToDevice::Hung,
+        1 if u.arbitrary()? => ToDevice::Hung { limit: Duration::from_millis(u.arbitrary::<u32>()?.into()) },
         1 => ToDevice::Ready,
-        2..=4 => ToDevice::BlobRefused { resource_id, reason: u.arbitrary()? },
+        2 => ToDevice::ShaderRefused { reason: u.arbitrary()? },
+        3..=4 => ToDevice::BlobRefused { resource_id, reason: u.arbitrary()? },
         5..=14 => {
             let map_info = if u.arbitrary()? { MapInfo::Cached } else { MapInfo::WriteCombined };
             ToDevice::BlobExported { resource_id, map_info, memory: Some(MemoryId(number(u)?)) }

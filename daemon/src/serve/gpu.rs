@@ -1,11 +1,13 @@
 //! Choosing the GPUs at start-up. A child process asks the driver, so that none is ever loaded here.
 
-use crate::config::{GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd};
+use super::output::{Budget, Heard, Output};
+use crate::config::{DeviceLimits, GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd};
 use crate::ipc::{Channel, ChildRole, DriverFamily, ProbeReport};
 use crate::sandbox::Launcher;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::fmt::{self, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time a driver has to say what GPUs it has, and then to end.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -74,18 +76,19 @@ pub fn probe(launcher: &Launcher) -> Result<Vec<GpuInfo>, NoGpu> {
     let failed = |e: &dyn fmt::Display| NoGpu::Probe(e.to_string());
     let (channel, theirs) = Channel::pair().map_err(|e| failed(&e))?;
     let theirs = theirs.into_socket();
-    launcher.launch(PROBE, ChildRole::Probe, DriverFamily::Any, &theirs).map_err(|e| failed(&e))?;
-    drop(theirs);
-    let mut ready = [PollFd::new(&channel, PollFlags::IN)];
-    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    let report = match poll(&mut ready, Some(&patience)) {
-        Ok(0) => {
+    let (mut output, printed) = Output::new("the probe".into()).map_err(|e| failed(&e))?;
+    launcher.launch(PROBE, ChildRole::Probe, DriverFamily::Any, &theirs, &printed).map_err(|e| failed(&e))?;
+    drop((theirs, printed));
+    let mut printing = Budget::new(DeviceLimits::default().log_lines);
+    let report = match answers(&channel, &mut output, &mut printing) {
+        false => {
             launcher.kill(PROBE);
             Err(NoGpu::Probe(format!("the driver did not answer within {} s", PATIENCE.as_secs())))
         }
-        _ => channel.receive::<ProbeReport>().map_err(|e| failed(&e)),
+        true => channel.receive::<ProbeReport>().map_err(|e| failed(&e)),
     };
     let ended = launcher.ended_within(PATIENCE).map_err(|e| failed(&e))?;
+    output.hear(&mut printing);
     match report {
         Ok((Ok(gpus), _)) => Ok(gpus),
         Ok((Err(reason), _)) => Err(NoGpu::None(reason)),
@@ -94,6 +97,26 @@ pub fn probe(launcher: &Launcher) -> Result<Vec<GpuInfo>, NoGpu> {
             Ok(_) => error,
             Err(reason) => NoGpu::Probe(reason),
         }),
+    }
+}
+
+/// Waits for an answer of the probe, or its end, and logs meanwhile what it prints, for which it may wait itself.
+fn answers(channel: &Channel, output: &mut Output, printing: &mut Budget) -> bool {
+    let patience = Instant::now() + PATIENCE;
+    let mut prints = true;
+    loop {
+        let left = Timespec::try_from(patience.saturating_duration_since(Instant::now())).unwrap_or_default();
+        let mut ready = [PollFd::new(channel, PollFlags::IN), PollFd::new(&*output, PollFlags::IN)];
+        let all = &mut ready[..if prints { 2 } else { 1 }];
+        match poll(all, Some(&left)) {
+            Ok(0) => return false,
+            Err(Errno::INTR) => continue,
+            Ok(_) | Err(_) => {}
+        }
+        if !ready[0].revents().is_empty() {
+            return true;
+        }
+        prints = output.hear(printing) == Heard::More;
     }
 }
 

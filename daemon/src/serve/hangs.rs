@@ -7,19 +7,27 @@
 //! Contexts that run at the same time slow each other down, so while others wait a submission is charged its share of the time that
 //! passes, as if those that run shared the GPU evenly. Never does it run longer than it may alone.
 
+use super::blame::{Running, WAITING_MIN, in_the_way};
 use crate::config::HangLimits;
 use crate::shm::StatusPage;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
-/// A submission that could run for so long and has not ended is held up by others, if there are others.
-const WAITING_MIN: Duration = Duration::from_millis(250);
 /// Time between two looks while something runs for long, and while nothing does.
 const LOOK_BUSY: Duration = Duration::from_millis(50);
 const LOOK_IDLE: Duration = Duration::from_secs(1);
 /// Time that a worker may take beyond its limit to end itself.
 const SLACK: Duration = Duration::from_secs(1);
+
+/// A limit that a submission has reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// [`HangLimits::max_submit_time`].
+    Alone,
+    /// [`HangLimits::max_submit_time_contended`].
+    Contended,
+}
 
 /// The workers' pages.
 #[derive(Debug)]
@@ -62,19 +70,22 @@ impl Hangs {
         self.workers.remove(&ctx_id).map(|watched| watched.page)
     }
 
-    /// A worker is about to be killed. Answers why. The others may have waited for it, so their submissions count from now on.
-    pub fn killed(&mut self, ctx_id: ContextId) -> String {
-        let limit = self.workers.get(&ctx_id).map(|watched| watched.limit);
+    /// Which limit a worker has reached that was allowed to run for so long.
+    pub fn reached(&self, limit: Duration) -> Reached {
+        if limit < self.limits.max_submit_time { Reached::Contended } else { Reached::Alone }
+    }
+
+    /// A worker is about to be killed, as it has reached a limit. Answers why, in words. The others may have waited for it, so their
+    /// submissions count from now on.
+    pub fn killed(&mut self, ctx_id: ContextId, reached: Reached) -> String {
         let others = self.workers.iter().filter(|(other, _)| **other != ctx_id);
         others.for_each(|(_, watched)| watched.page.restart());
         let HangLimits { max_submit_time, max_submit_time_contended, .. } = self.limits;
-        match limit {
-            Some(limit) if limit < max_submit_time => {
-                format!(
-                    "a submission ran longer than max_submit_time_contended ({max_submit_time_contended:?})"
-                )
-            }
-            _ => format!("a submission ran longer than max_submit_time ({max_submit_time:?})"),
+        match reached {
+            Reached::Contended => format!(
+                "a submission ran longer than max_submit_time_contended ({max_submit_time_contended:?}) while another context waited"
+            ),
+            Reached::Alone => format!("a submission ran longer than max_submit_time ({max_submit_time:?})"),
         }
     }
 
@@ -83,8 +94,8 @@ impl Hangs {
         (!self.workers.is_empty()).then_some(self.next)
     }
 
-    /// Looks at all pages, if it is time to; answers whose workers are to be killed.
-    pub fn look(&mut self, now: Instant) -> Vec<ContextId> {
+    /// Looks at all pages, if it is time to; answers whose workers are to be killed, and for which limit.
+    pub fn look(&mut self, now: Instant) -> Vec<(ContextId, Reached)> {
         if now < self.next {
             return Vec::new();
         }
@@ -101,7 +112,7 @@ impl Hangs {
             let silent = if looks == watched.looks { watched.silent + since } else { Duration::ZERO };
             (watched.looks, watched.silent) = (looks, silent);
             if running.max(silent) >= watched.limit + SLACK {
-                dead.push(*ctx_id);
+                dead.push((*ctx_id, watched.limit));
             }
         }
         let contended = self.limits.max_submit_time_contended;
@@ -110,28 +121,36 @@ impl Hangs {
             None => (contended / 2).clamp(LOOK_BUSY, LOOK_IDLE),
         };
         self.next = now + pause;
-        dead
+        dead.into_iter().map(|(ctx_id, limit)| (ctx_id, self.reached(limit))).collect()
     }
 
-    /// Charges all that run, and gives the shorter limit to the context that was charged most while another waits, and to no other: who
-    /// waits for it has not had the GPU. Answers what that was.
+    /// Charges all that run, and gives the shorter limit to the context that is in the way of another, and to no other: who waits for it has
+    /// not had the GPU, and may even take a little longer than alone, or it would be gone first. Answers what the one was charged.
     fn charge_and_limit(&mut self) -> Option<Duration> {
         let HangLimits { max_submit_time, max_submit_time_contended, .. } = self.limits;
-        let sharers = self.workers.values().filter(|watched| watched.page.running().is_some()).count();
-        let sharers = u32::try_from(sharers).unwrap_or(u32::MAX).max(1);
-        let running = self.workers.iter_mut().filter_map(|(ctx_id, watched)| {
-            let ran = watched.charge(sharers)?;
-            Some((watched.charged, ran, *ctx_id))
-        });
-        let mut running: Vec<_> = running.collect();
-        running.sort_unstable_by_key(|(charged, _, ctx_id)| (std::cmp::Reverse(*charged), ctx_id.0));
-        let first = running.first().copied();
-        let waits = running.iter().skip(1).any(|(_, ran, _)| *ran >= WAITING_MIN);
+        let running: Vec<_> =
+            self.workers.iter_mut().filter_map(|(ctx_id, watched)| watched.running(*ctx_id)).collect();
+        let first = in_the_way(&running);
+        let others = || running.iter().filter(|one| first.is_none_or(|first| first.ctx_id != one.ctx_id));
+        let parts = u32::try_from(running.len()).unwrap_or(u32::MAX);
+        let starved: Vec<_> = others().filter(|one| one.is_starved(parts)).map(|one| one.ctx_id).collect();
+        let sharers = parts.saturating_sub(starved.len() as u32).max(1);
+        let waits = others().any(|one| one.ran >= WAITING_MIN);
+        for one in &running {
+            self.workers.get_mut(&one.ctx_id)?.charge(one.ran, sharers);
+        }
+        let mut charged = None;
         for (ctx_id, watched) in &mut self.workers {
             let limit = match first {
-                Some((charged, ran, first)) if waits && first == *ctx_id => {
-                    let left = max_submit_time_contended.saturating_sub(charged);
-                    ran.saturating_add(left.saturating_mul(sharers)).min(max_submit_time)
+                Some(first) if first.ctx_id == *ctx_id => {
+                    charged = Some(watched.charged);
+                    let left = max_submit_time_contended.saturating_sub(watched.charged);
+                    let limit = first.ran.saturating_add(left.saturating_mul(sharers)).min(max_submit_time);
+                    if waits { limit } else { max_submit_time }
+                }
+                Some(_) if starved.contains(ctx_id) => {
+                    let lead = watched.page.usual().unwrap_or_default().saturating_add(WAITING_MIN);
+                    max_submit_time.saturating_add(lead).saturating_add(SLACK)
                 }
                 _ => max_submit_time,
             };
@@ -140,21 +159,25 @@ impl Hangs {
                 watched.page.set_limit(limit);
             }
         }
-        first.map(|(charged, ..)| charged)
+        charged
     }
 }
 
 impl Watched {
-    /// Charges for the time since the last look, which `sharers` contexts shared. Answers for how long its submission has run.
-    fn charge(&mut self, sharers: u32) -> Option<Duration> {
+    /// What runs, if anything does.
+    fn running(&mut self, ctx_id: ContextId) -> Option<Running> {
         let running = self.page.running();
         let ran = running.unwrap_or_default();
         if ran < self.ran {
             (self.ran, self.charged) = Default::default();
         }
-        self.charged += (ran - self.ran) / sharers;
+        running.map(|ran| Running { ctx_id, ran, charged: self.charged, usual: self.page.usual() })
+    }
+
+    /// Charges for the time since the last look, which `sharers` contexts shared.
+    fn charge(&mut self, ran: Duration, sharers: u32) {
+        self.charged += ran.saturating_sub(self.ran) / sharers;
         self.ran = ran;
-        running
     }
 }
 
@@ -163,6 +186,7 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const MS: Duration = Duration::from_millis(1);
     const LIMITS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
     /// Two workers' sides, and ours.
@@ -199,7 +223,7 @@ mod tests {
                 for (worker, running) in looking {
                     self.workers[*worker].report(Some(*running));
                 }
-                dead.extend(self.hangs.look(self.now));
+                dead.extend(self.hangs.look(self.now).into_iter().map(|(ctx_id, _)| ctx_id));
             }
             dead
         }
@@ -242,14 +266,55 @@ mod tests {
     fn who_waited_for_one_that_is_killed_counts_anew() {
         let mut world = world();
         world.pass(SECOND, &[(0, 9 * SECOND), (1, 8 * SECOND)]);
-        let why = world.hangs.killed(ContextId(0));
+        let limit = world.workers[0].limit();
+        let why = world.hangs.killed(ContextId(0), world.hangs.reached(limit));
         assert!(why.contains("max_submit_time_contended (10s)"), "{why}");
         assert_eq!((world.workers[0].restarts(), world.workers[1].restarts()), (0, 1));
         assert!(world.hangs.ends(ContextId(0)).is_some());
-        let why = world.hangs.killed(ContextId(1));
+        let why = world.hangs.killed(ContextId(1), world.hangs.reached(LIMITS.0));
         assert!(why.contains("max_submit_time (30s)"), "{why}");
         assert!(world.hangs.ends(ContextId(1)).is_some());
         assert_eq!(world.hangs.next_look(), None);
+    }
+
+    /// Kernels of 2 ms that come to a halt when an endless one gets the GPU, as was seen on a GPU that does not interrupt one for the other.
+    #[test]
+    fn who_was_served_until_an_endless_one_came_is_left_alone_whoever_began_first() {
+        for (short, lead) in [(0, 1), (1, 1), (0, 0), (1, 0)] {
+            let mut world = world();
+            let endless = 1 - short;
+            world.workers[short].tell_usual(Some(2 * MS));
+            world.pass(SECOND, &[(short, 2 * MS)]);
+            let (mut ran, mut runs) = (Duration::ZERO, [Duration::ZERO; 2]);
+            while world.workers[endless].limit() > runs[1] {
+                ran += 50 * MS;
+                // Either may have been submitted first.
+                runs = [ran + lead * 40 * MS, ran + (1 - lead) * 40 * MS];
+                world.pass(50 * MS, &[(short, runs[0]), (endless, runs[1])]);
+                let [theirs, ours] = [short, endless].map(|worker| world.workers[worker].limit());
+                assert!(theirs >= LIMITS.0 && theirs > runs[0], "{theirs:?} for who waits after {ran:?}");
+                assert!(ours <= LIMITS.0, "{ours:?}");
+                assert!(ran <= LIMITS.1 + SECOND, "it goes on for {ran:?}");
+            }
+            // All of the time was its own.
+            assert!(ran >= LIMITS.1 - SECOND, "ended after {ran:?}");
+            let limit = world.workers[endless].limit();
+            let why = world.hangs.killed(ContextId(endless as u32), world.hangs.reached(limit));
+            assert!(why.contains("max_submit_time_contended (10s)"), "{why}");
+            assert_eq!(world.workers[short].restarts(), 1);
+        }
+    }
+
+    /// Without a limit for those who wait, the one in the way still goes first.
+    #[test]
+    fn who_waits_is_not_gone_before_the_one_in_its_way() {
+        let mut world = world();
+        world.workers[0].tell_usual(Some(100 * MS));
+        for ran in 1..=29 {
+            world.pass(SECOND, &[(0, ran * SECOND + 90 * MS), (1, ran * SECOND)]);
+            let (theirs, ours) = world.limits();
+            assert!(theirs - 90 * MS > ours, "{theirs:?} and {ours:?} after {ran} s");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! of their own. It never waits for a worker. It loads no GPU driver and must not end while a guest uses it.
 
 mod attention;
+mod blame;
 mod blobs;
 mod broker;
 mod closer;
@@ -16,6 +17,9 @@ mod hangs;
 mod lenders;
 mod limiter;
 mod offer;
+mod output;
+mod patience;
+mod progress;
 mod rings;
 mod run;
 mod socket;
@@ -28,5 +32,5 @@ pub use broker::Broker;
 pub use gpu::{Chosen, List, NoGpu, family, probe, select};
 pub use offer::offer_mapped;
 pub use run::{Options, serve, take_signals};
-pub use socket::{Listen, SocketError};
+pub use socket::{Access, Listen, SocketError};
 pub use state::cache_key;

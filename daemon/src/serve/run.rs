@@ -8,19 +8,21 @@ use super::effects::World;
 use super::hangs::Hangs;
 use super::lenders::Lenders;
 use super::limiter::LogLimiter;
+use super::progress::Progress;
 use super::rings::Rings;
 use super::socket::Listen;
 use super::strikes::Strikes;
 use super::wait::Events;
-use super::workers::{CHANNEL_TOKEN, FromWorker, Unexplained, Workers};
+use super::workers::{CHANNEL_TOKEN, FromWorker, OUTPUT_TOKEN, Unexplained, WorkerOptions, Workers};
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
-use crate::ipc::{self, DriverFamily, FromBroker, HeldMemory, ReceiveError, SharedGpu, ToBroker, ToDevice};
+use crate::ipc::{self, DriverFamily, HeldMemory, ReceiveError, SharedGpu, ToBroker, ToDevice};
 use crate::sandbox::{Ended, FromChildren, Launcher, peer_process};
-use crate::shm::device_node;
+use crate::shm::{device_node, guard_mappings, memory_was_lost};
 use crate::transport::{
     CONTROLQ, DeviceConfig, PendingResponse, Popped, QUEUES, Session, SessionError, Tokens, Vring,
 };
+use log::Level;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
 use rustix::event::epoll;
@@ -58,12 +60,16 @@ pub struct Options {
     pub limits: DeviceLimits,
     /// Bounds on the time of submissions.
     pub hangs: HangLimits,
+    /// Time that a frontend has to answer.
+    pub frontend_timeout: Duration,
     /// Bounds per worker.
     pub context_limits: ContextLimits,
     /// What pipeline caches are authenticated with ([`super::cache_key`]).
     pub cache_key: CacheKey,
     /// Who schedules the GPU, if somebody does.
     pub broker: Option<Broker>,
+    /// The VM's name, for the log, if there are several.
+    pub vm: Option<String>,
     /// The GPUs as the broker is told of them.
     pub shared_gpus: Vec<SharedGpu>,
 }
@@ -77,6 +83,8 @@ const TOKEN_BROKER: u64 = 5;
 
 /// Requests taken from a queue before everything else gets its turn; the rest is seen before the thread would sleep.
 const REQUESTS_PER_TURN: usize = 256;
+/// Time after which the next frontend is listened for when one had to be refused.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// Time for an orderly end after a signal.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -89,7 +97,10 @@ pub fn take_signals() -> io::Result<Signals> {
 pub fn serve(mut options: Options) -> io::Result<()> {
     let signals = options.signals.take().map_or_else(take_signals, Ok)?;
     let (signals, _handlers) = watch_signals(signals)?;
+    guard_mappings()?;
+    let limit = options.frontend_timeout;
     let mut server = Server::new(options, &signals)?;
+    server.world.progress.watch(limit)?;
     let result = server.run();
     server.end();
     result
@@ -101,6 +112,7 @@ pub(super) struct Server {
     config: DeviceConfig,
     command_limits: CommandLimits,
     exit_on_disconnect: bool,
+    limits: DeviceLimits,
     pub(super) device: Device<PendingResponse>,
     pub(super) world: World,
     pub(super) attention: Attention,
@@ -126,15 +138,14 @@ impl Server {
         }
         let memory = options.gpus.first().map(|gpu| gpu.memory).ok_or(io::ErrorKind::InvalidInput)?;
         let lenders = Lenders::new(options.gpus.iter().map(|gpu| gpu.trial.driver_mapped));
-        let workers = Workers::new(
-            launcher,
-            options.family,
-            options.gpus,
-            options.context_limits.within(&limits),
-            options.cache_key,
-            limits,
-            Arc::clone(&epoll),
-        );
+        let worker_options = WorkerOptions {
+            family: options.family,
+            gpus: options.gpus,
+            limits: options.context_limits.within(&limits),
+            cache_key: options.cache_key,
+            vm: options.vm,
+        };
+        let workers = Workers::new(launcher, Arc::clone(&epoll), &limits, worker_options);
         let device = Device::new(DeviceOptions {
             num_scanouts: options.num_scanouts,
             window_size: options.window_size,
@@ -155,6 +166,7 @@ impl Server {
                 submit_bytes: limits.submit_bytes,
             },
             exit_on_disconnect: options.exit_on_disconnect,
+            limits,
             device,
             world: World {
                 session: None,
@@ -168,6 +180,12 @@ impl Server {
                 broker: options.broker,
                 limiter: LogLimiter::default(),
                 late_maps: Vec::new(),
+                frontend_timeout: options.frontend_timeout,
+                progress: Progress::default(),
+                lost: Vec::new(),
+                advised: false,
+                report_due: false,
+                listen_at: None,
             },
             attention: Attention::new(),
             generations: [0; QUEUES],
@@ -181,18 +199,31 @@ impl Server {
         self.await_frontend()?;
         let mut events = Events::new();
         while !self.done {
+            self.world.progress.waits();
             self.wait(&mut events)?;
+            self.world.progress.begins();
             for event in events.iter() {
                 self.dispatch(event.data.u64(), event.flags)?;
             }
             self.run_queues();
-            let now = Instant::now();
-            self.world.workers.kill_late(now);
-            self.world.hangs.look(now).into_iter().for_each(|ctx_id| self.kill_hung(ctx_id));
+            self.listen_due()?;
+            self.world.kill_due(Instant::now());
+            self.settle();
             self.world.order_keeper();
             self.world.signal();
+            if memory_was_lost() {
+                self.end_shrunk();
+            }
         }
         Ok(())
+    }
+
+    /// Guest memory is gone under our hands: what was read since is wrong.
+    fn end_shrunk(&self) {
+        if let Some(session) = &self.world.session {
+            log::error!("the frontend has shrunk guest memory, or left it without room: ending the session");
+            session.close();
+        }
     }
 
     fn dispatch(&mut self, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
@@ -209,6 +240,9 @@ impl Server {
             }
             worker => {
                 let serial = worker as u32;
+                if worker & OUTPUT_TOKEN != 0 {
+                    self.world.workers.hear_output(serial);
+                }
                 if worker & CHANNEL_TOKEN != 0
                     && let Some(ctx_id) = self.world.workers.context(serial)
                 {
@@ -226,28 +260,51 @@ impl Server {
     fn await_frontend(&mut self) -> io::Result<()> {
         match &mut self.listen {
             Listen::Socket { listener, .. } => watch(&self.epoll, &*listener, TOKEN_LISTENER),
-            Listen::Connected(frontend) => match frontend.take() {
-                Some(connection) => self.start_session(connection),
-                None => {
-                    self.done = true;
-                    Ok(())
+            Listen::Connected(frontend) => {
+                match frontend.take() {
+                    Some(connection) => self.start_session(connection)?,
+                    None => self.done = true,
                 }
-            },
+                Ok(())
+            }
         }
     }
 
     fn accept(&mut self) -> io::Result<()> {
         let Listen::Socket { listener, .. } = &self.listen else { return Ok(()) };
-        match listener.accept() {
-            Ok((connection, _)) => {
-                // One VM at a time: the next frontend waits until this one is gone.
-                epoll::delete(&*self.epoll, listener)?;
-                self.start_session(connection)
-            }
+        let accepted = listener.accept();
+        // One VM at a time: the next frontend waits until this one is gone.
+        epoll::delete(&*self.epoll, listener)?;
+        match accepted {
+            Ok((connection, _)) => self.start_session(connection),
             Err(error) => {
-                log::warn!(error:%; "a frontend could not be accepted");
+                self.refuse_frontend(&error);
                 Ok(())
             }
+        }
+    }
+
+    /// What a session needs cannot be had: descriptors or a thread, perhaps because others have taken all there are. That can be
+    /// otherwise soon, so the next frontend is listened for after a pause.
+    fn refuse_frontend(&mut self, why: &dyn std::fmt::Display) {
+        let message = format_args!(
+            "a frontend is refused: {why} (--max-tasks, TasksMax= and LimitNOFILE= of the unit bound threads and files)"
+        );
+        self.world.log(Level::Error, "frontend refused", message);
+        match &self.listen {
+            Listen::Socket { .. } => self.world.listen_at = Some(Instant::now() + REFUSED_PAUSE),
+            Listen::Connected(_) => self.done = true,
+        }
+    }
+
+    /// Listens again when the pause is over.
+    fn listen_due(&mut self) -> io::Result<()> {
+        match self.world.listen_at {
+            Some(at) if at <= Instant::now() => {
+                self.world.listen_at = None;
+                self.await_frontend()
+            }
+            _ => Ok(()),
         }
     }
 
@@ -261,11 +318,16 @@ impl Server {
             self.world.workers.launcher().frontend(process.as_ref())?;
         }
         let tokens = Tokens { kick: TOKEN_KICK, doorbell: TOKEN_DOORBELL };
-        let session = Session::start(connection, self.config.clone(), Arc::clone(&self.epoll), tokens);
-        self.world.session = Some(session.map_err(io::Error::other)?);
+        match Session::start(connection, self.config.clone(), Arc::clone(&self.epoll), tokens) {
+            Ok(session) => self.world.session = Some(session),
+            Err(error) => {
+                self.refuse_frontend(&error);
+                return Ok(());
+            }
+        }
         self.tell_frontend(true);
         self.generations = [0; QUEUES];
-        log::info!("a frontend has connected");
+        self.world.log(Level::Info, "frontend connected", format_args!("a frontend has connected"));
         Ok(())
     }
 
@@ -279,6 +341,8 @@ impl Server {
         for index in 0..QUEUES {
             session.vring(index).release_held();
         }
+        let DeviceLimits { live_maps, live_maps_unannounced, .. } = self.limits;
+        self.device.limit_maps(if session.announces_maps() { live_maps } else { live_maps_unannounced });
         self.broken = [false; QUEUES];
         Ok(())
     }
@@ -286,8 +350,14 @@ impl Server {
     fn session_ended(&mut self, end: &SessionError) -> io::Result<()> {
         let served = self.world.session.as_ref().is_some_and(Session::was_used);
         match end {
-            end if end.is_disconnection() => log::info!("the frontend has disconnected"),
-            error => log::error!(error:%; "the session with the frontend has failed"),
+            end if end.is_disconnection() => {
+                let message = format_args!("the frontend has disconnected");
+                self.world.log(Level::Info, "frontend disconnected", message);
+            }
+            error => {
+                let message = format_args!("the session with the frontend has failed: {error}");
+                self.world.log(Level::Error, "session failed", message);
+            }
         }
         self.end_session();
         if self.exit_on_disconnect && served {
@@ -303,6 +373,7 @@ impl Server {
         self.world.session = None;
         self.tell_frontend(false);
         self.world.late_maps.clear();
+        self.world.advised = false;
         self.device.reset(MapsAtReset::Forget, &mut self.world);
         self.world.lenders.frontend_gone();
         self.world.order_keeper();
@@ -337,6 +408,9 @@ impl Server {
     }
 
     fn handle(&mut self, request: &[u8], pending: PendingResponse) {
+        self.world.progress.begins();
+        // Before anything of a lost context can be used anew.
+        self.settle();
         let Some(header) = pending.header() else {
             self.world.warn("request without header", format_args!("a request is shorter than its header"));
             return pending.respond(&Response::Err(ResponseType::ERR_UNSPEC));
@@ -359,6 +433,7 @@ impl Server {
         if index != CONTROLQ {
             return;
         }
+        self.world.log(Level::Info, "device reset", format_args!("the driver has reset the device"));
         let dropped = self.world.session.as_ref().is_none_or(|s| s.drops_maps_at_reset() || s.has_ended());
         let maps = if dropped { MapsAtReset::Forget } else { MapsAtReset::Unmap };
         let late = std::mem::take(&mut self.world.late_maps);
@@ -409,8 +484,15 @@ impl Server {
             }
             ToDevice::RingBegins { ring, resource_id, status } => {
                 self.world.rings.begins(ctx_id, ring, resource_id, status);
+                if let Err(limit) = self.device.ring_begins(ctx_id) {
+                    self.world.kill(ctx_id, &format!("limit reached: {limit}"));
+                    self.settle();
+                }
             }
-            ToDevice::RingEnds { ring } => self.world.rings.ends(ctx_id, ring),
+            ToDevice::RingEnds { ring } => {
+                self.world.rings.ends(ctx_id, ring);
+                self.device.ring_ends(ctx_id);
+            }
             ToDevice::MemoryWanted { request, wanted } => {
                 self.device.memory_wanted(ctx_id, request, wanted, &mut self.world);
             }
@@ -422,8 +504,30 @@ impl Server {
                 let message = format_args!("limit {limit:?} reached: context {ctx_id} gets no more");
                 self.world.warn("limit of a context", message);
             }
+            ToDevice::ShaderRefused { reason } => {
+                let message = format_args!("a shader of context {ctx_id} is refused: {reason:?}");
+                self.world.warn("shader refused", message);
+            }
+            ToDevice::Overdue { command, is_blocked } => self.overdue(ctx_id, &command, is_blocked),
             ToDevice::Lost { reason } => self.lose(ctx_id, &reason),
-            ToDevice::Hung => self.kill_hung(ctx_id),
+            ToDevice::Hung { limit } => {
+                self.world.kill_hung(ctx_id, self.world.hangs.reached(limit));
+                self.settle();
+            }
+        }
+    }
+
+    /// No program that keeps to valid usage has a command refused for this.
+    fn overdue(&mut self, ctx_id: ContextId, command: &str, is_blocked: bool) {
+        let (waited, what) =
+            ("waited for 1 s for a submission that uses what it is about", "command of a context");
+        match is_blocked {
+            true => self.world.warn(what, format_args!(
+                "{command:?} of context {ctx_id} is refused: it {waited}, and which itself waits for a semaphore or for the scheduler"
+            )),
+            false => self.world.warn(what, format_args!(
+                "{command:?} of context {ctx_id} has {waited}, and goes on waiting while that runs"
+            )),
         }
     }
 
@@ -471,7 +575,7 @@ impl Server {
 
     fn workers_ended(&mut self) -> io::Result<()> {
         while let Some(heard) = self.world.workers.heard()? {
-            let Ended { child, status } = match heard {
+            let Ended { child, status, out_of_memory } = match heard {
                 FromChildren::Ended(ended) => ended,
                 FromChildren::Released(set) => {
                     self.world.closer.close(self.world.lenders.released(set));
@@ -483,7 +587,9 @@ impl Server {
                 self.receive_from(ctx_id);
                 self.lose_unexplained(ctx_id);
             }
-            let Some((number, unexplained)) = self.world.workers.reap(child, status) else { continue };
+            let Some((number, unexplained)) = self.world.workers.reap(child, status, out_of_memory) else {
+                continue;
+            };
             self.device.worker_ended(number, &mut self.world);
             if let Some(Unexplained { ctx_id, how }) = unexplained {
                 self.world.warn("context lost", format_args!("context {ctx_id} is lost: {how}"));
@@ -500,17 +606,11 @@ impl Server {
 
     /// Does what the broker says. Without it nothing would be granted any more.
     fn obey_broker(&mut self) {
-        let Some(heard) = self.world.broker.as_ref().map(Broker::hear) else { return };
-        match heard {
-            Ok(None | Some(FromBroker::Doorbell)) => {}
-            Ok(Some(FromBroker::Kill { ctx_id })) => self.kill(ctx_id),
-            Ok(Some(FromBroker::Hung { ctx_id })) => self.kill_hung(ctx_id),
-            Ok(Some(FromBroker::Report)) => self.report_memory(),
-            Err(error) => {
-                log::error!(error:%; "ending, as the broker is gone");
-                self.done = true;
-            }
+        if let Err(error) = self.world.hear_broker() {
+            log::error!(error:%; "ending, as the broker is gone");
+            self.done = true;
         }
+        self.settle();
     }
 
     fn report_memory(&self) {
@@ -523,14 +623,13 @@ impl Server {
         }
     }
 
-    /// An operator wants a context ended.
-    fn kill(&mut self, ctx_id: ContextId) {
-        if self.world.workers.is_running(ctx_id) {
-            let why = "an operator ended it";
-            self.world.warn("context lost", format_args!("context {ctx_id} is lost: {why}"));
-            self.world.tell_end(ctx_id, Some(why.into()), false);
-            self.world.workers.kill(ctx_id);
+    /// Tells guest and broker what could not be told while the frontend was waited for.
+    fn settle(&mut self) {
+        while let Some(ctx_id) = self.world.lost.pop() {
             self.give_up(ctx_id);
+        }
+        if std::mem::take(&mut self.world.report_due) {
+            self.report_memory();
         }
     }
 
@@ -540,6 +639,7 @@ impl Server {
             self.device.revoke_all(&mut self.world);
         }
         self.end_session();
+        self.world.progress.waits();
         let Self { listen, world, .. } = self;
         drop(listen);
         world.workers.end_all();
@@ -561,20 +661,6 @@ impl Server {
             self.world.tell_end(ctx_id, Some("its worker ended".into()), false);
             self.world.workers.end_unexplained(ctx_id);
             self.give_up(ctx_id);
-        }
-    }
-
-    /// A submission runs too long: its context is lost, and the VM gets a strike.
-    fn kill_hung(&mut self, ctx_id: ContextId) {
-        if self.world.workers.is_running(ctx_id) {
-            let why = self.world.hangs.killed(ctx_id);
-            self.world.warn("context lost", format_args!("context {ctx_id} is lost: {why}"));
-            self.world.tell_end(ctx_id, Some(why), true);
-            self.world.workers.kill(ctx_id);
-            self.give_up(ctx_id);
-            if let Some(hold) = self.world.strikes.strike(Instant::now()) {
-                self.world.warn("strike", format_args!("too many contexts lost so: none for {hold:?}"));
-            }
         }
     }
 

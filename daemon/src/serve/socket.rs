@@ -1,11 +1,13 @@
 //! Where the frontend comes from: a socket file of ours, or a descriptor given by whoever started us.
 
 use crate::sandbox;
+use rustix::fs::Mode;
 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketType};
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -26,6 +28,22 @@ pub enum SocketError {
     Descriptor(RawFd, io::Error),
 }
 
+/// Who may connect to a socket file: its mode, and its group if that is not the daemon's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Permissions, as of `chmod`.
+    pub mode: u32,
+    /// A group's number.
+    pub group: Option<u32>,
+}
+
+impl Default for Access {
+    /// The daemon's user alone.
+    fn default() -> Self {
+        Self { mode: 0o600, group: None }
+    }
+}
+
 /// A source of frontends.
 #[derive(Debug)]
 pub enum Listen {
@@ -41,8 +59,9 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Listens at `path`. A socket file that nobody serves any more is replaced.
-    pub fn at(path: &Path) -> Result<Self, SocketError> {
+    /// Listens at `path`, for those who have access whatever the umask is. A socket file that nobody serves any more is replaced. To be
+    /// called while the process has one thread.
+    pub fn at(path: &Path, access: Access) -> Result<Self, SocketError> {
         let failed = |e| SocketError::Path(path.to_owned(), e);
         match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -58,7 +77,15 @@ impl Listen {
                 Err(error) => return Err(failed(error)),
             },
         }
-        let listener = UnixListener::bind(path).map_err(failed)?;
+        // The file is for this user alone from its first moment, until it is for others as well.
+        let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+        let bound = UnixListener::bind(path);
+        rustix::process::umask(before);
+        let listener = bound.map_err(failed)?;
+        if access.group.is_some() {
+            std::os::unix::fs::chown(path, None, access.group).map_err(failed)?;
+        }
+        std::fs::set_permissions(path, Permissions::from_mode(access.mode)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         Ok(Self::Socket { listener, path: Some(path.to_owned()) })
     }
@@ -103,8 +130,8 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
 
-        let live = Listen::at(&path).unwrap();
-        assert!(matches!(Listen::at(&path), Err(SocketError::InUse(_))));
+        let live = Listen::at(&path, Access::default()).unwrap();
+        assert!(matches!(Listen::at(&path, Access::default()), Err(SocketError::InUse(_))));
         UnixStream::connect(&path).unwrap();
         // The launcher removes it, when all is over.
         assert_eq!(live.made_at(), Some(path.clone()));
@@ -112,7 +139,7 @@ mod tests {
 
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "precious").unwrap();
-        assert!(matches!(Listen::at(&path), Err(SocketError::NotASocket(_))));
+        assert!(matches!(Listen::at(&path, Access::default()), Err(SocketError::NotASocket(_))));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }
 

@@ -138,9 +138,9 @@ impl Server {
 
     /// When there is something to do though nothing has happened.
     fn deadline(&self) -> Option<Instant> {
-        let deadlines =
-            [self.world.workers.next_deadline(), self.world.hangs.next_look(), self.world.next_call()];
-        deadlines.into_iter().flatten().min()
+        let workers = [self.world.workers.next_deadline(), self.world.hangs.next_look()];
+        let deadlines = workers.into_iter().chain([self.world.next_call(), self.world.listen_at]);
+        deadlines.flatten().min()
     }
 }
 

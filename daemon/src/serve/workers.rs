@@ -1,7 +1,9 @@
 //! Worker processes: started, fed, and ended. A worker that does not end in time, or does not read what it is sent, is killed.
 
 use super::broker::Gate;
+use super::output::{Budget, Heard, Output};
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
+use crate::device::{Owner, Quota};
 use crate::ipc::{
     Channel, ChildRole, DriverFamily, ReceiveError, SendError, ToDevice, ToWorker, WorkerSetup,
 };
@@ -25,8 +27,9 @@ const ENDING_MAX: usize = 64;
 /// Messages taken from one worker before others get their turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// High bits of the epoll values that belong to workers; the low 32 are a worker's serial number.
+/// High bits of the epoll values that belong to workers, and to what they print; the low 32 are a worker's serial number.
 pub const CHANNEL_TOKEN: u64 = 1 << 32;
+pub const OUTPUT_TOKEN: u64 = 1 << 33;
 
 /// All workers of the VM.
 #[derive(Debug)]
@@ -36,12 +39,17 @@ pub struct Workers {
     gpus: Vec<GpuChoice>,
     limits: ContextLimits,
     cache_key: CacheKey,
-    device_limits: DeviceLimits,
+    backlogs: Backlogs,
     epoll: Arc<OwnedFd>,
     next_serial: u32,
     running: FxHashMap<ContextId, Worker>,
     contexts: FxHashMap<u32, ContextId>,
     ending: VecDeque<Ending>,
+    /// What workers print, those that have ended included, by their serial numbers.
+    outputs: FxHashMap<u32, Output>,
+    printing: Budget,
+    /// The VM, for the log.
+    vm: Option<String>,
 }
 
 #[derive(Debug)]
@@ -53,12 +61,16 @@ struct Worker {
     process: Process,
     /// Messages the socket had no room for, in order.
     backlog: VecDeque<(ToWorker, Option<OwnedFd>)>,
-    /// Bytes of the streams among them.
-    backlog_bytes: usize,
-    /// Descriptors among them.
-    backlog_files: usize,
     /// It was killed, for a reason that is told.
     killed: bool,
+}
+
+/// What waits for workers that do not read, of the whole VM.
+#[derive(Debug)]
+struct Backlogs {
+    messages: Quota,
+    bytes: Quota,
+    files: Quota,
 }
 
 /// A child of the launcher.
@@ -78,6 +90,21 @@ struct Ending {
     unexplained: Option<ContextId>,
     /// It did not end by itself.
     killed: bool,
+}
+
+/// The part of the device process's options that its workers are started with.
+#[derive(Debug)]
+pub struct WorkerOptions {
+    /// The drivers of the GPUs.
+    pub family: DriverFamily,
+    /// The GPUs that guests see, in this order.
+    pub gpus: Vec<GpuChoice>,
+    /// Bounds on each context.
+    pub limits: ContextLimits,
+    /// The key of pipeline caches.
+    pub cache_key: CacheKey,
+    /// The VM's name among those of a broker, for the log.
+    pub vm: Option<String>,
 }
 
 /// How a worker ended that had not said why its context was lost.
@@ -102,25 +129,26 @@ impl Workers {
     /// No workers yet.
     pub fn new(
         launcher: Arc<Launcher>,
-        family: DriverFamily,
-        gpus: Vec<GpuChoice>,
-        limits: ContextLimits,
-        cache_key: CacheKey,
-        device_limits: DeviceLimits,
         epoll: Arc<OwnedFd>,
+        device_limits: &DeviceLimits,
+        options: WorkerOptions,
     ) -> Self {
+        let WorkerOptions { family, gpus, limits, cache_key, vm } = options;
         Self {
             launcher,
             family,
             gpus,
             limits,
             cache_key,
-            device_limits,
+            backlogs: Backlogs::new(device_limits),
             epoll,
             next_serial: 0,
             running: FxHashMap::default(),
             contexts: FxHashMap::default(),
             ending: VecDeque::new(),
+            outputs: FxHashMap::default(),
+            printing: Budget::new(device_limits.log_lines),
+            vm,
         }
     }
 
@@ -138,18 +166,13 @@ impl Workers {
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
         self.watch(channel.as_fd(), CHANNEL_TOKEN | u64::from(serial))?;
-        self.launcher.launch(serial, ChildRole::Worker, self.family, &theirs.into_socket())?;
+        let vm = self.vm.as_ref().map(|vm| format!(" of {vm}")).unwrap_or_default();
+        let (output, printed) = Output::new(format!("the worker of context {ctx_id}{vm}"))?;
+        self.watch(output.as_fd(), OUTPUT_TOKEN | u64::from(serial))?;
+        self.launcher.launch(serial, ChildRole::Worker, self.family, &theirs.into_socket(), &printed)?;
+        self.outputs.insert(serial, output);
         let process = Process { launcher: Arc::clone(&self.launcher), serial };
-        let worker = Worker {
-            serial,
-            number,
-            channel,
-            process,
-            backlog: VecDeque::new(),
-            backlog_bytes: 0,
-            backlog_files: 0,
-            killed: false,
-        };
+        let worker = Worker { serial, number, channel, process, backlog: VecDeque::new(), killed: false };
         self.contexts.insert(serial, ctx_id);
         self.running.insert(ctx_id, worker);
         log::debug!(ctx_id = ctx_id.0; "worker started");
@@ -200,10 +223,10 @@ impl Workers {
             }
             watch_again(&self.epoll, worker, epoll::EventFlags::IN | epoll::EventFlags::OUT);
         }
-        let kept = worker.keep(message, fd, &self.device_limits);
+        let kept = worker.keep(message, fd, &mut self.backlogs);
         if kept.is_err() {
             worker.killed = true;
-            worker.backlog.clear();
+            worker.forget_backlog(&mut self.backlogs);
             worker.process.kill();
         }
         kept
@@ -215,10 +238,7 @@ impl Workers {
         while let Some((message, fd)) = worker.backlog.front() {
             match worker.channel.try_send(message, fd.as_ref().map(AsFd::as_fd)) {
                 Err(SendError::Full) => return,
-                Ok(()) | Err(_) => {
-                    worker.backlog_bytes -= stream_bytes(message);
-                    worker.backlog_files -= usize::from(fd.is_some());
-                }
+                Ok(()) | Err(_) => self.backlogs.give_back(worker.owner(), message, fd.is_some()),
             }
             worker.backlog.pop_front();
         }
@@ -242,6 +262,15 @@ impl Workers {
         received
     }
 
+    /// Logs what a worker has printed.
+    pub fn hear_output(&mut self, serial: u32) {
+        let Some(output) = self.outputs.get_mut(&serial) else { return };
+        if output.hear(&mut self.printing) == Heard::End {
+            let _ = epoll::delete(&self.epoll, &*output);
+            self.outputs.remove(&serial);
+        }
+    }
+
     /// Ends a context's worker: closes its channel, and kills it if it has not ended after the grace period.
     pub fn end(&mut self, ctx_id: ContextId) {
         self.end_worker(ctx_id, None);
@@ -263,7 +292,8 @@ impl Workers {
     }
 
     fn end_worker(&mut self, ctx_id: ContextId, unexplained: Option<ContextId>) {
-        let Some(worker) = self.running.remove(&ctx_id) else { return };
+        let Some(mut worker) = self.running.remove(&ctx_id) else { return };
+        worker.forget_backlog(&mut self.backlogs);
         self.contexts.remove(&worker.serial);
         let _ = epoll::delete(&self.epoll, &worker.channel);
         let Worker { serial, number, process, killed, .. } = worker;
@@ -292,10 +322,17 @@ impl Workers {
         &mut self,
         serial: u32,
         status: Result<ExitStatus, String>,
+        out_of_memory: bool,
     ) -> Option<(u64, Option<Unexplained>)> {
+        // What it printed last may say why it ended.
+        self.hear_output(serial);
         let at = self.ending.iter().position(|ending| ending.serial == serial)?;
         let ending = self.ending.remove(at)?;
         let how = match status {
+            // Even if it was killed once more, since its memory took long to free.
+            Ok(status) if out_of_memory => {
+                format!("its worker ended ({status}): the VM's workers have no memory left (--worker-memory)")
+            }
             _ if ending.killed => "its worker left the channel and had to be killed".to_owned(),
             Ok(status) if status.signal() == Some(SIGSYS) => {
                 format!(
@@ -332,6 +369,7 @@ impl Workers {
             let left = patience.saturating_duration_since(Instant::now());
             // The launcher kills what is left when it ends.
             let Ok(ended) = self.launcher.ended_within(left) else { break };
+            self.hear_output(ended.child);
             self.ending.retain(|ending| ending.serial != ended.child);
         }
         let Self { launcher, ending, .. } = self;
@@ -352,30 +390,62 @@ impl Worker {
         &mut self,
         message: ToWorker,
         fd: Option<BorrowedFd<'_>>,
-        limits: &DeviceLimits,
+        backlogs: &mut Backlogs,
     ) -> Result<(), &'static str> {
-        let bytes = self.backlog_bytes + stream_bytes(&message);
-        if self.backlog.len() >= limits.worker_backlog {
-            return Err("worker_backlog");
-        }
-        if bytes > limits.worker_backlog_bytes {
-            return Err("worker_backlog_bytes");
-        }
-        if self.backlog_files + usize::from(fd.is_some()) > limits.worker_backlog_files {
-            return Err("worker_backlog_files");
-        }
+        backlogs.take(self.owner(), &message, fd.is_some())?;
+        // What was taken is given back with the whole backlog.
         let fd = fd.map(|fd| fd.try_clone_to_owned()).transpose().map_err(|_| "file descriptors")?;
-        self.backlog_bytes = bytes;
-        self.backlog_files += usize::from(fd.is_some());
         self.backlog.push_back((message, fd));
         Ok(())
+    }
+
+    fn forget_backlog(&mut self, backlogs: &mut Backlogs) {
+        self.backlog = VecDeque::new();
+        backlogs.give_back_all(self.owner());
+    }
+
+    fn owner(&self) -> Owner {
+        Owner(self.number)
+    }
+}
+
+impl Backlogs {
+    fn new(limits: &DeviceLimits) -> Self {
+        Self {
+            messages: Quota::new("worker_backlog", limits.worker_backlog as u64),
+            bytes: Quota::new("worker_backlog_bytes", limits.worker_backlog_bytes as u64),
+            files: Quota::new("worker_backlog_files", limits.worker_backlog_files as u64),
+        }
+    }
+
+    /// A message is to wait for a worker.
+    ///
+    /// # Errors
+    ///
+    /// The limit that is reached; all that waits for the worker is to be given back then.
+    fn take(&mut self, owner: Owner, message: &ToWorker, has_file: bool) -> Result<(), &'static str> {
+        self.messages.take(owner, 1)?;
+        self.bytes.take(owner, stream_bytes(message))?;
+        self.files.take(owner, has_file.into())
+    }
+
+    fn give_back(&mut self, owner: Owner, message: &ToWorker, has_file: bool) {
+        self.messages.give_back(owner, 1);
+        self.bytes.give_back(owner, stream_bytes(message));
+        self.files.give_back(owner, has_file.into());
+    }
+
+    fn give_back_all(&mut self, owner: Owner) {
+        [&mut self.messages, &mut self.bytes, &mut self.files]
+            .into_iter()
+            .for_each(|quota| quota.give_back(owner, u64::MAX));
     }
 }
 
 /// Bytes of the stream a message carries, in itself or in its file.
-fn stream_bytes(message: &ToWorker) -> usize {
+fn stream_bytes(message: &ToWorker) -> u64 {
     match message {
-        ToWorker::Submit { size, .. } => *size as usize,
+        ToWorker::Submit { size, .. } => u64::from(*size),
         _ => 0,
     }
 }

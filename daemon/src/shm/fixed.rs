@@ -13,8 +13,11 @@ pub enum FixedFile {
     DmaBuf,
 }
 
-/// `DMA_BUF_MAGIC` of Linux's `uapi/linux/magic.h`.
+/// Of Linux's `uapi/linux/magic.h`.
 const DMA_BUF_MAGIC: i64 = 0x444d_4142;
+/// The same; memory files are of this file system, unless they are made of huge pages. A hole in one of those can be filled only while there
+/// are some, or else kills whoever touches it.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// Says what `file` is and how many bytes it has.
 ///
@@ -22,13 +25,13 @@ const DMA_BUF_MAGIC: i64 = 0x444d_4142;
 ///
 /// [`MapError::Unsealed`] for every other file.
 pub fn inspect(file: impl AsFd) -> Result<(FixedFile, u64), MapError> {
-    if fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
-        return Ok((FixedFile::Memfd, u64::try_from(fstat(&file)?.st_size).unwrap_or(0)));
+    match fstatfs(&file)?.f_type {
+        DMA_BUF_MAGIC => Ok((FixedFile::DmaBuf, seek(&file, SeekFrom::End(0))?)),
+        TMPFS_MAGIC if fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) => {
+            Ok((FixedFile::Memfd, u64::try_from(fstat(&file)?.st_size).unwrap_or(0)))
+        }
+        _ => Err(MapError::Unsealed),
     }
-    if fstatfs(&file)?.f_type == DMA_BUF_MAGIC {
-        return Ok((FixedFile::DmaBuf, seek(&file, SeekFrom::End(0))?));
-    }
-    Err(MapError::Unsealed)
 }
 
 /// The device (`st_rdev`) whose character device node `file` is; none if it is anything else. How much of it can be mapped only its driver
@@ -47,8 +50,26 @@ pub fn is_anchor(device: u64, mapped: &[u64]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::makedev;
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, makedev, memfd_create};
     use std::fs::File;
+
+    #[test]
+    fn a_sealed_memory_file_is_of_fixed_size_unless_it_is_of_huge_pages() {
+        let sealed = |flags| {
+            let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let file = memfd_create("sealed", flags)?;
+            ftruncate(&file, 2 << 20)?;
+            fcntl_add_seals(&file, SealFlags::SHRINK)?;
+            rustix::io::Result::Ok(file)
+        };
+        let plain = sealed(MemfdFlags::empty()).unwrap();
+        assert_eq!(inspect(&plain).unwrap(), (FixedFile::Memfd, 2 << 20));
+        // A kernel without huge pages makes none that could be passed off.
+        if let Ok(huge) = sealed(MemfdFlags::HUGETLB) {
+            assert!(matches!(inspect(&huge), Err(MapError::Unsealed)));
+        }
+        assert!(inspect(tempfile::tempfile().unwrap()).is_err());
+    }
 
     #[test]
     fn an_anchor_is_of_the_same_driver() {

@@ -10,14 +10,16 @@ mod copy;
 mod doorbell;
 mod fixed;
 mod grants;
+mod guard;
 mod mapping;
 mod memfd;
 mod results;
 mod status;
 
-pub use doorbell::Doorbell;
+pub use doorbell::{Doorbell, Listener};
 pub use fixed::{FixedFile, device_node, inspect, is_anchor};
 pub use grants::{Counters, GateSide, SchedulerSide, Work, grant_page, page_clock};
+pub use guard::{Guard, guard_mappings, memory_was_lost};
 #[cfg(test)]
 pub(crate) use mapping::tests;
 pub use mapping::{MapError, Mapping, OutOfBounds, Word};

@@ -21,6 +21,8 @@ pub struct StatusPage {
     running: Word,
     /// By the worker: changes whenever it looks at its submissions.
     looks: Word,
+    /// By the worker: microseconds, plus one, that its submissions took so far; 0 if none has ended.
+    usual: Word,
     /// By the device process: milliseconds for which a submission may run.
     limit: Word,
     /// By the device process: changes when all submissions count from 0 again.
@@ -42,7 +44,8 @@ impl StatusPage {
         let mapping = Arc::new(Mapping::new(file, SIZE)?);
         let word = |offset| mapping.word(offset).map_err(|_| MapError::Size { wanted: SIZE, actual: 0 });
         let results = Arc::new(ResultWords::new(Arc::clone(&mapping), RESULTS));
-        Ok(Self { running: word(0)?, looks: word(4)?, limit: word(64)?, restarts: word(68)?, results })
+        let (running, looks, usual) = (word(0)?, word(4)?, word(8)?);
+        Ok(Self { running, looks, usual, limit: word(64)?, restarts: word(68)?, results })
     }
 
     /// The worker has looked: for how long the longest of its submissions has run, if one runs.
@@ -56,6 +59,19 @@ impl StatusPage {
     pub fn running(&self) -> Option<Duration> {
         let milliseconds = self.running.load(Acquire).checked_sub(1)?;
         Some(Duration::from_millis(milliseconds.into()))
+    }
+
+    /// How long the worker's submissions took so far, if any has ended.
+    pub fn tell_usual(&self, usual: Option<Duration>) {
+        let microseconds =
+            |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX).saturating_add(1);
+        self.usual.store(usual.map_or(0, microseconds), Release);
+    }
+
+    /// How long a worker's submissions took so far, if any has ended.
+    pub fn usual(&self) -> Option<Duration> {
+        let microseconds = self.usual.load(Acquire).checked_sub(1)?;
+        Some(Duration::from_micros(microseconds.into()))
     }
 
     /// A number that changes while the worker looks at its submissions.
@@ -111,6 +127,13 @@ mod tests {
         assert!(ours.running() > Some(Duration::from_secs(1_000_000)));
         theirs.report(None);
         assert_eq!(ours.running(), None);
+        assert_eq!(ours.usual(), None);
+        for usual in [Some(Duration::ZERO), Some(Duration::from_micros(1500)), None] {
+            theirs.tell_usual(usual);
+            assert_eq!(ours.usual(), usual);
+        }
+        theirs.tell_usual(Some(Duration::MAX));
+        assert!(ours.usual() > Some(Duration::from_secs(4000)));
         ours.set_limit(Duration::from_secs(30));
         ours.restart();
         assert_eq!((theirs.limit(), theirs.restarts()), (Duration::from_secs(30), 1));

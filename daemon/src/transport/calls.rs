@@ -30,6 +30,11 @@ impl Calls {
         self.open = self.open.saturating_sub(1);
     }
 
+    /// Requests that were taken and not answered.
+    pub fn open(&self) -> u32 {
+        self.open
+    }
+
     /// Whether there are requests that were taken and not answered.
     pub fn are_open(&self) -> bool {
         self.open > 0

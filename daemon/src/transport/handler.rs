@@ -1,14 +1,16 @@
 //! The frontend's messages (vhost-user specification, "Front-end message types").
 //!
-//! Runs on the message thread. Reset is not announced by any message in use: it shows in SET_VRING_BASE, see
-//! [`Vring::set_base`](super::Vring).
+//! Runs on the message thread. No message in use announces a reset: [`super::stops`] tells it from a pause.
 
 use super::memory::MemoryTable;
+use super::requests::Requests;
 use super::session::Shared;
-use super::vring::{QUEUE_SIZE_MAX, Vring};
+use super::stops::{Frontend, Stops, Verdict};
+use super::vring::Vring;
 use super::{CONTROLQ, QUEUES};
 use protocol::virtio_gpu::{Features, HOST_VISIBLE_SHMID};
 use rustix::event::epoll;
+use rustix::fs::{FileType, fstat};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,8 +34,7 @@ pub struct Handler {
     kicks: [Option<File>; QUEUES],
     features: u64,
     protocol_features: VhostUserProtocolFeatures,
-    /// Regions of the memory table when the control queue was stopped.
-    regions_at_stop: usize,
+    stops: Stops,
 }
 
 impl Handler {
@@ -44,7 +45,7 @@ impl Handler {
             kicks: [const { None }; QUEUES],
             features: 0,
             protocol_features: VhostUserProtocolFeatures::empty(),
-            regions_at_stop: 0,
+            stops: Stops::default(),
         }
     }
 
@@ -68,10 +69,18 @@ impl Handler {
         Ok(())
     }
 
+    /// What a stop is judged by.
+    fn frontend(&self) -> Frontend {
+        let announces = self.shared.announces_maps.load(Ordering::Relaxed);
+        Frontend { features: self.features, maps: announces.then(|| self.table.len()) }
+    }
+
     /// While the queue runs a change of the memory table is the frontend announcing a mapping: it tracks them.
     fn note_table_change(&self) {
         if self.shared.vrings[CONTROLQ].is_started() {
             self.shared.announces_maps.store(true, Ordering::Relaxed);
+            // Of how much it can hold.
+            self.shared.ring_doorbell();
         }
     }
 }
@@ -98,6 +107,7 @@ impl VhostUserBackendReqHandlerMut for Handler {
             self.set_kick(index, None)?;
             self.shared.vrings[index].abandon();
         }
+        self.stops.forget();
         self.shared.ring_doorbell();
         Ok(())
     }
@@ -141,8 +151,8 @@ impl VhostUserBackendReqHandlerMut for Handler {
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
         let (_, vring) = self.vring(index)?;
         if !vring.set_size(num) {
-            log::error!(queue = index, num; "the frontend asks for a queue size other than a power of two up to {QUEUE_SIZE_MAX}");
-            return Err(Error::InvalidParam);
+            // How sessions end is logged within limits, so it is said there.
+            return Err(Error::InvalidOperation("a queue size other than a power of two up to 32768"));
         }
         Ok(())
     }
@@ -166,14 +176,13 @@ impl VhostUserBackendReqHandlerMut for Handler {
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        let (index, vring) = self.vring(index)?;
-        // A queue paused exactly when its index wrapped to 0 looks like one that was reset. A frontend that announces its
-        // mappings has dropped them from the table at a reset.
-        let reset_at_zero =
-            !self.shared.announces_maps.load(Ordering::Relaxed) || self.table.len() < self.regions_at_stop;
+        let frontend = self.frontend();
+        let (index, _) = self.vring(index)?;
         let base = u16::try_from(base).map_err(|_| Error::InvalidParam)?;
-        if vring.set_base(base, reset_at_zero) && index == CONTROLQ {
-            log::info!("the driver has reset the device");
+        let verdict = self.stops.judge(index, base, frontend);
+        self.shared.vrings[index].set_base(base, verdict == Verdict::Reset);
+        if index == CONTROLQ && verdict == Verdict::Pause {
+            log::debug!(base; "the frontend goes on after a pause");
         }
         Ok(())
     }
@@ -181,14 +190,13 @@ impl VhostUserBackendReqHandlerMut for Handler {
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let (at, vring) = self.vring(index)?;
         let base = vring.stop();
-        if at == CONTROLQ {
-            self.regions_at_stop = self.table.len();
-        }
+        self.stops.stopped(at, base, self.frontend());
         self.set_kick(at, None)?;
         Ok(VhostUserVringState::new(index, u32::from(base)))
     }
 
     fn set_vring_kick(&mut self, index: u8, kick: Option<File>) -> Result<()> {
+        let kick = kick.map(event).transpose()?;
         let (index, _) = self.vring(u32::from(index))?;
         self.set_kick(index, kick)?;
         self.shared.vrings[index].start();
@@ -197,7 +205,7 @@ impl VhostUserBackendReqHandlerMut for Handler {
     }
 
     fn set_vring_call(&mut self, index: u8, call: Option<File>) -> Result<()> {
-        self.vring(u32::from(index))?.1.set_call(call);
+        self.vring(u32::from(index))?.1.set_call(call.map(event).transpose()?);
         Ok(())
     }
 
@@ -233,6 +241,7 @@ impl VhostUserBackendReqHandlerMut for Handler {
     }
 
     fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        self.stops.config_read();
         let (offset, size) = (offset as usize, size as usize);
         let bytes = offset.checked_add(size).and_then(|end| self.shared.config.space.get(offset..end));
         bytes.map(<[u8]>::to_vec).ok_or(Error::InvalidParam)
@@ -243,20 +252,19 @@ impl VhostUserBackendReqHandlerMut for Handler {
         Ok(())
     }
 
-    fn set_backend_req_fd(&mut self, backend: Backend) {
-        backend.set_reply_ack_flag(self.protocol_features.contains(VhostUserProtocolFeatures::REPLY_ACK));
+    fn set_backend_req_fd(&mut self, _backend: Backend) {
         let acknowledges = self.protocol_features.contains(VhostUserProtocolFeatures::REPLY_ACK);
-        backend.set_reply_ack_flag(acknowledges);
         self.shared.acknowledges.store(acknowledges, Ordering::Relaxed);
-        backend.set_shmem_flag(self.protocol_features.contains(VhostUserProtocolFeatures::SHMEM));
-        *self.shared.backend.lock() = Some(backend);
+        let arrived = self.shared.arriving.lock().take();
+        let maps = self.protocol_features.contains(VhostUserProtocolFeatures::SHMEM);
+        let requests = arrived.filter(|_| maps).map(|socket| Arc::new(Requests::new(socket, acknowledges)));
+        *self.shared.requests.lock() = requests;
     }
 
     fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
-        log::error!(
-            "this is a front end for displays (vhost-user-gpu-pci): use the generic vhost-user device"
-        );
-        Err(Error::InvalidOperation("no display protocol"))
+        Err(Error::InvalidOperation(
+            "no display protocol: this is a front end for displays (vhost-user-gpu-pci), use the generic vhost-user device",
+        ))
     }
 
     fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
@@ -312,5 +320,37 @@ impl VhostUserBackendReqHandlerMut for Handler {
 
     fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
         Err(Error::InvalidOperation("no migration"))
+    }
+}
+
+/// A descriptor for events. Other files could do anything when they are polled or written to; those of the kernel's own kinds, which have no
+/// type of file, do not. Whether it blocks its flags do not say for good: the frontend can change them.
+fn event(file: File) -> Result<File> {
+    let stat = fstat(&file).map_err(|error| Error::ReqHandlerError(error.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::Unknown {
+        return Ok(file);
+    }
+    log::error!("the frontend sends another file where an eventfd is due");
+    Err(Error::InvalidParam)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn an_eventfd_is_an_event_and_what_could_be_anything_is_none() {
+        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+        assert!(event(eventfd.into()).is_ok());
+        let (pipe, other_end) = rustix::pipe::pipe().unwrap();
+        let (socket, _) = UnixStream::pair().unwrap();
+        let null = File::options().write(true).open("/dev/null").unwrap();
+        let files =
+            [pipe, other_end, OwnedFd::from(socket), null.into(), tempfile::tempfile().unwrap().into()];
+        for file in files {
+            assert!(event(file.into()).is_err());
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Frontends announce what they have mapped into the window, too. What was mapped out of a driver's device is left out: a guest that names
 //! it for a queue or a buffer names nothing, since that memory may be gone at any moment.
 
-use super::regions::Regions;
+use super::regions::{Region, Regions};
 use rustix::fs::{FileType, fstat};
 use std::fs::File;
 use std::io;
@@ -106,15 +106,16 @@ impl MemoryTable {
     }
 }
 
-fn map(region: &VhostUserMemoryRegion, file: File) -> Result<GuestRegionMmap> {
+fn map(region: &VhostUserMemoryRegion, file: File) -> Result<Region> {
     if !holds(&file, region)? {
         return Err(refused(io::Error::other("a memory region behind the end of its file")));
     }
     let guest_addr = GuestAddress(region.guest_phys_addr);
-    GuestRegionMmap::new(region.mmap_region(file)?, guest_addr).ok_or(Error::InvalidParam)
+    let mapped = GuestRegionMmap::new(region.mmap_region(file)?, guest_addr).ok_or(Error::InvalidParam)?;
+    Region::new(mapped).ok_or_else(|| refused(io::Error::other("more memory regions than can be mapped")))
 }
 
-/// Whether a file is as large as its region wants it: touching what lies behind its end would kill this process. Devices have no end.
+/// Whether a file is as large as its region wants it. It may shrink later, which [`crate::shm::Guard`] is for. Devices have no end.
 fn holds(file: &File, region: &VhostUserMemoryRegion) -> Result<bool> {
     let stat = fstat(file).map_err(|error| refused(io::Error::from(error)))?;
     let end = region.mmap_offset.checked_add(region.memory_size);

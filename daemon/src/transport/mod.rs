@@ -3,9 +3,8 @@
 //! The only user of `vhost`, `virtio-queue` and `vm-memory`. Knows no command beyond the header every answer echoes.
 //!
 //! Two threads meet here. The *message thread* answers the frontend on its socket; the *device thread* takes requests from
-//! the virtqueues and answers them. While the device thread waits for the frontend to map a blob, the frontend may send
-//! messages of its own and wait for them, so a lock that a message handler takes is never held across
-//! [`Session::map_blob`] and [`Session::unmap_blob`].
+//! the virtqueues and answers them. While the device thread waits for the frontend to map a blob ([`Asked`]), the frontend may send
+//! messages of its own and wait for them, so a lock that a message handler takes is never held meanwhile.
 //!
 //! `vhost-user-backend` is not used: its daemon accepts no connected socket (`--fd`), and it hides SET_VRING_BASE and the
 //! acknowledged protocol features, which tell a reset from a pause.
@@ -17,12 +16,15 @@ pub mod fuzzing;
 mod handler;
 mod memory;
 mod regions;
+mod requests;
 mod session;
+mod stops;
 #[cfg(test)]
 mod tests;
 mod vring;
 
 pub use chain::PendingResponse;
+pub use requests::Asked;
 pub use session::{DeviceConfig, Session, SessionError, Tokens};
 pub use vring::{Popped, Vring};
 

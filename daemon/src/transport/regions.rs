@@ -3,8 +3,23 @@
 //! A frontend announces each mapping of the window as a region, so there can be ten thousand of them, and each change makes a new table, as
 //! threads may still use the old one. The table is cut into pieces; a change copies one of them, and shares the others. Knows no vhost-user.
 
+use crate::shm::Guard;
 use std::sync::Arc;
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap};
+
+/// A region. Its file may shrink.
+#[derive(Debug)]
+pub struct Region {
+    _guard: Guard,
+    mapped: GuestRegionMmap,
+}
+
+impl Region {
+    /// Of this mapping; none if there are too many.
+    pub fn new(mapped: GuestRegionMmap) -> Option<Self> {
+        Some(Self { _guard: Guard::over(mapped.as_ptr(), mapped.size())?, mapped })
+    }
+}
 
 /// Regions by address; none overlaps another.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +28,7 @@ pub struct Regions {
     pieces: Vec<Arc<Piece>>,
 }
 
-type Piece = Vec<Arc<GuestRegionMmap>>;
+type Piece = Vec<Arc<Region>>;
 
 /// Why a table cannot be changed so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,8 +43,8 @@ pub enum WrongRegion {
 
 impl Regions {
     /// The table with one region more.
-    pub fn with(&self, region: Arc<GuestRegionMmap>) -> Result<Self, WrongRegion> {
-        let (start, last) = (region.start_addr(), region.last_addr());
+    pub fn with(&self, region: Arc<Region>) -> Result<Self, WrongRegion> {
+        let (start, last) = (region.mapped.start_addr(), region.mapped.last_addr());
         // Whatever begins last before its end has to end before its begin.
         if self.begins_last(last).is_some_and(|(_, _, other)| other.last_addr() >= start) {
             return Err(WrongRegion::Overlaps);
@@ -55,11 +70,11 @@ impl Regions {
 
     /// The region with the highest begin up to `addr`: its piece, its place there, and itself.
     fn begins_last(&self, addr: GuestAddress) -> Option<(usize, usize, &GuestRegionMmap)> {
-        let begins = |region: &Arc<GuestRegionMmap>| region.start_addr() <= addr;
+        let begins = |region: &Arc<Region>| region.mapped.start_addr() <= addr;
         let at = self.pieces.partition_point(|piece| piece.first().is_some_and(begins)).checked_sub(1)?;
         let piece = self.pieces.get(at)?;
         let index = piece.partition_point(begins).checked_sub(1)?;
-        Some((at, index, piece.get(index)?.as_ref()))
+        Some((at, index, &piece.get(index)?.mapped))
     }
 }
 
@@ -88,7 +103,7 @@ impl GuestMemoryBackend for Regions {
     }
 
     fn iter(&self) -> impl Iterator<Item = &GuestRegionMmap> {
-        self.pieces.iter().flat_map(|piece| piece.iter().map(AsRef::as_ref))
+        self.pieces.iter().flat_map(|piece| piece.iter().map(|region| &region.mapped))
     }
 }
 
@@ -99,9 +114,10 @@ mod tests {
 
     const PAGE: u64 = 0x1000;
 
-    fn region(start: u64, pages: u64) -> Arc<GuestRegionMmap> {
+    fn region(start: u64, pages: u64) -> Arc<Region> {
         let pages = MmapRegion::new((pages * PAGE) as usize).unwrap();
-        Arc::new(GuestRegionMmap::new(pages, GuestAddress(start * PAGE)).unwrap())
+        let mapped = GuestRegionMmap::new(pages, GuestAddress(start * PAGE)).unwrap();
+        Arc::new(Region::new(mapped).unwrap())
     }
 
     fn starts(regions: &Regions) -> Vec<u64> {

@@ -3,19 +3,21 @@
 use super::handler::Handler;
 use super::memory::Memory;
 use super::regions::Regions;
+use super::requests::{Asked, Requests, next_channel};
 use super::vring::Vring;
 use super::{CONTROLQ, QUEUES};
 use parking_lot::Mutex;
 use protocol::virtio_gpu::HOST_VISIBLE_SHMID;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use vhost::vhost_user::message::{VhostUserMMap, VhostUserMMapFlags};
-use vhost::vhost_user::{Backend, BackendReqHandler, Error, VhostUserFrontendReqHandler};
+use std::time::Duration;
+use vhost::vhost_user::message::{BackendReq, VhostUserMMap, VhostUserMMapFlags};
+use vhost::vhost_user::{BackendReqHandler, Error};
 use vm_memory::GuestMemoryAtomic;
 
 /// What the frontend is told about the device.
@@ -50,6 +52,18 @@ pub enum SessionError {
     /// The frontend offers no way to map memory into the guest.
     #[error("the frontend has no shared-memory channel (BACKEND_REQ and SHMEM)")]
     NoWindow,
+    /// The frontend has answered that it does not do what it was asked for.
+    #[error("the frontend refuses the request")]
+    Refused,
+    /// What came from the frontend is no answer to what it was asked for.
+    #[error("the frontend's answer is malformed")]
+    NoAnswer,
+    /// The frontend has not answered.
+    #[error("limit frontend_timeout ({0:?}) reached: the frontend does not answer")]
+    Silent(Duration),
+    /// The frontend is gone, and what was asked of it with it.
+    #[error("the frontend is gone")]
+    Gone,
 }
 
 impl SessionError {
@@ -60,9 +74,7 @@ impl SessionError {
 
     /// The frontend has answered that it does not do what it was asked for.
     pub fn is_refusal(&self) -> bool {
-        let Self::Io(error) = self else { return false };
-        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
-        matches!(cause, Some(Error::FrontendInternalError))
+        matches!(self, Self::Refused)
     }
 }
 
@@ -74,7 +86,9 @@ pub struct Shared {
     pub tokens: Tokens,
     pub config: DeviceConfig,
     /// The channel for requests to the frontend, once it has sent it.
-    pub backend: Mutex<Option<Backend>>,
+    pub requests: Mutex<Option<Arc<Requests>>>,
+    /// The same, while the message that carries it is handled.
+    pub arriving: Mutex<Option<OwnedFd>>,
     /// The frontend keeps mappings in its memory table, and drops them at a reset as the specification says.
     pub announces_maps: AtomicBool,
     /// The frontend answers requests when they are done.
@@ -83,6 +97,7 @@ pub struct Shared {
     /// The frontend has sent a message.
     used: AtomicBool,
     ended: Mutex<Option<SessionError>>,
+    is_over: AtomicBool,
 }
 
 impl Shared {
@@ -98,12 +113,14 @@ impl Shared {
             epoll,
             tokens,
             config,
-            backend: Mutex::new(None),
+            requests: Mutex::new(None),
+            arriving: Mutex::new(None),
             announces_maps: AtomicBool::new(false),
             acknowledges: AtomicBool::new(false),
             doorbell,
             used: AtomicBool::new(false),
             ended: Mutex::new(None),
+            is_over: AtomicBool::new(false),
         }))
     }
 
@@ -131,12 +148,9 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let shared = Shared::new(config, epoll, tokens)?;
         let handler = Handler::new(Arc::clone(&shared));
-        let requests =
-            BackendReqHandler::from_stream(connection.try_clone()?, Arc::new(std::sync::Mutex::new(handler)));
-        let thread_shared = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("frontend".into())
-            .spawn(move || handle_messages(requests, &thread_shared))?;
+        let messages = Messages::new(connection.try_clone()?, handler, Arc::clone(&shared))?;
+        let thread =
+            std::thread::Builder::new().name("frontend".into()).spawn(move || handle_messages(messages))?;
         Ok(Self { shared, connection, thread: Some(thread) })
     }
 
@@ -157,7 +171,7 @@ impl Session {
 
     /// Whether the session has ended.
     pub fn has_ended(&self) -> bool {
-        self.shared.ended.lock().is_some()
+        self.shared.is_over.load(Ordering::Relaxed)
     }
 
     /// Whether the frontend has said anything at all; a mere look at the socket is no VM.
@@ -167,6 +181,11 @@ impl Session {
 
     /// Whether the frontend drops mappings by itself when the driver resets the device.
     pub fn drops_maps_at_reset(&self) -> bool {
+        self.shared.announces_maps.load(Ordering::Relaxed)
+    }
+
+    /// Whether the frontend announces each mapping as a region of guest memory.
+    pub fn announces_maps(&self) -> bool {
         self.shared.announces_maps.load(Ordering::Relaxed)
     }
 
@@ -180,23 +199,30 @@ impl Session {
         !self.shared.vrings[CONTROLQ].is_started()
     }
 
-    /// Maps the first `size` bytes of `fd` at `offset` of the host-visible region, readable and writable. Waits for the
-    /// frontend.
-    pub fn map_blob(&self, fd: &impl AsRawFd, offset: u64, size: u64) -> Result<(), SessionError> {
-        let request = request(offset, size, VhostUserMMapFlags::WRITABLE);
-        self.backend()?.shmem_map(&request, fd)?;
-        Ok(())
+    /// Asks the frontend to map the first `size` bytes of `file` at `offset` of the host-visible region, readable and writable.
+    pub fn map_blob(&self, file: OwnedFd, offset: u64, size: u64) -> Result<Asked, SessionError> {
+        let body = request(offset, size, VhostUserMMapFlags::WRITABLE);
+        Ok(self.requests()?.ask(BackendReq::SHMEM_MAP, &body, Some(file)))
     }
 
-    /// Unmaps exactly what [`Self::map_blob`] mapped. Waits for the frontend.
-    pub fn unmap_blob(&self, offset: u64, size: u64) -> Result<(), SessionError> {
-        self.backend()?.shmem_unmap(&request(offset, size, VhostUserMMapFlags::empty()))?;
-        Ok(())
+    /// Asks the frontend to unmap exactly what [`Self::map_blob`] has mapped.
+    pub fn unmap_blob(&self, offset: u64, size: u64) -> Result<Asked, SessionError> {
+        let body = request(offset, size, VhostUserMMapFlags::empty());
+        Ok(self.requests()?.ask(BackendReq::SHMEM_UNMAP, &body, None))
+    }
+
+    /// Ends the session: nothing is asked of the frontend any more, and [`Self::take_end`] has an end soon.
+    pub fn close(&self) {
+        *self.shared.requests.lock() = None;
+        let _ = self.connection.shutdown(Shutdown::Both);
     }
 
     /// The channel to the frontend; the lock is not held while it is used.
-    fn backend(&self) -> Result<Backend, SessionError> {
-        self.shared.backend.lock().clone().ok_or(SessionError::NoWindow)
+    fn requests(&self) -> Result<Arc<Requests>, SessionError> {
+        if self.has_ended() {
+            return Err(SessionError::Gone);
+        }
+        self.shared.requests.lock().clone().ok_or(SessionError::NoWindow)
     }
 }
 
@@ -222,17 +248,45 @@ fn request(offset: u64, size: u64, flags: VhostUserMMapFlags) -> VhostUserMMap {
     }
 }
 
+/// What the frontend says, one message after another.
+pub struct Messages {
+    connection: UnixStream,
+    handler: BackendReqHandler<std::sync::Mutex<Handler>>,
+    shared: Arc<Shared>,
+}
+
+impl Messages {
+    /// Those that come at `connection`.
+    pub fn new(connection: UnixStream, handler: Handler, shared: Arc<Shared>) -> std::io::Result<Self> {
+        let handler = Arc::new(std::sync::Mutex::new(handler));
+        let handler = BackendReqHandler::from_stream(connection.try_clone()?, handler);
+        Ok(Self { connection, handler, shared })
+    }
+
+    /// Waits for the next and does what it says.
+    ///
+    /// # Errors
+    ///
+    /// The session is over.
+    pub fn handle_next(&mut self) -> Result<(), Error> {
+        *self.shared.arriving.lock() = next_channel(&self.connection);
+        self.handler.handle_request()
+    }
+}
+
 /// The message thread.
-fn handle_messages(mut requests: BackendReqHandler<std::sync::Mutex<Handler>>, shared: &Shared) {
+fn handle_messages(mut messages: Messages) {
+    let shared = Arc::clone(&messages.shared);
     let error = loop {
-        if let Err(error) = requests.handle_request() {
+        if let Err(error) = messages.handle_next() {
             break error;
         }
         shared.used.store(true, Ordering::Relaxed);
     };
     // Unregisters the kicks before the device thread hears of the end.
-    drop(requests);
+    drop(messages);
     *shared.ended.lock() = Some(error.into());
+    shared.is_over.store(true, Ordering::Relaxed);
     for vring in &shared.vrings {
         vring.abandon();
     }

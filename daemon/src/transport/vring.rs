@@ -9,8 +9,8 @@ use super::chain::{self, PendingResponse, Segment};
 use super::memory::Memory;
 use super::regions::Regions;
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
-use std::io::Write;
 use std::num::Wrapping;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,8 +38,6 @@ struct State {
     enabled: bool,
     /// Resets so far.
     generation: u32,
-    /// Where the last GET_VRING_BASE found it.
-    stopped_at: Option<u16>,
     /// Signals used buffers to the driver.
     call: Option<File>,
     /// What the driver is to be told.
@@ -79,7 +77,6 @@ impl Vring {
             started: false,
             enabled: false,
             generation: 0,
-            stopped_at: None,
             call: None,
             calls: Calls::default(),
             held: Vec::new(),
@@ -100,6 +97,11 @@ impl Vring {
                 return Popped::Empty;
             }
             let has_requests = state.has_requests(&memory);
+            // A chain takes at least one descriptor of the table, and keeps it until it is answered (VIRTIO 1.3, 2.7.13): a driver that
+            // has more open than the table holds has given one away twice.
+            if has_requests && state.calls.open() >= u32::from(state.queue.size()) {
+                return Popped::Broken;
+            }
             match state.queue.iter(memory.clone()) {
                 Err(_) => return Popped::Broken,
                 Ok(mut chains) => match chains.next() {
@@ -188,10 +190,9 @@ impl Vring {
         state.calls.told();
         let memory = self.memory.memory();
         if state.queue.needs_notification::<Regions>(&memory).unwrap_or(true)
-            && let Some(mut call) = state.call.as_ref()
+            && let Some(call) = state.call.as_ref()
         {
-            // A full eventfd counter has been signalled before.
-            let _ = call.write_all(&1u64.to_ne_bytes());
+            ring(call);
         }
     }
 
@@ -255,19 +256,13 @@ impl Vring {
         }
     }
 
-    /// SET_VRING_BASE: where to go on. Going on from 0 after a stop elsewhere is a reset, and begins a generation; after a
-    /// stop at 0 `reset_at_zero` decides. Returns whether it was a reset.
-    pub(super) fn set_base(&self, base: u16, reset_at_zero: bool) -> bool {
+    /// SET_VRING_BASE: where to go on. A reset begins a generation.
+    pub(super) fn set_base(&self, base: u16, reset: bool) {
         let mut state = self.state.lock();
-        let reset = match state.stopped_at.take() {
-            None => false,
-            Some(stopped_at) => base == 0 && (stopped_at != 0 || reset_at_zero),
-        };
         if reset {
             state.begin_generation();
         }
         state.queue.set_next_avail(base);
-        reset
     }
 
     pub(super) fn set_event_idx(&self, enabled: bool) {
@@ -294,9 +289,7 @@ impl Vring {
         state.started = false;
         state.queue.set_ready(false);
         state.call = None;
-        let at = state.queue.next_avail();
-        state.stopped_at = Some(at);
-        at
+        state.queue.next_avail()
     }
 
     /// The frontend is gone or starts over: nothing taken so far may be answered.
@@ -305,7 +298,6 @@ impl Vring {
         state.begin_generation();
         state.started = false;
         state.enabled = false;
-        state.stopped_at = None;
         state.call = None;
         state.queue.reset();
     }
@@ -327,5 +319,15 @@ impl State {
         self.generation = self.generation.wrapping_add(1);
         self.held.clear();
         self.calls = Calls::default();
+    }
+}
+
+/// Adds to an event's counter. One that is full was signalled before, and writing to it would wait for the frontend.
+fn ring(call: &File) {
+    let mut writable = [PollFd::new(call, PollFlags::OUT)];
+    if poll(&mut writable, Some(&Timespec::default())) == Ok(1)
+        && writable[0].revents().contains(PollFlags::OUT)
+    {
+        let _ = rustix::io::write(call, &1u64.to_ne_bytes());
     }
 }

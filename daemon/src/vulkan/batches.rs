@@ -4,17 +4,24 @@ use super::error::Fault;
 use super::objects::State;
 use super::reading::Reading;
 use super::submission::{Driver, Progress, Signal, Wait};
+use super::usage::Uses;
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Batches, one behind the other, of which only the first waits: they are one submission to the driver.
+/// Batches, one behind the other, of which only the first waits and only the last signals: they are one submission to the driver.
 #[derive(Debug, Default)]
 pub struct Group {
     /// Which of the call.
     pub batches: Range<usize>,
+    /// Their command buffers.
+    pub command_buffers: SmallVec<[venus::CommandBuffer; 4]>,
+    /// Their semaphores, and the guest's fence behind them.
+    pub uses: Uses,
+    /// Programs hear of its progress, or hold it up, by events and queries.
+    pub is_heard: bool,
     /// It takes no time of the GPU, so nobody has to allow it.
     pub is_free: bool,
     waits: Vec<Used>,
@@ -33,35 +40,43 @@ struct Used {
     signal: Arc<Mutex<Signal>>,
 }
 
-/// What a batch waits for and what it signals: semaphores, and values of those that have values.
+/// What a batch waits for, runs and signals: semaphores, and values of those that have values.
 pub trait Batch {
+    /// What it runs.
+    fn command_buffers(&self) -> impl Iterator<Item = venus::CommandBuffer>;
     /// What it waits for.
     fn waits(&self) -> impl Iterator<Item = (venus::Semaphore, u64)>;
     /// What it signals.
     fn signals(&self) -> impl Iterator<Item = (venus::Semaphore, u64)>;
 }
 
-/// Splits the batches of a call. A batch that waits behind one that runs would hide how long that runs.
+/// Splits the batches of a call. A batch that waits behind one that runs would hide how long that runs, and one behind another that
+/// signals would hide its end, of which the program learns by the semaphore.
 pub fn groups(objects: &Reading<'_>, batches: &[impl Batch]) -> Result<Groups, Fault> {
     let mut groups = Groups::new();
     for (index, batch) in batches.iter().enumerate() {
         let waits = batch.waits().filter(|(semaphore, _)| semaphore.0 != 0);
-        let waits: Vec<Used> =
-            waits.map(|(semaphore, value)| used(objects, semaphore, value)).collect::<Result<_, _>>()?;
-        if groups.is_empty() || !waits.is_empty() {
-            groups.push(Group { batches: index..index, waits, ..Group::default() });
+        let mut waits = waits.peekable();
+        if waits.peek().is_some() || groups.last().is_none_or(Group::signals) {
+            groups.push(Group { batches: index..index, ..Group::default() });
         }
         let group = groups.last_mut().expect("pushed above");
         group.batches.end = index + 1;
+        group.command_buffers.extend(batch.command_buffers());
+        for (semaphore, value) in waits {
+            let used = used(objects, semaphore, value, &group.uses)?;
+            group.waits.push(used);
+        }
         for (semaphore, value) in batch.signals().filter(|(semaphore, _)| semaphore.0 != 0) {
-            group.signals.push((used(objects, semaphore, value)?.signal, value));
+            group.signals.push((used(objects, semaphore, value, &group.uses)?.signal, value));
         }
     }
     Ok(groups)
 }
 
-fn used(objects: &Reading<'_>, semaphore: venus::Semaphore, value: u64) -> Result<Used, Fault> {
+fn used(objects: &Reading<'_>, semaphore: venus::Semaphore, value: u64, uses: &Uses) -> Result<Used, Fault> {
     let object = objects.get(semaphore)?;
+    uses.add(&object.usage);
     match &object.state {
         State::Semaphore(signal) => {
             Ok(Used { semaphore, raw: object.raw, value, signal: Arc::clone(signal) })
@@ -77,10 +92,13 @@ impl Group {
     }
 
     /// What is left of a submission of a lost device, if anything: its time counts at once.
-    pub fn of_lost(count: usize) -> Groups {
+    pub fn of_lost(count: usize, command_buffers: impl Iterator<Item = venus::CommandBuffer>) -> Groups {
         match count {
             0 => Groups::new(),
-            _ => smallvec![Self { batches: 0..count, ..Self::default() }],
+            _ => {
+                let command_buffers = command_buffers.collect();
+                smallvec![Self { batches: 0..count, command_buffers, ..Self::default() }]
+            }
         }
     }
 
@@ -111,6 +129,11 @@ impl Group {
         !self.signals.is_empty()
     }
 
+    /// It may take for as long as a program likes: until a semaphore is signalled, or an event set.
+    pub fn may_be_held_up(&self) -> bool {
+        !self.waits.is_empty() || self.is_heard
+    }
+
     /// The driver has taken it, so that others can wait for what it signals.
     pub fn promise(&self) {
         for (signal, value) in &self.signals {
@@ -132,6 +155,10 @@ impl Group {
 }
 
 impl Batch for venus::SubmitInfo<'_> {
+    fn command_buffers(&self) -> impl Iterator<Item = venus::CommandBuffer> {
+        self.p_command_buffers.unwrap_or(&[]).iter().copied()
+    }
+
     fn waits(&self) -> impl Iterator<Item = (venus::Semaphore, u64)> {
         let values = self.p_next.iter().find_map(|next| match next {
             venus::ChainStruct::TimelineSemaphoreSubmitInfo(values) => values.p_wait_semaphore_values,
@@ -152,6 +179,10 @@ impl Batch for venus::SubmitInfo<'_> {
 }
 
 impl Batch for venus::SubmitInfo2<'_> {
+    fn command_buffers(&self) -> impl Iterator<Item = venus::CommandBuffer> {
+        self.p_command_buffer_infos.unwrap_or(&[]).iter().map(|info| info.command_buffer)
+    }
+
     fn waits(&self) -> impl Iterator<Item = (venus::Semaphore, u64)> {
         self.p_wait_semaphore_infos.unwrap_or(&[]).iter().map(|info| (info.semaphore, info.value))
     }
@@ -171,6 +202,10 @@ pub enum Single {
 }
 
 impl Batch for Single {
+    fn command_buffers(&self) -> impl Iterator<Item = venus::CommandBuffer> {
+        std::iter::empty()
+    }
+
     fn waits(&self) -> impl Iterator<Item = (venus::Semaphore, u64)> {
         match self {
             Self::Wait(semaphore) => Some((*semaphore, 0)).into_iter(),

@@ -23,7 +23,7 @@ fn described<'a>(
     if info.p_next.iter().any(says) || !memory::takes_buffer(call, &device.physical, info)? {
         return Ok(None);
     }
-    let handle_types = memory::BUFFER_MEMORY;
+    let handle_types = memory::MAPPABLE_MEMORY;
     let external = venus::ExternalMemoryBufferCreateInfo { p_next: &[], handle_types };
     let external = ChainStruct::ExternalMemoryBufferCreateInfo(call.arena.value(external)?);
     let chain = [info.p_next, &[external]].concat();

@@ -14,7 +14,7 @@ use super::physical_device::PhysicalDevice;
 use super::queue::Queue;
 use super::reading::{Reading, Recent};
 use super::renderer::Renderer;
-use super::submission::Submitted;
+use super::submitted::Submitted;
 use super::usage::{Usage, Uses};
 use ash::vk;
 use protocol::cursor::Arena;
@@ -253,9 +253,15 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Waits a moment until submissions have completed: a guest may learn of it before the host's fence is signalled.
-    pub fn await_submitted(&self, device: &Device, submitted: Submitted) -> Result<(), Fault> {
-        match device.wait_for(submitted, self.cancel) {
+    /// Waits until submissions have completed that use what `command` is about: a guest may learn of it before the host's fence is
+    /// signalled.
+    pub fn await_submitted(
+        &self,
+        device: &Device,
+        submitted: &Submitted,
+        command: &'static str,
+    ) -> Result<(), Fault> {
+        match device.wait_for(self.renderer, submitted, self.cancel, command) {
             true => Ok(()),
             false => Err(Fault::invalid("it is in use by a pending submission")),
         }

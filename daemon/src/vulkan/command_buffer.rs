@@ -9,7 +9,7 @@ use super::device::Device;
 use super::error::Fault;
 use super::loss::Success;
 use super::recorder::Recorder;
-use super::submission::Submitted;
+use super::submitted::{Place, Submitted};
 use super::usage::{Usage, Uses};
 use super::validity::binding::Bound;
 use super::validity::buffers;
@@ -32,6 +32,8 @@ pub struct CommandPool {
 #[derive(Debug, Default)]
 pub struct Recordings {
     live: Slab<Recording>,
+    /// The submissions of those that were freed while they were pending: the driver still has them.
+    left: Submitted,
     destroyed: bool,
 }
 
@@ -166,9 +168,13 @@ impl Recordings {
 
     /// The submissions that any of them is in.
     pub fn submitted(&self) -> Submitted {
-        self.live
-            .iter()
-            .fold(Submitted::default(), |all, (_, recording)| all.and(recording.usage.submitted()))
+        let live = self.live.iter();
+        live.fold(self.left.clone(), |all, (_, recording)| all.and(&recording.usage.submitted()))
+    }
+
+    /// One was freed that the driver still has, as it is pending.
+    pub fn leave(&mut self, submitted: &Submitted) {
+        self.left = std::mem::take(&mut self.left).and(submitted);
     }
 }
 
@@ -202,7 +208,7 @@ pub fn begin_command_buffer<'a>(
     if recording.state.secondary && info.p_inheritance_info.is_none() {
         return Err(Fault::invalid("a secondary command buffer begins without inheritance"));
     }
-    call.await_submitted(&command_buffer.device, recording.usage.submitted())?;
+    call.await_submitted(&command_buffer.device, &recording.usage.submitted(), "vkBeginCommandBuffer")?;
     recording.restart(call)?;
     let info = match recording.state.secondary {
         true => *info,
@@ -248,7 +254,7 @@ pub fn reset_command_buffer(
     let command_buffer = call.command_buffer(c.command_buffer)?;
     let mut recordings = command_buffer.pool.lock();
     let recording = recordings.find(&command_buffer)?;
-    call.await_submitted(&command_buffer.device, recording.usage.submitted())?;
+    call.await_submitted(&command_buffer.device, &recording.usage.submitted(), "vkResetCommandBuffer")?;
     recording.restart(call)?;
     let Some(function) = command_buffer.device.table.reset_command_buffer else {
         return Err(Fault::missing("vkResetCommandBuffer"));
@@ -261,7 +267,7 @@ pub fn reset_command_buffer(
 /// Marks a command buffer and all that it names as part of a submission.
 ///
 /// One that is spoilt or not ended must not run: its work is lost, and with it the device as the guest sees it.
-pub fn submit(call: &Call<'_>, id: venus::CommandBuffer, submitted: Submitted) -> Result<(), Fault> {
+pub fn submit(call: &Call<'_>, id: venus::CommandBuffer, place: Place) -> Result<(), Fault> {
     let command_buffer = call.command_buffer(id)?;
     let mut recordings = command_buffer.pool.lock();
     let recording = recordings.find(&command_buffer)?;
@@ -273,8 +279,8 @@ pub fn submit(call: &Call<'_>, id: venus::CommandBuffer, submitted: Submitted) -
     if recording.state.stage != Stage::Executable || recording.state.secondary {
         return Err(Fault::lost("a submitted command buffer is not executable"));
     }
-    recording.usage.submit(submitted);
-    if !recording.uses.submit(submitted) {
+    recording.usage.submit(place);
+    if !recording.uses.submit(place) {
         return Err(Fault::lost("a submitted command buffer uses an object that was destroyed"));
     }
     Ok(())
@@ -316,18 +322,19 @@ pub fn runs(call: &Call<'_>, id: venus::CommandBuffer) -> Result<Option<(u64, Op
     let mut recordings = command_buffer.pool.lock();
     let Ok(recording) = recordings.find(&command_buffer) else { return Ok(None) };
     let state = &recording.state;
-    let sound = state.spoilt.is_none()
-        && state.stage == Stage::Executable
-        && recording.uses.submit(Submitted::default());
+    let sound = state.spoilt.is_none() && state.stage == Stage::Executable && recording.uses.is_alive();
     Ok(sound.then_some((command_buffer.raw, state.telling)))
 }
 
-/// A command buffer that names a tombstone must not run: its work is lost, and with it the device as the guest sees it.
-pub fn refuse_spoilt(call: &Call<'_>, id: venus::CommandBuffer) -> Result<(), Fault> {
+/// A command buffer that names a tombstone must not run: its work is lost, and with it the device as the guest sees it. Of another
+/// answers whether programs hear of its progress ([`Uses::set_heard`]).
+pub fn refuse_spoilt(call: &Call<'_>, id: venus::CommandBuffer) -> Result<bool, Fault> {
     let command_buffer = call.command_buffer(id)?;
-    match command_buffer.pool.lock().find(&command_buffer)?.state.spoilt {
+    let mut recordings = command_buffer.pool.lock();
+    let recording = recordings.find(&command_buffer)?;
+    match recording.state.spoilt {
         Some(result) => Err(Fault::Failed(result)),
-        None => Ok(()),
+        None => Ok(recording.uses.is_heard()),
     }
 }
 

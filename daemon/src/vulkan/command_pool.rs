@@ -51,7 +51,7 @@ pub fn destroy_command_pool(
     };
     if let State::CommandPool(pool) = &object.state {
         let mut recordings = pool.lock();
-        object.usage.submit(recordings.submitted());
+        object.usage.submit_all(&recordings.submitted());
         call.renderer.objects.forget(recordings.close().map(|recording| recording.id));
     }
     call.destroy(object)?;
@@ -132,11 +132,14 @@ pub fn free_command_buffers<'a>(
             continue;
         }
         recordings.remove(command_buffer);
-        patient = patient && call.await_submitted(&device, object.usage.submitted()).is_ok();
+        let submitted = object.usage.submitted();
+        patient = patient && call.await_submitted(&device, &submitted, "vkFreeCommandBuffers").is_ok();
         // One that stays pending ends with the pool.
-        if patient || device.completed(object.usage.submitted()) {
+        if patient || device.completed(&submitted) {
             // SAFETY: device, pool and command buffer are live, the pool is locked, and nobody can name the command buffer any more.
             unsafe { function(device.raw(), pool.raw, 1, &raw const object.raw) };
+        } else {
+            recordings.leave(&submitted);
         }
     }
     Ok(venus::FreeCommandBuffersReply {})
@@ -150,7 +153,7 @@ pub fn reset_command_pool(
     let device = call.device(c.device)?;
     let pool = pool(call, c.command_pool)?;
     let mut recordings = pool.lock_alive()?;
-    call.await_submitted(&device, recordings.submitted())?;
+    call.await_submitted(&device, &recordings.submitted(), "vkResetCommandPool")?;
     for recording in recordings.iter_mut() {
         recording.restart(call)?;
     }

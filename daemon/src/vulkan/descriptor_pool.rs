@@ -4,7 +4,7 @@ use super::call::{Call, inconsistent};
 use super::error::Fault;
 use super::objects::State;
 use super::reading::Recent;
-use super::submission::Submitted;
+use super::submitted::Submitted;
 use super::usage::Usage;
 use super::validity::layouts::SetLayout;
 use super::validity::{layouts, writes};
@@ -26,6 +26,8 @@ pub struct DescriptorPool {
 #[derive(Debug, Default)]
 pub struct Sets {
     live: FxHashMap<u64, (u64, Arc<Usage>)>,
+    /// The submissions of those that were freed while they were pending: the driver still has them.
+    left: Submitted,
     destroyed: bool,
 }
 
@@ -70,7 +72,7 @@ impl Sets {
 
     /// The submissions that any set is in.
     fn submitted(&self) -> Submitted {
-        self.live.values().fold(Submitted::default(), |all, (_, usage)| all.and(usage.submitted()))
+        self.live.values().fold(self.left.clone(), |all, (_, usage)| all.and(&usage.submitted()))
     }
 
     /// The pool is destroyed: takes all out, as the guest's ids.
@@ -129,7 +131,7 @@ pub fn destroy_descriptor_pool(
     };
     if let State::DescriptorPool(pool) = &object.state {
         let mut sets = pool.lock();
-        object.usage.submit(sets.submitted());
+        object.usage.submit_all(&sets.submitted());
         call.renderer.objects.forget(sets.close());
     }
     call.destroy(object)?;
@@ -144,7 +146,7 @@ pub fn reset_descriptor_pool(
     let device = call.device(c.device)?;
     let pool = pool(call, c.descriptor_pool)?;
     let mut sets = pool.lock_alive()?;
-    call.await_submitted(&device, sets.submitted())?;
+    call.await_submitted(&device, &sets.submitted(), "vkResetDescriptorPool")?;
     call.renderer.objects.forget(sets.clear());
     let Some(function) = device.table.reset_descriptor_pool else {
         return Err(Fault::missing("vkResetDescriptorPool"));
@@ -227,10 +229,12 @@ pub fn free_descriptor_sets<'a>(
             continue;
         }
         sets.live.remove(&object.raw);
-        patient = patient && call.await_submitted(&device, object.usage.submitted()).is_ok();
+        let submitted = object.usage.submitted();
+        patient = patient && call.await_submitted(&device, &submitted, "vkFreeDescriptorSets").is_ok();
         // One that stays pending ends with the pool.
-        if patient || device.completed(object.usage.submitted()) {
-            raws.push(object.raw);
+        match patient || device.completed(&submitted) {
+            true => raws.push(object.raw),
+            false => sets.left = std::mem::take(&mut sets.left).and(&submitted),
         }
     }
     let result = match raws.is_empty() {

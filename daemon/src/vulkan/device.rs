@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 
 /// A logical device of a guest.
 pub struct Device {
@@ -51,8 +51,6 @@ pub struct Device {
     pub notices: Mutex<Notices>,
     /// The host's queues, each behind one lock however many ids it has.
     handles: Mutex<Vec<(vk::Queue, Arc<Mutex<vk::Queue>>)>>,
-    /// How many submissions there were.
-    pub numbers: AtomicU64,
     /// Buffers that are made twice, if the GPU has memory for which they must be.
     pub twins: Option<Twins>,
     /// The device nodes that drivers map memory out of, of all GPUs of the context.
@@ -110,7 +108,7 @@ impl Device {
         let cleaner = physical.gpu.protection.zero_memory.then(|| Cleaner::new(&physical, &ash, spare));
         let own = physical.gpu.trial.driver_mapped.types;
         let (markers, queues, notices) = (Markers::default(), Mutex::default(), Mutex::default());
-        let (handles, numbers) = (Mutex::default(), AtomicU64::new(0));
+        let handles = Mutex::default();
         Self {
             ash,
             table,
@@ -123,7 +121,6 @@ impl Device {
             queues,
             notices,
             handles,
-            numbers,
             twins: (own != 0).then(|| Twins::new(own)),
             mapped_devices,
             is_anchored: AtomicBool::new(false),

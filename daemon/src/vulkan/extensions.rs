@@ -1,7 +1,7 @@
 //! Device extensions a guest may see: those the host has and the codec can decode, less what is withheld, plus what is emulated.
 
 use super::absent::{BESIDE_MEMORY_FDS, GRAPHICS, MEMORY_FDS, WITHHELD};
-use crate::config::{GpuChoice, MemoryBackEnd, Queues};
+use crate::config::{GpuChoice, MemoryBackEnd};
 use protocol::venus::generated::EXTENSIONS;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -65,7 +65,7 @@ fn shared(name: &str, gpu: &GpuChoice) -> Option<Enable> {
 
 /// Why an extension is withheld, if it is.
 fn withheld(name: &str, gpu: &GpuChoice) -> Option<&'static str> {
-    let counts = |reason: &&str| *reason != GRAPHICS || gpu.queues == Queues::Compute;
+    let counts = |reason: &&str| *reason != GRAPHICS || !gpu.queues.draw();
     WITHHELD.iter().find(|(_, names)| names.contains(&name)).map(|(reason, _)| *reason).filter(counts)
 }
 
@@ -96,7 +96,7 @@ pub fn enable(name: &str, host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Enab
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DriverMapped, MemoryTrial, Protection};
+    use crate::config::{DriverMapped, MemoryTrial, Protection, Queues};
 
     fn gpu(memory: MemoryBackEnd, shareable: bool) -> GpuChoice {
         let trial = MemoryTrial { mappable_types: 1, shareable, driver_mapped: DriverMapped::default() };

@@ -33,7 +33,7 @@ impl FamilyOrder {
 
     /// Of families that a guest sees a part of.
     fn of(families: &[vk::QueueFamilyProperties], queues: Queues) -> Self {
-        if queues == Queues::All {
+        if queues.say_that_they_draw() {
             return Self::default();
         }
         let first = |draws: bool| {
@@ -50,7 +50,7 @@ impl FamilyOrder {
 
 /// The families a guest sees: those in front of the first that can neither compute nor copy; and their order.
 ///
-/// GRAPHICS goes unless graphics commands are served; SPARSE_BINDING and PROTECTED because neither is; video and optical flow
+/// GRAPHICS goes unless it is to be said; SPARSE_BINDING and PROTECTED because neither is; video and optical flow
 /// because they are not compute.
 pub fn visible(
     mut families: Vec<vk::QueueFamilyProperties>,
@@ -78,9 +78,9 @@ fn flags(mut host: vk::QueueFlags, queues: Queues) -> vk::QueueFlags {
     if host.intersects(vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS) {
         host |= vk::QueueFlags::TRANSFER;
     }
-    let graphics = match queues {
-        Queues::All => vk::QueueFlags::GRAPHICS,
-        Queues::Compute => vk::QueueFlags::empty(),
+    let graphics = match queues.say_that_they_draw() {
+        true => vk::QueueFlags::GRAPHICS,
+        false => vk::QueueFlags::empty(),
     };
     host & (vk::QueueFlags::COMPUTE | vk::QueueFlags::TRANSFER | graphics)
 }
@@ -112,8 +112,10 @@ mod tests {
         assert_eq!(seen, [(6, 8), (4, 2), (6, 16)]);
         assert_eq!([0, 1, 2, 3, u32::MAX].map(|family| order.swap(family)), [2, 1, 0, 3, u32::MAX]);
         // Who sees that a family draws can choose.
-        let (seen, order) = see(&host, Queues::All);
-        assert_eq!((seen, order.is_host()), (vec![(7, 16), (4, 2), (6, 8)], true));
+        for queues in [Queues::Nominal, Queues::All] {
+            let (seen, order) = see(&host, queues);
+            assert_eq!((seen, order.is_host()), (vec![(7, 16), (4, 2), (6, 8)], true));
+        }
     }
 
     #[test]

@@ -1,19 +1,20 @@
 //! Host image copies (Vulkan 1.4, VK_EXT_host_image_copy): texels travel in the command or in its reply.
 //!
 //! The guest's driver turns `vkCopyImageToMemory` and `vkCopyMemoryToImage` into commands of VK_MESA_venus_protocol that carry the
-//! bytes instead of a pointer. How much memory the host's driver touches follows from the region and the image's format, not from the
-//! size the guest sent, so it is computed here and the driver gets at least that much.
+//! bytes instead of a pointer. How much memory the host's driver touches follows from the region and the image, not from the size the
+//! guest sent, so it is computed here. A guest that sent less than that is told so: made-up texels would pass for its own.
 
 use super::call::Call;
 use super::device::Device;
 use super::error::Fault;
 use super::generated::sys;
+use super::validity::images::ImageFacts;
+use super::validity::region::demand_host_copy;
 use ash::vk::{self, Handle as _};
-use protocol::cursor::Reader;
 use protocol::venus::generated as venus;
-use protocol::venus::generated::{FormatBlock, format_block};
-use protocol::venus::stream::Header;
+use protocol::venus::generated::FormatBlock;
 use std::ffi::{CStr, c_void};
+use std::sync::Once;
 
 /// Host functions that the wire has no commands for.
 pub struct HostCopy {
@@ -44,74 +45,83 @@ pub struct Region {
     pub row_length: u32,
     /// Rows from layer to layer, or 0.
     pub image_height: u32,
-    /// Level and layers of the image.
+    /// Aspect, level and layers of the image.
     pub subresource: venus::ImageSubresourceLayers,
     /// Texels.
     pub extent: venus::Extent3D,
 }
 
-/// The image of a copy.
-struct Image {
-    raw: u64,
-    block: FormatBlock,
-    array_layers: u32,
+/// What a copy takes of memory.
+struct Needs {
+    /// The host's image.
+    image: u64,
+    /// From the first to behind the last byte.
+    bytes: usize,
 }
 
-impl Image {
-    /// Looks an image up, and what it is in the command that created it.
-    fn find(call: &Call<'_>, id: venus::Image) -> Result<Self, Fault> {
+impl Needs {
+    /// Looks the image up, and demands that the region lies in it.
+    fn of(
+        call: &Call<'_>,
+        device: &Device,
+        id: venus::Image,
+        region: &Region,
+        offset: venus::Offset3D,
+    ) -> Result<Self, Fault> {
         let l = call.lowering();
-        let object = l.objects.get(id)?;
-        let mut reader = Reader::new(&object.created_by, call.arena);
-        let header = Header::decode(&mut reader)?;
-        let venus::Command::CreateImage(create) = venus::Command::decode(header.number, &mut reader)? else {
-            return Err(super::call::inconsistent());
-        };
-        let info = create.p_create_info.ok_or_else(super::call::inconsistent)?;
-        let block = format_block(info.format).ok_or_else(|| Fault::lost("an image of an unknown format"))?;
-        Ok(Self { raw: object.raw, block, array_layers: info.array_layers })
+        let (image, facts) = (l.handle(id)?, l.objects.image(id)?);
+        let bytes = demand_host_copy(facts, region, offset)?;
+        let opaque = region.flags.contains(venus::HostImageCopyFlags::MEMCPY);
+        let bytes = if opaque { opaque_bytes(device, image, facts, region)? } else { Some(bytes) };
+        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+        let bytes =
+            bytes.ok_or_else(|| Fault::invalid("a host image copy of more bytes than there can be"))?;
+        Ok(Self { image, bytes })
     }
+}
 
-    /// Bytes of memory from the first to behind the last texel of a region.
-    fn bytes(&self, device: &Device, region: &Region) -> Result<u64, Fault> {
-        let bytes = if region.flags.contains(venus::HostImageCopyFlags::MEMCPY) {
-            self.opaque_bytes(device, region)?
-        } else {
-            region_bytes(self.block, region, self.layers(region))
-        };
-        bytes.ok_or_else(|| Fault::lost("a host image copy of more bytes than there can be"))
-    }
+/// `VK_HOST_IMAGE_COPY_MEMCPY`: the driver's own layout, layer behind layer.
+fn opaque_bytes(
+    device: &Device,
+    image: u64,
+    facts: &ImageFacts,
+    region: &Region,
+) -> Result<Option<u64>, Fault> {
+    let Some(function) = device.table.get_image_subresource_layout2 else {
+        return Err(Fault::missing("vkGetImageSubresourceLayout2"));
+    };
+    let subresource = sys::ImageSubresource2 {
+        s_type: vk::StructureType::IMAGE_SUBRESOURCE_2_KHR.as_raw(),
+        p_next: std::ptr::null(),
+        image_subresource: sys::ImageSubresource {
+            aspect_mask: region.subresource.aspect_mask.0,
+            mip_level: region.subresource.mip_level,
+            array_layer: region.subresource.base_array_layer,
+        },
+    };
+    let mut size = vk::SubresourceHostMemcpySizeEXT::default();
+    let mut layout = vk::SubresourceLayout2KHR::default().push_next(&mut size);
+    // SAFETY: device and image are live, both structs live until the call returns and have the layout of ash's.
+    unsafe { function(device.raw(), image, &raw const subresource, (&raw mut layout).cast()) };
+    Ok(size.size.checked_mul(facts.layers_of(&region.subresource)))
+}
 
-    /// Layers of a region; `VK_REMAINING_ARRAY_LAYERS` is the largest number.
-    fn layers(&self, region: &Region) -> u64 {
-        let rest = self.array_layers.saturating_sub(region.subresource.base_array_layer);
-        region.subresource.layer_count.min(rest).into()
-    }
-
-    /// `VK_HOST_IMAGE_COPY_MEMCPY`: the driver's own layout, layer behind layer.
-    fn opaque_bytes(&self, device: &Device, region: &Region) -> Result<Option<u64>, Fault> {
-        let Some(function) = device.table.get_image_subresource_layout2 else {
-            return Err(Fault::missing("vkGetImageSubresourceLayout2"));
-        };
-        let subresource = sys::ImageSubresource2 {
-            s_type: vk::StructureType::IMAGE_SUBRESOURCE_2_KHR.as_raw(),
-            p_next: std::ptr::null(),
-            image_subresource: sys::ImageSubresource {
-                aspect_mask: region.subresource.aspect_mask.0,
-                mip_level: region.subresource.mip_level,
-                array_layer: region.subresource.base_array_layer,
-            },
-        };
-        let mut size = vk::SubresourceHostMemcpySizeEXT::default();
-        let mut layout = vk::SubresourceLayout2KHR::default().push_next(&mut size);
-        // SAFETY: device and image are live, both structs live until the call returns and have the layout of ash's.
-        unsafe { function(device.raw(), self.raw, &raw const subresource, (&raw mut layout).cast()) };
-        Ok(size.size.checked_mul(self.layers(region)))
-    }
+/// The guest's driver has not sent what the copy takes, or has no room for it.
+fn cut(call: &Call<'_>, there: usize, needed: usize) -> Fault {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        log::warn!(
+            "a copy between memory and an image is refused: the guest's driver has {there} of its {needed} bytes; \
+             Mesa before 26.2 counts too few for some formats"
+        );
+    });
+    let result = vk::Result::ERROR_INITIALIZATION_FAILED;
+    call.note_failure(result.as_raw());
+    result.into()
 }
 
 /// Bytes of memory that a region of texels spans (Vulkan, "Copying Data Between Buffers and Images"); none if they cannot be
-/// counted. For formats of several planes or aspects this is that of all, which is no less than that of one.
+/// counted. `block` is that of the aspect that is copied.
 pub fn region_bytes(block: FormatBlock, region: &Region, layers: u64) -> Option<u64> {
     let venus::Extent3D { width, height, depth } = region.extent;
     let blocks = |texels: u32, at: usize| u64::from(texels.div_ceil(block.extent[at].max(1)));
@@ -139,7 +149,6 @@ pub fn copy_image_to_memory_mesa<'a>(
     let Some(info) = c.p_copy_image_to_memory_info else {
         return Err(Fault::lost("vkCopyImageToMemoryMESA without a description"));
     };
-    let image = Image::find(call, info.src_image)?;
     let region = Region {
         flags: info.flags,
         row_length: info.memory_row_length,
@@ -147,8 +156,12 @@ pub fn copy_image_to_memory_mesa<'a>(
         subresource: info.image_subresource,
         extent: info.image_extent,
     };
-    let wanted = c.p_data.unwrap_or(&[]);
-    let memory = padded(call, wanted, image.bytes(&device, &region)?)?;
+    let needs = Needs::of(call, &device, info.src_image, &region, info.image_offset)?;
+    let room = c.p_data.unwrap_or(&[]);
+    if room.len() < needs.bytes {
+        return Err(cut(call, room.len(), needs.bytes));
+    }
+    let memory = call.arena.slice_copy(room)?;
     let copy = [vk::ImageToMemoryCopyEXT {
         p_host_pointer: memory.as_mut_ptr().cast(),
         memory_row_length: info.memory_row_length,
@@ -160,15 +173,14 @@ pub fn copy_image_to_memory_mesa<'a>(
     }];
     let host = vk::CopyImageToMemoryInfoEXT::default()
         .flags(vk::HostImageCopyFlagsEXT::from_raw(info.flags.0))
-        .src_image(vk::Image::from_raw(image.raw))
+        .src_image(vk::Image::from_raw(needs.image))
         .src_image_layout(vk::ImageLayout::from_raw(info.src_image_layout.0))
         .regions(&copy);
     // SAFETY: device and image are live, `host` lives until the call returns and the memory has room for the region.
     let result = unsafe { function(device.ash.handle(), &raw const host) };
-    let data = &memory[..wanted.len()];
     Ok(venus::CopyImageToMemoryMESAReply {
         result: venus::VkResult(result.as_raw()),
-        p_data: c.p_data.map(|_| data),
+        p_data: c.p_data.map(|_| &*memory),
     })
 }
 
@@ -184,40 +196,44 @@ pub fn copy_memory_to_image_mesa<'a>(
     let Some(info) = c.p_copy_memory_to_image_info else {
         return Err(Fault::lost("vkCopyMemoryToImageMESA without a description"));
     };
-    let image = Image::find(call, info.dst_image)?;
+    let raw = call.lowering().handle(info.dst_image)?;
     let regions = info.p_regions.unwrap_or(&[]);
-    let copies = regions.iter().map(|region| source(call, &device, &image, info.flags, region));
+    let copies = regions.iter().map(|region| source(call, &device, info, region));
     let copies = copies.collect::<Result<Vec<_>, _>>()?;
     let host = vk::CopyMemoryToImageInfoEXT::default()
         .flags(vk::HostImageCopyFlagsEXT::from_raw(info.flags.0))
-        .dst_image(vk::Image::from_raw(image.raw))
+        .dst_image(vk::Image::from_raw(raw))
         .dst_image_layout(vk::ImageLayout::from_raw(info.dst_image_layout.0))
         .regions(&copies);
     // SAFETY: device and image are live, `host` lives until the call returns and each memory is as large as its region.
-    let result = unsafe { function(device.ash.handle(), &raw const host) };
-    Ok(venus::CopyMemoryToImageMESAReply { result: venus::VkResult(result.as_raw()) })
+    let result = unsafe { function(device.ash.handle(), &raw const host) }.as_raw();
+    if result < 0 {
+        call.note_failure(result);
+    }
+    Ok(venus::CopyMemoryToImageMESAReply { result: venus::VkResult(result) })
 }
 
-/// One region whose texels came with the command; used where they lie unless the driver would read behind them.
+/// One region whose texels came with the command, used where they lie.
 fn source<'a>(
     call: &Call<'a>,
     device: &Device,
-    image: &Image,
-    flags: venus::HostImageCopyFlags,
+    info: &venus::CopyMemoryToImageInfoMESA<'a>,
     region: &venus::MemoryToImageCopyMESA<'a>,
 ) -> Result<vk::MemoryToImageCopyEXT<'a>, Fault> {
     let shape = Region {
-        flags,
+        flags: info.flags,
         row_length: region.memory_row_length,
         image_height: region.memory_image_height,
         subresource: region.image_subresource,
         extent: region.image_extent,
     };
+    let needs = Needs::of(call, device, info.dst_image, &shape, region.image_offset)?;
     let sent = region.p_data.unwrap_or(&[]);
-    let read = image.bytes(device, &shape)?;
-    let memory = if sent.len() as u64 >= read { sent } else { padded(call, sent, read)? };
+    if sent.len() < needs.bytes {
+        return Err(cut(call, sent.len(), needs.bytes));
+    }
     Ok(vk::MemoryToImageCopyEXT {
-        p_host_pointer: memory.as_ptr().cast(),
+        p_host_pointer: sent.as_ptr().cast(),
         memory_row_length: region.memory_row_length,
         memory_image_height: region.memory_image_height,
         image_subresource: subresource_layers(&region.image_subresource),
@@ -225,17 +241,6 @@ fn source<'a>(
         image_extent: extent(region.image_extent),
         ..Default::default()
     })
-}
-
-/// A copy of `bytes` with zeros behind them up to `size`.
-fn padded<'a>(call: &Call<'a>, bytes: &[u8], size: u64) -> Result<&'a mut [u8], Fault> {
-    let size = usize::try_from(size).map_err(|_| Fault::lost("a host image copy larger than memory"))?;
-    if size <= bytes.len() {
-        return Ok(call.arena.slice_copy(bytes)?);
-    }
-    let all = call.arena.slice_fill(size, 0)?;
-    all[..bytes.len()].copy_from_slice(bytes);
-    Ok(all)
 }
 
 fn subresource_layers(layers: &venus::ImageSubresourceLayers) -> vk::ImageSubresourceLayers {
@@ -258,6 +263,8 @@ fn extent(venus::Extent3D { width, height, depth }: venus::Extent3D) -> vk::Exte
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use protocol::venus::generated::format_block;
 
     const RGBA8: FormatBlock = FormatBlock { bytes: 4, extent: [1, 1, 1] };
 

@@ -17,6 +17,11 @@ pub const API_VERSION: u32 = {
     vk::make_api_version(0, major, minor, patch)
 };
 
+/// What an instance is asked for next if the driver refuses one of a version newer than its own, as drivers of Vulkan 1.0 may, and
+/// some that are newer do.
+const OLDER_VERSIONS: [u32; 4] =
+    [vk::API_VERSION_1_3, vk::API_VERSION_1_2, vk::API_VERSION_1_1, vk::API_VERSION_1_0];
+
 /// The instance of a context. One at a time: Mesa makes one context per instance.
 pub struct Instance {
     /// Instance functions for our own calls.
@@ -36,12 +41,21 @@ impl std::fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// Makes an instance for a program that says this of itself.
+    /// Makes an instance for a program that says this of itself, of the newest version that the drivers take.
     pub fn new(entry: ash::Entry, program: vk::ApplicationInfo<'_>) -> Result<Self, Fault> {
-        let application = program.api_version(api_version(&entry));
-        let info = vk::InstanceCreateInfo::default().application_info(&application);
-        // SAFETY: `info` and what it points to live until the call returns.
-        let ash = unsafe { entry.create_instance(&info, None) }?;
+        let newest = api_version(&entry);
+        let older = OLDER_VERSIONS.into_iter().filter(|version| *version < newest);
+        let create = |version| {
+            let application = program.api_version(version);
+            let info = vk::InstanceCreateInfo::default().application_info(&application);
+            // SAFETY: `info` and what it points to live until the call returns.
+            unsafe { entry.create_instance(&info, None) }
+        };
+        let refused =
+            |made: &Result<_, vk::Result>| matches!(made, Err(vk::Result::ERROR_INCOMPATIBLE_DRIVER));
+        let first = create(newest);
+        let made = if refused(&first) { older.map(create).find(|made| !refused(made)) } else { None };
+        let ash = made.unwrap_or(first)?;
         let table = InstanceTable::load(|names| {
             names
                 .iter()
@@ -384,6 +398,26 @@ mod tests {
         };
         assert!(Arc::ptr_eq(&gate(20), &world.renderer.gates[1]));
         assert!(Arc::ptr_eq(&gate(21), &world.renderer.gates[0]));
+    }
+
+    #[test]
+    fn a_driver_that_refuses_newer_instances_is_asked_for_an_older_one() {
+        for newest in
+            [vk::make_api_version(0, 1, 4, 0), vk::make_api_version(0, 1, 3, 250), vk::API_VERSION_1_1]
+        {
+            let _exclusive = fuzzing::begin_reliable();
+            fuzzing::refuse_newer_instances(newest);
+            let world = World { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive };
+            let create = CreateInstance { p_create_info: None, p_instance: Some(&INSTANCE) };
+            let reply = world.execute(&Command::CreateInstance(create)).unwrap();
+            assert_eq!(reply[0] as i32, SUCCESS, "{newest:#x}");
+            assert_eq!(world.enumerate(Some(&IDS[..2])).unwrap(), (SUCCESS, 2));
+        }
+        let _exclusive = fuzzing::begin_reliable();
+        fuzzing::refuse_newer_instances(0);
+        let world = World { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive };
+        let create = CreateInstance { p_create_info: None, p_instance: Some(&INSTANCE) };
+        assert!(world.execute(&Command::CreateInstance(create)).is_err(), "it takes none");
     }
 
     /// What the driver is told of a program and its engine, in the only instance that it makes.

@@ -17,7 +17,7 @@ use super::usage::Uses;
 use crate::config::MemoryBackEnd;
 use protocol::cursor::Arena;
 use protocol::venus::chain::Chain;
-use protocol::venus::generated::ChainStruct;
+use protocol::venus::generated::{ChainStruct, ObjectType};
 use protocol::venus::wire::Enumeration;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::discriminant;
@@ -75,6 +75,9 @@ impl Lowering<'_> {
         }
         if let Some(uses) = self.uses {
             uses.add(&object.usage);
+            if matches!(H::KIND, ObjectType::EVENT | ObjectType::QUERY_POOL) {
+                uses.set_heard();
+            }
         }
         Ok(object.raw)
     }

@@ -30,6 +30,7 @@ mod encoding;
 mod error;
 mod extensions;
 mod families;
+mod formats;
 #[cfg(any(test, feature = "null-driver"))]
 pub mod fuzzing;
 mod gate;
@@ -40,6 +41,7 @@ mod gate;
 mod generated;
 mod harden;
 mod host_copy;
+mod image;
 mod instance;
 mod layout;
 #[cfg(test)]
@@ -70,6 +72,7 @@ mod shape;
 mod shaping;
 mod stamps;
 mod submission;
+mod submitted;
 mod sync;
 mod twins;
 mod unmarked;

@@ -3,24 +3,30 @@
 //! A guest sees the completion of its work in memory that the work itself writes, so nobody tells; the markers of submissions are
 //! looked at when somebody has to know. Lock order: a queue's handle, a fence, pools, the table of objects; submissions last.
 
+use super::call::Call;
 use super::cancel::Cancel;
 use super::device::Device;
 use super::error::Fault;
-use super::submission::Submitted;
+use super::objects::Objects;
+use super::renderer::Renderer;
+use super::submitted::{Place, Submitted};
 use ash::vk;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a command waits for a submission that uses its object. Programs may learn of a completion some microseconds before the
-/// host's fence is signalled; whoever waits for longer has broken valid usage.
+/// How long a command waits for a submission that uses its object and that has not begun. Programs may learn of a completion some
+/// microseconds before the host's fence is signalled; whoever waits for longer has broken valid usage, or we have lost sight of an end.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two looks, and between two later on.
+const LOOK_EVERY: Duration = Duration::from_micros(50);
+const LOOK_SELDOM: Duration = Duration::from_millis(1);
 
 /// A fence of the guest, with the last submission that it was given to.
 #[derive(Debug)]
 pub struct Fence {
     /// The host's handle.
     pub raw: vk::Fence,
-    last: Mutex<Submitted>,
+    last: Mutex<Option<Place>>,
     held: Mutex<Held>,
     released: Condvar,
 }
@@ -42,9 +48,9 @@ impl Fence {
     }
 
     /// Locks the fence for a submission, unless one uses it already.
-    pub fn lock_unused(&self, device: &Device) -> Result<MutexGuard<'_, Submitted>, Fault> {
+    pub fn lock_unused(&self, device: &Device) -> Result<MutexGuard<'_, Option<Place>>, Fault> {
         let last = self.last.lock();
-        match device.completed(*last) {
+        match last.is_none_or(|place| device.has_completed(place)) {
             true => Ok(last),
             false => Err(Fault::invalid("a fence is submitted that is in use")),
         }
@@ -53,7 +59,7 @@ impl Fence {
     /// Whether the driver may still signal it.
     pub fn is_pending(&self, device: &Device) -> bool {
         let last = *self.last.lock();
-        !device.completed(last)
+        last.is_some_and(|place| !device.has_completed(place))
     }
 
     /// What signals it begins or ends to wait at the gate.
@@ -92,9 +98,10 @@ impl Fence {
     }
 
     /// Calls `reset`, unless a pending submission is going to signal the fence.
-    pub fn reset(&self, device: &Device, cancel: &Cancel, reset: impl FnOnce() -> i32) -> Result<i32, Fault> {
+    pub fn reset(&self, call: &Call<'_>, device: &Device, reset: impl FnOnce() -> i32) -> Result<i32, Fault> {
         let last = self.last.lock();
-        match device.wait_for(*last, cancel) {
+        let wait = |place: Place| device.wait_for(call.renderer, &place.into(), call.cancel, "vkResetFences");
+        match last.is_none_or(|place| device.has_completed(place) || wait(place)) {
             true => {
                 // It is signalled, so whoever waits for it is about to see that.
                 let mut held = self.held.lock();
@@ -111,25 +118,58 @@ impl Fence {
 
 impl Device {
     /// Whether submissions have completed. Queues that they are not on may have older work, which has nothing to do with them.
-    pub fn completed(&self, submitted: Submitted) -> bool {
-        let Submitted { number, queues } = submitted;
-        queues == 0
-            || (self.queues.lock().iter())
-                .filter(|queue| queue.bit() & queues != 0)
-                .all(|queue| queue.has_completed(self, number))
+    pub fn completed(&self, submitted: &Submitted) -> bool {
+        submitted.is_empty() || submitted.places().all(|place| self.has_completed(place))
     }
 
-    /// Waits a moment until [`Self::completed`]; answers whether it is.
-    pub fn wait_for(&self, submitted: Submitted, cancel: &Cancel) -> bool {
-        let start = Instant::now();
+    /// Whether a submission has completed.
+    fn has_completed(&self, place: Place) -> bool {
+        let queues = self.queues.lock();
+        let queue = queues.iter().find(|queue| queue.ring_idx == place.ring_idx);
+        queue.is_none_or(|queue| queue.has_completed(self, place.number))
+    }
+
+    /// Waits until submissions have completed that use what `command` is about; answers whether they have. Not for long if they cannot
+    /// even have begun: then the program has broken valid usage. Whatever runs may be over for the program already.
+    pub fn wait_for(
+        &self,
+        renderer: &Renderer,
+        submitted: &Submitted,
+        cancel: &Cancel,
+        command: &'static str,
+    ) -> bool {
+        let (start, mut is_told) = (Instant::now(), false);
         loop {
             if self.completed(submitted) {
                 return true;
             }
-            if cancel.is_cancelled() || start.elapsed() > PATIENCE {
+            if cancel.is_cancelled() {
                 return false;
             }
-            std::thread::sleep(Duration::from_micros(50));
+            if start.elapsed() <= PATIENCE {
+                std::thread::sleep(LOOK_EVERY);
+                continue;
+            }
+            let is_blocked = self.is_blocked(&renderer.objects, submitted);
+            if is_blocked || !is_told {
+                renderer.allowance.overdue(command, is_blocked);
+                is_told = true;
+            }
+            if is_blocked {
+                return false;
+            }
+            std::thread::sleep(LOOK_SELDOM);
         }
+    }
+
+    /// Whether one of these submissions cannot have begun.
+    fn is_blocked(&self, objects: &Objects, submitted: &Submitted) -> bool {
+        let queues = self.queues.lock().clone();
+        // They wait for each other.
+        queues.iter().for_each(|queue| queue.refresh());
+        submitted.places().any(|place| {
+            let queue = queues.iter().find(|queue| queue.ring_idx == place.ring_idx);
+            queue.is_some_and(|queue| queue.is_blocked(self, objects, place.number))
+        })
     }
 }

@@ -16,9 +16,9 @@ use super::pending::Fence;
 use super::reading::{Reading, Recent};
 use super::renderer::Renderer;
 use super::stamps::{Slot, Stamps};
-use super::submission::{Driver, Few, Look, Number, Submission, Submissions, Submitted};
+use super::submission::{Driver, Few, Look, Submission, Submissions};
+use super::submitted::{Number, Place};
 use super::unmarked::Asks;
-use super::usage::Uses;
 use super::validity::semaphores;
 use super::watch::Watcher;
 use crate::spin::Habit;
@@ -26,9 +26,7 @@ use ash::vk::{self, Handle as _};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
-use smallvec::SmallVec;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -125,19 +123,14 @@ impl Queue {
         queue
     }
 
-    /// Its bit among the queues of its context: each has a timeline of its own.
-    pub fn bit(&self) -> u64 {
-        1 << (self.ring_idx % 64)
-    }
-
-    /// Submits what a guest wants submitted, group by group, with `fence` behind the last. `mark` is told what all of it counts as
-    /// pending under.
+    /// Submits what a guest wants submitted, group by group, with `fence` behind the last. `mark` is told what the command buffers of each
+    /// count as pending under.
     pub fn submit(
         &self,
         renderer: &Renderer,
         groups: &[Group],
         fence: Option<&Arc<Fence>>,
-        mark: impl FnOnce(Submitted) -> Result<(), Fault>,
+        mark: impl Fn(&Group, Place) -> Result<(), Fault>,
         submit: &mut Submit<'_>,
     ) -> Result<i32, Fault> {
         let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
@@ -167,23 +160,33 @@ impl Queue {
         groups: &[Group],
         fence: Option<&Arc<Fence>>,
         at_once: bool,
-        mark: impl FnOnce(Submitted) -> Result<(), Fault>,
+        mark: impl Fn(&Group, Place) -> Result<(), Fault>,
     ) -> Result<Few, Fault> {
-        let number = device.numbers.fetch_add(1, Ordering::SeqCst) + 1;
         let state = fence.map(|fence| fence.lock_unused(device)).transpose()?;
-        // All of them before the first runs, so that nothing is taken for complete in between.
-        let begun = groups.iter().enumerate().map(|(at, group)| {
-            let fence = fence.filter(|_| at + 1 == groups.len());
-            self.begin(renderer, device, number, group, fence, at_once)
+        let mut begun = Few::new();
+        // All of them before the first runs, so that a call is refused as a whole.
+        let outcome = groups.iter().enumerate().try_for_each(|(at, group)| {
+            let is_last = at + 1 == groups.len();
+            let fence = fence.filter(|_| is_last);
+            begun.push(self.begin(renderer, device, group, fence, at_once && is_last)?);
+            Ok(())
         });
-        let begun = begun.collect::<Result<Few, _>>()?;
-        let submitted = Submitted { number, queues: self.bit() };
-        if let Err(fault) = mark(submitted) {
+        let place = |submission: &Submission| Place { ring_idx: self.ring_idx, number: submission.number };
+        let outcome = outcome.and_then(|()| {
+            groups.iter().zip(&begun).try_for_each(|(group, submission)| {
+                let place = place(submission);
+                match group.uses.submit(place) {
+                    true => mark(group, place),
+                    false => Err(Fault::invalid("an object is submitted while it is destroyed")),
+                }
+            })
+        });
+        if let Err(fault) = outcome {
             self.withdraw(device, &begun);
             return Err(fault);
         }
-        if let Some(mut last) = state {
-            *last = submitted;
+        if let (Some(mut last), Some(submission)) = (state, begun.last()) {
+            *last = Some(place(submission));
         }
         Ok(begun)
     }
@@ -198,6 +201,9 @@ impl Queue {
         fence: u64,
         submit: &mut Submit<'_>,
     ) -> i32 {
+        if submission.hides() {
+            self.mark_last(device, handle);
+        }
         let slot = self.note_dispatch(device, group, submission);
         let marker = submission.marker().unwrap_or_default();
         let mut result = submit(handle, &group.batches, if fence == 0 { marker } else { fence }, slot);
@@ -254,15 +260,19 @@ impl Queue {
         false
     }
 
+    /// Whether a submission up to a number waits for what is not there, and is pending for sure.
+    pub fn is_blocked(&self, device: &Device, objects: &Objects, number: Number) -> bool {
+        self.submissions.lock().is_blocked(&Host { device, objects }, number)
+    }
+
     /// Notes what is about to be submitted: before it is, because a driver may take its time.
     fn begin(
         &self,
         renderer: &Renderer,
         device: &Arc<Device>,
-        number: Number,
         group: &Group,
         fence: Option<&Arc<Fence>>,
-        at_once: bool,
+        may_spare: bool,
     ) -> Result<Arc<Submission>, Fault> {
         let mut submissions = self.submissions.lock();
         self.collect(device, &mut submissions);
@@ -278,7 +288,7 @@ impl Queue {
         let is_asked_for = self.asks.submitted();
         let marker = match &lent {
             Some(fence) => Some(fence.raw.as_raw()),
-            None if at_once
+            None if may_spare
                 && fence.is_none()
                 && !is_asked_for
                 && self.spares_marker(&submissions, group) =>
@@ -287,7 +297,10 @@ impl Queue {
             }
             None => Some(device.markers.take(&device.ash)?),
         };
-        let submission = Submission::new(number, marker, lent, group.waits());
+        let submission = Submission::new(submissions.next(), marker, lent, group.waits());
+        if group.may_be_held_up() && submissions.ends_unmarked() {
+            submission.hide();
+        }
         group.signal(submission.progress());
         submissions.begin(Arc::clone(&submission), Instant::now());
         drop(submissions);
@@ -406,10 +419,7 @@ impl Queue {
 impl Waiter {
     fn start(device: Arc<Device>, queue: Weak<Queue>) -> Self {
         let (fences, pending) = unbounded::<Pending>();
-        let thread = std::thread::Builder::new()
-            .name("queue".into())
-            .spawn(move || wait_in_order(&device, &queue, &pending))
-            .expect("a worker may start threads, or it cannot serve");
+        let thread = super::watch::start_thread("queue", move || wait_in_order(&device, &queue, &pending));
         Self { fences, thread }
     }
 }
@@ -502,88 +512,66 @@ fn runnable<T>(call: &Call<'_>, whole: impl FnOnce() -> Result<T, Fault>) -> Res
     }
 }
 
-/// Those of a submission.
-type CommandBuffers = SmallVec<[venus::CommandBuffer; 4]>;
+/// The groups of a submission, its batches in C form and the guest's fence behind it.
+pub(super) type Prepared<T> = (Groups, *const T, Option<Arc<Fence>>);
 
-/// What a submission names: marked before the driver is called, so that nothing of it is destroyed or reset meanwhile.
-pub(super) struct Named {
-    uses: Uses,
-    command_buffers: CommandBuffers,
-    pub fence: Option<Arc<Fence>>,
+/// Marks the command buffers of a group before the driver is called, so that nothing of them is destroyed or reset meanwhile.
+pub(super) fn mark(call: &Call<'_>, group: &Group, place: Place) -> Result<(), Fault> {
+    group.command_buffers.iter().try_for_each(|id| command_buffer::submit(call, *id, place))
 }
 
-impl Named {
-    fn new(l: &Lowering<'_>, command_buffers: CommandBuffers, fence: venus::Fence) -> Result<Self, Fault> {
-        let uses = Uses::default();
-        l.handle(fence)?;
-        let fence = match fence.0 {
-            0 => None,
-            _ => {
-                let object = l.objects.get(fence)?;
-                let State::Fence(fence) = &object.state else { return Err(inconsistent()) };
-                uses.add(&object.usage);
-                Some(fence.clone())
-            }
-        };
-        Ok(Self { uses, command_buffers, fence })
+/// Puts the guest's fence behind the last group.
+fn behind(l: &Lowering<'_>, groups: &mut Groups, fence: venus::Fence) -> Result<Option<Arc<Fence>>, Fault> {
+    l.handle(fence)?;
+    if fence.0 == 0 {
+        return Ok(None);
     }
-
-    /// Of a submission that cannot run as a whole.
-    fn of_lost(
-        call: &Call<'_>,
-        command_buffers: impl Iterator<Item = venus::CommandBuffer>,
-        fence: venus::Fence,
-    ) -> Result<Self, Fault> {
-        let runs = |id: &venus::CommandBuffer| matches!(command_buffer::runs(call, *id), Ok(Some((_, None))));
-        let command_buffers = command_buffers.filter(runs).collect();
-        let l = call.lowering();
-        let fence = if matches!(l.handle(fence), Err(Fault::Failed(_))) { venus::Fence(0) } else { fence };
-        Self::new(&l, command_buffers, fence)
+    let object = l.objects.get(fence)?;
+    let State::Fence(fence) = &object.state else { return Err(inconsistent()) };
+    if groups.is_empty() {
+        groups.push(Group::of_fence());
     }
-
-    pub fn mark(&self, call: &Call<'_>, submitted: Submitted) -> Result<(), Fault> {
-        if !self.uses.submit(submitted) {
-            return Err(Fault::invalid("an object is submitted while it is destroyed"));
-        }
-        self.command_buffers.iter().try_for_each(|id| command_buffer::submit(call, *id, submitted))
-    }
+    groups.iter().last().inspect(|last| last.uses.add(&object.usage));
+    Ok(Some(fence.clone()))
 }
-
-/// The groups of a submission, its batches in C form and what it names.
-pub(super) type Prepared<T> = (Groups, *const T, Named);
 
 /// Prepares a submission; `lost` makes the part of it that can run if not all can.
-fn prepared<'a, B: Batch + Lower<Sys: 'a>, I: Iterator<Item = venus::CommandBuffer>>(
+fn prepared<'a, B: Batch + Lower<Sys: 'a>>(
     call: &Call<'a>,
     batches: &[B],
-    command_buffers: impl Fn() -> I,
     fence: venus::Fence,
     check: impl FnOnce(&Reading<'_>) -> Result<(), Fault>,
     lost: impl FnOnce() -> Result<&'a mut [B::Sys], Fault>,
 ) -> Result<Prepared<B::Sys>, Fault> {
+    let command_buffers = || batches.iter().flat_map(Batch::command_buffers);
     let whole = || {
-        command_buffers().try_for_each(|id| command_buffer::refuse_spoilt(call, id))?;
+        let mut is_heard = false;
+        for id in command_buffers() {
+            is_heard |= command_buffer::refuse_spoilt(call, id)?;
+        }
         let objects = call.renderer.objects.read();
         let objects = Recent::of(&objects);
         let l = call.looking_up(&objects);
         check(&l.objects)?;
-        let groups = groups(&l.objects, batches)?;
-        let named = Named::new(&l, command_buffers().collect(), fence)?;
-        let submits = Lowering { uses: Some(&named.uses), ..l }.array(Some(batches))?;
-        Ok((groups, submits, named))
+        let mut groups = groups(&l.objects, batches)?;
+        groups.iter_mut().for_each(|group| group.is_heard = is_heard);
+        let submits = l.array(Some(batches))?;
+        let fence = behind(&l, &mut groups, fence)?;
+        Ok((groups, submits, fence))
     };
-    let (mut groups, submits, named) = match runnable(call, whole)? {
-        Runnable::Whole(submission) => submission,
+    match runnable(call, whole)? {
+        Runnable::Whole(submission) => Ok(submission),
         Runnable::Partly => {
             let submits = lost()?;
-            let named = Named::of_lost(call, command_buffers(), fence)?;
-            (Group::of_lost(submits.len()), submits.as_ptr(), named)
+            let runs = |id: &_| matches!(command_buffer::runs(call, *id), Ok(Some((_, None))));
+            let mut groups = Group::of_lost(submits.len(), command_buffers().filter(runs));
+            let l = call.lowering();
+            let is_there = !matches!(l.handle(fence), Err(Fault::Failed(_)));
+            let fence = if is_there { fence } else { venus::Fence(0) };
+            let fence = behind(&l, &mut groups, fence)?;
+            Ok((groups, submits.as_ptr(), fence))
         }
-    };
-    if groups.is_empty() && named.fence.is_some() {
-        groups.push(Group::of_fence());
     }
-    Ok((groups, submits, named))
 }
 
 /// `vkQueueSubmit`.
@@ -612,12 +600,11 @@ fn prepare_submit<'a>(
     device: &Device,
     c: &venus::QueueSubmit<'a>,
 ) -> Result<Prepared<sys::SubmitInfo>, Fault> {
-    let batches = c.p_submits.unwrap_or(&[]);
-    let command_buffers = || batches.iter().flat_map(|batch| batch.p_command_buffers.unwrap_or(&[])).copied();
+    let batches = semaphores::applying(call.arena, c.p_submits.unwrap_or(&[]))?;
     let check =
         |objects: &Reading<'_>| batches.iter().try_for_each(|batch| semaphores::check_submit(objects, batch));
     let lost = || loss::submits(call, device, queue, batches);
-    prepared(call, batches, command_buffers, c.fence, check, lost)
+    prepared(call, batches, c.fence, check, lost)
 }
 
 /// `vkQueueSubmit2`.
@@ -647,12 +634,8 @@ fn prepare_submit2<'a>(
     c: &venus::QueueSubmit2<'a>,
 ) -> Result<Prepared<sys::SubmitInfo2>, Fault> {
     let batches = c.p_submits.unwrap_or(&[]);
-    let command_buffers = || {
-        let infos = batches.iter().flat_map(|batch| batch.p_command_buffer_infos.unwrap_or(&[]));
-        infos.map(|info| info.command_buffer)
-    };
     let lost = || loss::submits2(call, device, queue, batches);
-    prepared(call, batches, command_buffers, c.fence, |_| Ok(()), lost)
+    prepared(call, batches, c.fence, |_| Ok(()), lost)
 }
 
 /// `vkQueueWaitIdle`. Mesa never sends it.

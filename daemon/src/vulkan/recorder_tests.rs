@@ -4,7 +4,7 @@ use super::*;
 use crate::vulkan::fuzzing::{self, NoResources};
 use protocol::cursor::Writer;
 use protocol::venus::generated::CommandFlagsEXT;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -150,16 +150,32 @@ fn barriers(command_buffer: venus::CommandBuffer, count: u32) -> Vec<u8> {
     stream(&(0..count).map(|at| barrier(command_buffer, at)).collect::<Vec<_>>())
 }
 
-/// Runs `other` on a thread of its own while a run records its first command; answers whether it was done before the last. The run takes
-/// its time.
+/// Whether a thread of this process sleeps.
+fn sleeps(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('S'))
+}
+
+/// Runs `other` on a thread of its own while a run records its first commands; answers whether it was done before the last. The run goes on
+/// when the other is done, or waits for it.
 fn meanwhile(world: &World, other: impl FnOnce() + Send) -> bool {
     let (begun, wait) = mpsc::channel();
     let (done, done_in_time) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (is_done, is_in_time) = (Arc::clone(&done), Arc::clone(&done_in_time));
+    let begins = Arc::new(AtomicI32::new(0));
+    let has_begun = Arc::clone(&begins);
     fuzzing::at_barriers(move |at| {
         if at == 0 {
             begun.send(()).unwrap();
+            let blocked = || match has_begun.load(Ordering::SeqCst) {
+                0 => false,
+                thread => is_done.load(Ordering::SeqCst) || sleeps(thread),
+            };
+            while !blocked() {
+                thread::sleep(Duration::from_millis(1));
+            }
         }
+        // Who was let in is done before the run is.
         thread::sleep(Duration::from_millis(4));
         if at + 1 == ALL {
             is_in_time.store(is_done.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -169,6 +185,7 @@ fn meanwhile(world: &World, other: impl FnOnce() + Send) -> bool {
         let done = &done;
         scope.spawn(move || {
             wait.recv().unwrap();
+            begins.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
             other();
             done.store(true, Ordering::SeqCst);
         });

@@ -15,7 +15,7 @@ use super::queue::{Done, Queue};
 use super::recorder;
 use super::retired::Retired;
 use super::submission::Look;
-use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryId, Queues, ShaderLimits};
+use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryBackEnd, MemoryId, ShaderLimits};
 use crate::shm::ResultWords;
 use ash::vk;
 use parking_lot::Mutex;
@@ -166,8 +166,8 @@ impl Renderer {
         cancel: &'a Cancel,
         reply: Option<&mut Writer<'_>>,
     ) -> Result<(), ContextLost> {
-        if self.gpus[0].queues == Queues::Compute && generated::is_graphics(command) {
-            return Err(ContextLost::new("a graphics command without a graphics queue"));
+        if !self.gpus[0].queues.draw() && generated::is_graphics(command) {
+            return Err(ContextLost::new("a graphics command, which only --queues all executes"));
         }
         let heard = reply.is_some();
         let in_flight = self.retired.enter();

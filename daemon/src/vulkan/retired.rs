@@ -161,7 +161,7 @@ fn is_idle(object: &Object) -> bool {
     if matches!(&object.state, State::Fence(fence) if fence.is_watched()) {
         return false;
     }
-    object.device.as_ref().is_none_or(|device| device.completed(object.usage.submitted()))
+    object.device.as_ref().is_none_or(|device| device.completed(&object.usage.submitted()))
 }
 
 fn destroy(object: Object) {

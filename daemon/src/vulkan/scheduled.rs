@@ -7,9 +7,10 @@ use super::error::{ContextLost, Fault};
 use super::gate::Gate;
 use super::line::{Held, Standing, Step, Turn};
 use super::pending::Fence;
-use super::queue::{HeldSubmit, Host, Prepared, Queue, device_gone};
+use super::queue::{HeldSubmit, Host, Prepared, Queue, device_gone, mark};
 use super::stamps::{Slot, Stampable, Stamped, Stamps};
-use super::submission::{Dispatched, Submission, Submitted};
+use super::submission::{Dispatched, Submission};
+use super::submitted::Place;
 use super::watch::Watcher;
 use crate::shm::{Work, page_clock};
 use ash::vk::{self, Handle as _};
@@ -80,9 +81,9 @@ impl Queue {
         let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
         let may_pass = self.scheduled.as_ref().is_none_or(|s| s.gate.is_open() && s.line.lock().is_empty());
         if may_pass {
-            let (groups, batches, named) = prepare(call, self, &device, command)?;
+            let (groups, batches, fence) = prepare(call, self, &device, command)?;
             if self.passes(call, &device, &groups) {
-                let (fence, mark) = (named.fence.as_ref(), |submitted| named.mark(call, submitted));
+                let (fence, mark) = (fence.as_ref(), |group: &_, place| mark(call, group, place));
                 let mut submit = |raw, range: &Range<usize>, fence, slot| {
                     // SAFETY: `batches` has those of all groups.
                     unsafe { stamped(batches, range, slot, |batches| function(raw, batches, fence)) }
@@ -116,7 +117,7 @@ impl Queue {
         function: impl Fn(vk::Queue, &[T], u64) -> i32 + Send + 'static,
     ) -> Result<i32, Fault> {
         let (arena, bytes) = (Arena::new(call.renderer.limits.arena_bytes), Box::<[u8]>::from(call.bytes));
-        let (groups, batches, named) = {
+        let (groups, batches, fence) = {
             let Call { renderer, cancel, heard, .. } = *call;
             let (owner, families, records) = (call.owner.clone(), call.families.clone(), Cell::new(false));
             let own =
@@ -129,8 +130,8 @@ impl Queue {
             // SAFETY: `batches` has those of all groups, and its memory is kept.
             unsafe { stamped(kept.batches, range, slot, |batches| function(raw, batches, fence)) }
         });
-        let mark = |submitted| named.mark(call, submitted);
-        self.stand_in_line(call, device, groups, named.fence.clone(), mark, submit)?;
+        let mark = |group: &_, place| mark(call, group, place);
+        self.stand_in_line(call, device, groups, fence, mark, submit)?;
         Ok(0)
     }
 
@@ -148,9 +149,9 @@ impl Queue {
             scheduled.line.lock().is_empty() && groups.iter().all(|group| group.is_ready(&host))
         });
         if at_once {
-            return self.submit(call.renderer, &groups, None, |_| Ok(()), &mut submit);
+            return self.submit(call.renderer, &groups, None, |_, _| Ok(()), &mut submit);
         }
-        self.stand_in_line(call, &device, groups, None, |_| Ok(()), submit)?;
+        self.stand_in_line(call, &device, groups, None, |_, _| Ok(()), submit)?;
         Ok(0)
     }
 
@@ -160,7 +161,7 @@ impl Queue {
         device: &Arc<Device>,
         groups: Groups,
         fence: Option<Arc<Fence>>,
-        mark: impl FnOnce(Submitted) -> Result<(), Fault>,
+        mark: impl Fn(&Group, Place) -> Result<(), Fault>,
         submit: HeldSubmit,
     ) -> Result<(), Fault> {
         let Some(scheduled) = &self.scheduled else { return Err(device_gone()) };

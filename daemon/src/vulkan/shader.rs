@@ -8,12 +8,13 @@ use super::device::Device;
 use super::error::Fault;
 use super::objects::State;
 use super::physical_device::PhysicalDevice;
-use crate::config::{Queues, ShaderLimits};
+use crate::config::ShaderLimits;
 use ash::vk;
 use protocol::spirv;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// A module that passed.
@@ -65,7 +66,7 @@ impl Shaders {
             },
             version: spirv_version(properties.api_version, extensions.contains(&"VK_KHR_spirv_1_4")),
             extensions,
-            graphics: physical.gpu.queues == Queues::All,
+            graphics: physical.gpu.queues.draw(),
             device: properties.limits,
             zero_workgroup,
         }
@@ -73,6 +74,7 @@ impl Shaders {
 
     fn check(
         &self,
+        call: &Call<'_>,
         words: &[u32],
         specialisation: Option<HashMap<u32, u64>>,
     ) -> Result<spirv::Module, Fault> {
@@ -86,10 +88,7 @@ impl Shaders {
             descriptor_sets: self.device.max_bound_descriptor_sets,
             specialisation,
         };
-        spirv::check(words, &device, &self.limits).map_err(|error| {
-            log::debug!("shader refused: {error}");
-            invalid()
-        })
+        spirv::check(words, &device, &self.limits).map_err(|error| refused(call, &error))
     }
 
     /// The module as the driver gets it.
@@ -99,7 +98,7 @@ impl Shaders {
         info: &venus::ShaderModuleCreateInfo<'a>,
     ) -> Result<(venus::ShaderModuleCreateInfo<'a>, Shader), Fault> {
         let words = info.p_code.unwrap_or(&[]);
-        let module = self.check(words, None)?;
+        let module = self.check(call, words, None)?;
         let kept = module.sizes_vary.then(|| words.to_vec());
         let mut prepared = *info;
         prepared.p_code = Some(words);
@@ -140,17 +139,20 @@ impl Shaders {
         };
         let name = stage.p_name.ok_or_else(invalid)?.to_bytes();
         let models = models(stage.stage.0);
-        if !shader.module.entry_points.iter().any(|(model, entry)| models.contains(model) && entry == name) {
-            log::debug!("pipeline refused: no such entry point in its module");
-            return Err(invalid());
-        }
+        let is_named = |entry: &spirv::EntryPoint| models.contains(&entry.model) && entry.name == name;
+        let Some(at) = shader.module.entry_points.iter().position(is_named) else {
+            return Err(refused(call, &"a pipeline names an entry point that its module lacks"));
+        };
         let values = match stage.p_specialization_info {
-            Some(info) => specialisation(info, &shader.module)?,
+            Some(info) => specialisation(call, info, &shader.module)?,
             None => HashMap::new(),
         };
-        if let Some(words) = &shader.words {
-            self.check(words, Some(values))?;
-        }
+        // The same module has the same entry points, whatever its constants are.
+        let specialised =
+            shader.words.as_ref().map(|words| self.check(call, words, Some(values))).transpose()?;
+        let module = specialised.as_ref().unwrap_or(&shader.module);
+        let entry_point = module.entry_points.get(at).ok_or_else(invalid)?;
+        entry_point.launch.map_err(|error| refused(call, &error))?;
         Ok(prepared)
     }
 }
@@ -170,8 +172,9 @@ fn models(stage: u32) -> &'static [u32] {
     }
 }
 
-/// The values of specialisation constants, each inside the data and as wide as its constant.
+/// The values of specialisation constants that the module has, each inside the data and as wide as its constant.
 fn specialisation(
+    call: &Call<'_>,
     info: &venus::SpecializationInfo<'_>,
     module: &spirv::Module,
 ) -> Result<HashMap<u32, u64>, Fault> {
@@ -182,20 +185,26 @@ fn specialisation(
         let start = entry.offset as usize;
         let bytes =
             usize::try_from(entry.size).ok().and_then(|size| data.get(start..start.checked_add(size)?));
-        let width = widths.get(&entry.constant_id).copied();
-        let value = bytes.filter(|bytes| match width {
-            Some(width) => bytes.len() == usize::from(width),
-            None => matches!(bytes.len(), 1 | 2 | 4 | 8),
-        });
-        let Some(value) = value else {
-            log::debug!("pipeline refused: specialisation outside its data or of another width");
-            return Err(invalid());
+        let Some(value) = bytes else {
+            return Err(refused(call, &"a pipeline specialises a constant with what is outside its data"));
         };
+        // What the module does not have is not specialised, however wide it is.
+        let Some(width) = widths.get(&entry.constant_id) else { continue };
+        if value.len() != usize::from(*width) {
+            return Err(refused(call, &"a pipeline specialises a constant with a value of another width"));
+        }
         let mut number = [0; 8];
         number[..value.len()].copy_from_slice(value);
         values.insert(entry.constant_id, u64::from_le_bytes(number));
     }
     Ok(values)
+}
+
+/// Tells the operator why the driver gets no shader, or no pipeline of one.
+#[cold]
+fn refused(call: &Call<'_>, reason: &dyn Display) -> Fault {
+    call.renderer.allowance.shader_refused(reason);
+    invalid()
 }
 
 fn invalid() -> Fault {

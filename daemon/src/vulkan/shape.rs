@@ -66,12 +66,12 @@ pub const RESHAPED: &[Reshaped] = &[
     ),
     (
         "queueFlags",
-        "COMPUTE and TRANSFER, and GRAPHICS with `--queues all`",
+        "COMPUTE and TRANSFER, and GRAPHICS with `--queues nominal` or `all`",
         "sparse binding, protected memory and video are not served",
     ),
     (
         "queue families",
-        "those up to the first that can neither compute nor copy; where graphics is not served, the first that computes changes places \
+        "those up to the first that can neither compute nor copy; where none says that it draws, the first that computes changes places \
          with the first that computes and does not draw, if that comes later",
         "indices stay the host's as far as they can; queues that draw compute more slowly, and programs avoid them where they see it",
     ),
@@ -94,6 +94,18 @@ pub const RESHAPED: &[Reshaped] = &[
         "drivers of guests do not wait for an allocation's result",
     ),
     ("maxMemoryAllocationSize, maxBufferSize", "no more than the largest heap", "as for heaps"),
+    (
+        "features of formats",
+        "those of Vulkan and of extensions that guests have; `HOST_IMAGE_TRANSFER` of formats with planes only where a texel of each \
+         plane is a byte",
+        "Mesa before 26.2 sends too few bytes of other planes; programs copy them by a buffer where the host does not",
+    ),
+    (
+        "images of a format",
+        "not supported with uses and flags of extensions that guests lack, sparse, protected, or for copies by the host where \
+         features lack them",
+        "no guest could make them",
+    ),
     ("sparseAddressSpaceSize", "0", SPARSE),
     (
         "residencyStandard2DBlockShape, residencyStandard2DMultisampleBlockShape, residencyStandard3DBlockShape, \

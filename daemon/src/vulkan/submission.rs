@@ -12,6 +12,7 @@
 //! Knows no driver: what a fence or semaphore says is asked through [`Driver`].
 
 use super::pending::Fence;
+use super::submitted::Number;
 use parking_lot::Mutex;
 use protocol::venus::generated::Semaphore;
 use smallvec::SmallVec;
@@ -26,31 +27,11 @@ const GAP_MAX: Duration = Duration::from_millis(200);
 /// What runs for so long is not to be one of several that nothing tells apart.
 const LONG: Duration = Duration::from_millis(10);
 
-/// The number of a call to `vkQueueSubmit`, in the order of a device; 0 is none.
-pub type Number = u64;
-
-/// Submissions that name one thing: none, by default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Submitted {
-    /// The number of the last.
-    pub number: Number,
-    /// The queues of all of them, a bit for each ([`super::queue::Queue::bit`]).
-    pub queues: u64,
-}
-
-impl Submitted {
-    /// Those that name this or that.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self { number: self.number.max(other.number), queues: self.queues | other.queues }
-    }
-}
-
-/// One call to the driver, of batches that begin together.
+/// One call to the driver, of batches that begin together and end together as far as anybody is told.
 #[derive(Debug)]
 pub struct Submission {
-    /// In the order of the device; submissions of one call share it.
-    number: Number,
+    /// Of its queue.
+    pub number: Number,
     /// Signalled with its last batch, or behind it: a fence of ours, or the guest's; [`NONE`] or [`COMING`].
     marker: AtomicU64,
     /// The guest's fence, if that is the marker: it is not reset or destroyed before the submission is known to be complete.
@@ -64,6 +45,8 @@ pub struct Submission {
     watched: AtomicBool,
     /// How many threads wait for its marker: the last of them frees it.
     waiters: AtomicU32,
+    /// The one before it has no marker, and has to have one before this reaches the driver: nobody knows how long this takes.
+    hides: AtomicBool,
     /// When it was dispatched, if there is a scheduler.
     dispatched: OnceLock<Dispatched>,
 }
@@ -153,6 +136,8 @@ pub type Few = SmallVec<[Arc<Submission>; 2]>;
 #[derive(Debug)]
 pub struct Submissions {
     pending: VecDeque<Arc<Submission>>,
+    /// The number of the last that was submitted.
+    last: Number,
     /// For how long the first has run, up to `counted`.
     ran: Duration,
     counted: Instant,
@@ -160,6 +145,20 @@ pub struct Submissions {
     wanted: bool,
     /// The first was found to run for [`LONG`] and more when somebody last looked.
     is_long: bool,
+    /// What the last look learned.
+    learned: Learned,
+}
+
+/// How long submissions take, as seen by who looks now and then.
+#[derive(Debug)]
+struct Learned {
+    at: Instant,
+    /// How many had ended.
+    ended: Number,
+    /// For how long the first had run.
+    ran: Duration,
+    /// How long those that have ended took, on average of late and at the most.
+    usual: Option<Duration>,
 }
 
 /// What a look found.
@@ -169,13 +168,16 @@ pub struct Look {
     pub pending: bool,
     /// For how long the longest submission has run, if one can run.
     pub running: Option<Duration>,
+    /// How long submissions took that have ended, if any has.
+    pub usual: Option<Duration>,
 }
 
 impl Look {
     /// What was found on two queues.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        Self { pending: self.pending || other.pending, running: self.running.max(other.running) }
+        let (running, usual) = (self.running.max(other.running), self.usual.max(other.usual));
+        Self { pending: self.pending || other.pending, running, usual }
     }
 }
 
@@ -183,8 +185,8 @@ impl Submission {
     /// One that is about to be submitted, with a marker or without.
     pub fn new(number: Number, marker: Option<u64>, lent: Option<Arc<Fence>>, waits: Vec<Wait>) -> Arc<Self> {
         let marker = AtomicU64::new(marker.unwrap_or(NONE));
-        let (progress, held, watched, waiters, dispatched) = Default::default();
-        Arc::new(Self { number, marker, lent, waits, progress, held, watched, waiters, dispatched })
+        let (progress, held, watched, waiters, hides, dispatched) = Default::default();
+        Arc::new(Self { number, marker, lent, waits, progress, held, watched, waiters, hides, dispatched })
     }
 
     /// Its marker, if it has one that the driver has with it or will have.
@@ -221,6 +223,16 @@ impl Submission {
     /// It waits at the gate until it is dispatched.
     pub fn hold(&self) {
         self.held.store(true, Ordering::Release);
+    }
+
+    /// The one before it has to be marked before the driver gets this.
+    pub fn hide(&self) {
+        self.hides.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Self::hide`] was called.
+    pub fn hides(&self) -> bool {
+        self.hides.load(Ordering::Acquire)
     }
 
     /// It is about to be dispatched as the scheduler allows.
@@ -261,6 +273,15 @@ impl Submission {
         }
     }
 
+    fn is_blocked(&self, driver: &impl Driver) -> bool {
+        let is_missing = |wait: &Wait| match wait {
+            Wait::Timeline { semaphore, raw, value, .. } => !driver.has_reached(*semaphore, *raw, *value),
+            Wait::Signalled(by) => !by.is_taken(),
+        };
+        self.held.load(Ordering::Acquire) || self.waits.iter().any(is_missing)
+    }
+
+    /// Nothing that it waits for is missing.
     fn can_run(&self, driver: &impl Driver) -> bool {
         self.waits.iter().all(|wait| match wait {
             Wait::Timeline { semaphore, raw, value, .. } => driver.has_reached(*semaphore, *raw, *value),
@@ -289,7 +310,9 @@ impl Signal {
 impl Submissions {
     /// Nothing is submitted.
     pub fn new(now: Instant) -> Self {
-        Self { pending: VecDeque::new(), ran: Duration::ZERO, counted: now, wanted: false, is_long: false }
+        let (pending, last, ran, wanted, is_long) = Default::default();
+        let learned = Learned { at: now, ended: 0, ran: Duration::ZERO, usual: None };
+        Self { pending, last, ran, counted: now, wanted, is_long, learned }
     }
 
     /// Something is about to be submitted.
@@ -297,8 +320,25 @@ impl Submissions {
         if self.pending.is_empty() {
             (self.ran, self.counted) = (Duration::ZERO, now);
         }
+        self.last = submission.number;
         self.pending.push_back(submission);
         self.wanted = false;
+    }
+
+    /// The number that the next has.
+    pub fn next(&self) -> Number {
+        self.last + 1
+    }
+
+    /// Whether the last that is pending has no marker.
+    pub fn ends_unmarked(&self) -> bool {
+        self.pending.back().is_some_and(|last| !last.has_marker())
+    }
+
+    /// Whether one up to `number` cannot have begun: it waits at the gate, or for what nobody has signalled yet.
+    pub fn is_blocked(&self, driver: &impl Driver, number: Number) -> bool {
+        let mut up_to = self.pending.iter().take_while(|submission| submission.number <= number);
+        up_to.any(|submission| submission.is_blocked(driver))
     }
 
     /// The driver has refused it.
@@ -396,15 +436,33 @@ impl Submissions {
     /// Looks how long the first has run, which the device has `begun` as far as anybody knows. To be called after [`Self::collect`] for all
     /// queues, as they wait for each other.
     pub fn look(&mut self, driver: &impl Driver, now: Instant, begun: bool) -> Look {
-        let Some(first) = self.pending.front() else { return Look::default() };
+        let usual = self.learn(now);
+        let Some(first) = self.pending.front() else { return Look { usual, ..Look::default() } };
         let since = now.saturating_duration_since(std::mem::replace(&mut self.counted, now));
         if !begun || first.held.load(Ordering::Acquire) || !first.can_run(driver) {
-            return Look { pending: true, running: None };
+            return Look { pending: true, running: None, usual };
         }
         self.ran += since.min(GAP_MAX);
         self.is_long = self.ran >= LONG;
         let together = u32::try_from(self.run()).unwrap_or(u32::MAX).saturating_add(1);
-        Look { pending: true, running: Some(self.ran / together) }
+        let running = self.ran / together;
+        self.learned.ran = running;
+        Look { pending: true, running: Some(running), usual }
+    }
+
+    /// Learns from how many have ended since the last look.
+    fn learn(&mut self, now: Instant) -> Option<Duration> {
+        let ended = self.pending.front().map_or(self.last, |first| first.number.saturating_sub(1));
+        let Learned { at, ended: before, ran, usual } = &mut self.learned;
+        let since = now.saturating_duration_since(std::mem::replace(at, now)).min(GAP_MAX);
+        let count = ended.saturating_sub(std::mem::replace(before, ended));
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        if let Some(each) = since.checked_div(count) {
+            // The last look has seen the first of them.
+            let took = each.max(std::mem::take(ran));
+            *usual = Some(usual.map_or(took, |usual| (usual * 3 + took) / 4));
+        }
+        *usual
     }
 
     /// Counts from 0 again.

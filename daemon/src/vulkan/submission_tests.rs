@@ -44,7 +44,7 @@ fn watch(queues: &mut [&mut Submissions], driver: &Fake, now: &mut Instant, time
 }
 
 fn ran(time: Duration) -> Look {
-    Look { pending: true, running: Some(time) }
+    Look { pending: true, running: Some(time), usual: None }
 }
 
 fn timeline(value: u64) -> Wait {
@@ -52,7 +52,7 @@ fn timeline(value: u64) -> Wait {
     Wait::Timeline { semaphore: Semaphore(1), raw: 7, value, signal }
 }
 
-const BLOCKED: Look = Look { pending: true, running: None };
+const BLOCKED: Look = Look { pending: true, running: None, usual: None };
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
@@ -294,4 +294,65 @@ fn what_runs_long_is_marked_until_it_does_not() {
     submit(&mut queue, 2, vec![], now);
     watch(&mut [&mut queue], &driver, &mut now, STEP);
     assert!(queue.spares_marker(3), "the second has just begun");
+}
+
+/// Submits with the next number, which is its marker too.
+fn submit_next(queue: &mut Submissions, now: Instant) -> Number {
+    let number = queue.next();
+    let submission = Submission::new(number, Some(number), None, vec![]);
+    queue.begin(Arc::clone(&submission), now);
+    submission.taken();
+    number
+}
+
+#[test]
+fn how_long_submissions_take_is_learned_from_those_that_end() {
+    let (mut now, mut driver) = (Instant::now(), Fake::default());
+    let mut queue = Submissions::new(now);
+    // Nothing for an hour says nothing.
+    now += 3600 * SECOND;
+    assert_eq!(queue.look(&driver, now, true), Look::default());
+    for _ in 0..20 {
+        driver.signalled.extend((0..10).map(|_| submit_next(&mut queue, now)).collect::<Vec<_>>());
+        watch(&mut [&mut queue], &driver, &mut now, STEP);
+    }
+    let usual = Some(STEP / 10);
+    assert_eq!(queue.look(&driver, now, true), Look { usual, ..Look::default() });
+    let long = submit_next(&mut queue, now);
+    assert_eq!(watch(&mut [&mut queue], &driver, &mut now, 3 * SECOND), Look { usual, ..ran(3 * SECOND) });
+    driver.signalled.insert(long);
+    let look = watch(&mut [&mut queue], &driver, &mut now, STEP);
+    assert_eq!(look.usual, Some((STEP / 10 * 3 + 3 * SECOND) / 4));
+}
+
+#[test]
+fn what_cannot_have_begun_is_told_from_what_runs() {
+    let (now, mut driver) = (Instant::now(), Fake::default());
+    let mut queue = Submissions::new(now);
+    let first = submit_next(&mut queue, now);
+    let number = queue.next();
+    let waiting = Submission::new(number, Some(number), None, vec![timeline(1)]);
+    queue.begin(Arc::clone(&waiting), now);
+    waiting.taken();
+    let behind = submit_next(&mut queue, now);
+    let blocked =
+        |queue: &Submissions, driver: &Fake| [first, number, behind].map(|at| queue.is_blocked(driver, at));
+    assert_eq!(blocked(&queue, &driver), [false, true, true]);
+    driver.values.insert(7, 1);
+    assert_eq!(blocked(&queue, &driver), [false; 3]);
+    let held = Submission::new(queue.next(), Some(9), None, vec![]);
+    held.hold();
+    queue.begin(Arc::clone(&held), now);
+    assert!(queue.is_blocked(&driver, held.number) && !queue.is_blocked(&driver, behind));
+}
+
+#[test]
+fn who_comes_behind_one_without_a_marker_is_told() {
+    let now = Instant::now();
+    let mut queue = Submissions::new(now);
+    assert!(!queue.ends_unmarked());
+    submit_unmarked(&mut queue, 1, now);
+    assert!(queue.ends_unmarked());
+    submit_next(&mut queue, now);
+    assert!(!queue.ends_unmarked());
 }

@@ -173,7 +173,7 @@ pub fn reset_fences<'a>(
     let device = call.device(c.device)?;
     for id in c.p_fences.unwrap_or(&[]) {
         let fence = fence(call, *id)?;
-        let result = fence.reset(&device, call.cancel, || reset(&device, fence.raw))?;
+        let result = fence.reset(call, &device, || reset(&device, fence.raw))?;
         if result < 0 {
             return Ok(venus::ResetFencesReply { result: venus::VkResult(result) });
         }
@@ -198,7 +198,7 @@ pub fn reset_fence_resource_mesa(
     let fence = fence(call, c.fence)?;
     let fences = [Arc::clone(&fence)];
     in_slices(u64::MAX, call.cancel, |slice| wait_slice(&device, &fences, true, slice))?;
-    fence.reset(&device, call.cancel, || reset(&device, fence.raw))?;
+    fence.reset(call, &device, || reset(&device, fence.raw))?;
     Ok(venus::ResetFenceResourceMESAReply {})
 }
 

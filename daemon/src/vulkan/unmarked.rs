@@ -5,12 +5,17 @@
 //! know each end, what is short goes without one, up to [`RUN`] in a row. Who has to know more has an empty submission with a marker
 //! put behind them: when an object of theirs is to be destroyed or reset, when the guest's kernel waits for all, when the scheduler wants
 //! the GPU back, and when a look at how long they run finds them pending.
+//!
+//! A marker behind what takes long would come too late for what is before it. So what a program can hear of has a marker of its own: it
+//! signals semaphores, has a fence, or names events or queries. And before what can be held up for as long as a program likes, by a semaphore
+//! or an event, the end of all that the driver has is marked.
 
 use super::batches::Group;
 use super::device::Device;
 use super::queue::{Queue, Scheduled};
 use super::stamps::Stamps;
-use super::submission::{Number, Submission, Submissions};
+use super::submission::{Submission, Submissions};
+use super::submitted::Number;
 use ash::vk::{self, Handle as _};
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,17 +34,27 @@ impl Queue {
             stamps.and_then(Stamps::usual_length).is_some_and(|length| length <= SHORT)
         };
         let may = |scheduled: &Scheduled| scheduled.gate.is_open() && is_short(scheduled);
-        let is_heard = group.is_free || group.signals();
+        let is_heard = group.is_free || group.signals() || group.is_heard;
         !is_heard && submissions.spares_marker(RUN) && self.scheduled.as_ref().is_none_or(may)
     }
 
     /// Has the end marked of all that the driver has up to a number, unless somebody submits just now: to be asked again then. Waits for
     /// no lock of a queue, as others may be held.
     pub(super) fn mark_up_to(&self, device: &Device, number: Number) {
-        let Some(handle) = self.handle.try_lock() else { return };
+        if let Some(handle) = self.handle.try_lock() {
+            self.mark_unmarked(device, *handle, number);
+        }
+    }
+
+    /// Has the end marked of all that the driver has. `handle` is the host's queue, locked.
+    pub(super) fn mark_last(&self, device: &Device, handle: vk::Queue) {
+        self.mark_unmarked(device, handle, Number::MAX);
+    }
+
+    fn mark_unmarked(&self, device: &Device, handle: vk::Queue, number: Number) {
         let unmarked = self.submissions.lock().unmarked(number);
         if let Some(last) = unmarked {
-            self.mark(device, *handle, &last);
+            self.mark(device, handle, &last);
         }
     }
 

@@ -6,32 +6,54 @@
 //!
 //! Knows no commands. What shaders reach through descriptors and addresses is not counted: the driver's and the GPU's affair.
 
-use super::submission::Submitted;
+use super::submitted::{Place, Submitted};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-/// Whether one object is alive, its last submission, and who names it.
+/// Whether one object is alive, its last submissions, and who names it.
 ///
 /// Either side writes its own part before it reads the other's (sequentially consistent), so a destruction and a submission that
 /// meet cannot both overlook the other.
 #[derive(Debug, Default)]
 pub struct Usage {
     destroyed: AtomicBool,
-    /// The number of the last submission, and the queues of all.
+    /// The place of the last submission to the queue that was the first to have it ([`Place::packed`]); 0 if none was.
     last: AtomicU64,
-    queues: AtomicU64,
+    /// Those of other queues. Few objects have any.
+    elsewhere: OnceLock<Box<Mutex<Submitted>>>,
     /// The last that it was added to; a hint, as another may be since.
     named_by: AtomicU64,
 }
 
 impl Usage {
     /// The object is named by a submission from now on. Answers whether it is still alive.
-    pub fn submit(&self, submission: Submitted) -> bool {
-        // Whoever sees the number sees its queue.
-        self.queues.fetch_or(submission.queues, Ordering::SeqCst);
-        self.last.fetch_max(submission.number, Ordering::SeqCst);
+    pub fn submit(&self, place: Place) -> bool {
+        let packed = place.packed();
+        let first = match self.last.load(Ordering::SeqCst) {
+            0 => self
+                .last
+                .compare_exchange(0, packed, Ordering::SeqCst, Ordering::SeqCst)
+                .unwrap_or_else(|now| now),
+            known => known,
+        };
+        // Once there is one, it stays one of that queue.
+        match Place::unpacked(first).is_none_or(|first| first.ring_idx == place.ring_idx) {
+            true => _ = self.last.fetch_max(packed, Ordering::SeqCst),
+            false => self.elsewhere.get_or_init(Box::default).lock().add(place),
+        }
+        self.is_alive()
+    }
+
+    /// It is named by submissions that something else is named by.
+    pub fn submit_all(&self, submitted: &Submitted) {
+        submitted.places().for_each(|place| _ = self.submit(place));
+    }
+
+    /// The object is not gone for the guest.
+    pub fn is_alive(&self) -> bool {
         !self.destroyed.load(Ordering::SeqCst)
     }
 
@@ -42,8 +64,11 @@ impl Usage {
 
     /// The submissions that name it.
     pub fn submitted(&self) -> Submitted {
-        let number = self.last.load(Ordering::SeqCst);
-        Submitted { number, queues: self.queues.load(Ordering::SeqCst) }
+        let last = Place::unpacked(self.last.load(Ordering::SeqCst)).map(Submitted::from).unwrap_or_default();
+        match self.elsewhere.get() {
+            Some(elsewhere) => last.and(&elsewhere.lock()),
+            None => last,
+        }
     }
 }
 
@@ -53,6 +78,8 @@ pub struct Uses {
     /// No other has it, nor had this one with other contents.
     mark: Cell<u64>,
     all: RefCell<SmallVec<[Arc<Usage>; 4]>>,
+    /// It names what programs learn of its progress by, or hold it up with: events and queries.
+    heard: Cell<bool>,
 }
 
 /// How many of the latest entries are searched where several recordings name the same objects at once, and so mark them by turns.
@@ -60,7 +87,7 @@ const RECENT: usize = 8;
 
 impl Default for Uses {
     fn default() -> Self {
-        Self { mark: Cell::new(new_mark()), all: RefCell::default() }
+        Self { mark: Cell::new(new_mark()), all: RefCell::default(), heard: Cell::new(false) }
     }
 }
 
@@ -88,20 +115,37 @@ impl Uses {
         }
     }
 
+    /// It names an event or queries: a program may learn by them how far it is, or hold it up.
+    pub fn set_heard(&self) {
+        self.heard.set(true);
+    }
+
+    /// Whether [`Self::set_heard`] was called.
+    pub fn is_heard(&self) -> bool {
+        self.heard.get()
+    }
+
     /// Adds all that another recording names.
     pub fn add_all(&self, other: &Self) {
         self.all.borrow_mut().extend(other.all.borrow().iter().cloned());
+        self.heard.set(self.heard.get() || other.heard.get());
     }
 
     /// Forgets everything.
     pub fn clear(&self) {
         self.all.borrow_mut().clear();
         self.mark.set(new_mark());
+        self.heard.set(false);
     }
 
     /// Marks everything as submitted. Answers whether all of it is alive.
-    pub fn submit(&self, submission: Submitted) -> bool {
-        self.all.borrow().iter().all(|usage| usage.submit(submission))
+    pub fn submit(&self, place: Place) -> bool {
+        self.all.borrow().iter().all(|usage| usage.submit(place))
+    }
+
+    /// Whether all of it is alive.
+    pub fn is_alive(&self) -> bool {
+        self.all.borrow().iter().all(|usage| usage.is_alive())
     }
 }
 
@@ -116,17 +160,41 @@ mod tests {
         uses.add(&kept);
         uses.add(&destroyed);
         uses.add(&kept);
-        let to = |number, queues| Submitted { number, queues };
-        assert!(uses.submit(to(3, 0b10)));
-        assert_eq!((kept.submitted(), destroyed.submitted()), (to(3, 0b10), to(3, 0b10)));
+        let at = |ring_idx, number| Place { ring_idx, number };
+        assert!(uses.submit(at(1, 3)) && uses.is_alive());
+        assert_eq!(
+            [&kept, &destroyed].map(|usage| usage.submitted()),
+            [at(1, 3), at(1, 3)].map(Submitted::from)
+        );
         destroyed.end();
-        assert!(!uses.submit(to(4, 0b10)));
+        assert!(!uses.submit(at(1, 4)) && !uses.is_alive());
         uses.clear();
-        assert!(uses.submit(to(5, 0b10)));
-        assert_eq!(kept.submitted(), to(4, 0b10));
-        uses.add(&kept);
-        assert!(uses.submit(to(6, 0b100)));
-        assert_eq!(kept.submitted(), to(6, 0b110));
+        assert!(uses.submit(at(1, 5)));
+        assert_eq!(kept.submitted(), at(1, 4).into());
+    }
+
+    #[test]
+    fn what_several_queues_use_has_a_last_submission_on_each() {
+        let at = |ring_idx, number| Place { ring_idx, number };
+        let usage = Usage::default();
+        assert!(usage.submitted().is_empty());
+        for place in [at(2, 8), at(1, 900), at(3, 1), at(1, 800), at(2, 7), at(2, 9)] {
+            assert!(usage.submit(place));
+        }
+        let last: Vec<_> = usage.submitted().places().collect();
+        assert_eq!(last, [at(2, 9), at(1, 900), at(3, 1)]);
+    }
+
+    #[test]
+    fn a_recording_that_executes_one_that_is_heard_is_heard() {
+        let (primary, secondary) = (Uses::default(), Uses::default());
+        secondary.set_heard();
+        primary.add_all(&secondary);
+        assert!(primary.is_heard());
+        primary.add_all(&Uses::default());
+        assert!(primary.is_heard());
+        primary.clear();
+        assert!(!primary.is_heard());
     }
 
     #[test]

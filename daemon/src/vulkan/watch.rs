@@ -18,10 +18,7 @@ impl Watcher {
     /// Starts it for a queue.
     pub fn start(device: Arc<Device>, queue: Weak<Queue>) -> Self {
         let (watched, arriving) = unbounded();
-        let thread = std::thread::Builder::new()
-            .name("watch".into())
-            .spawn(move || watch(&device, &queue, &arriving))
-            .expect("a worker may start threads, or it cannot serve");
+        let thread = start_thread("watch", move || watch(&device, &queue, &arriving));
         Self { watched, thread }
     }
 
@@ -38,6 +35,15 @@ impl Watcher {
             log::error!("a queue's watcher panicked");
         }
     }
+}
+
+/// Starts a thread that somebody comes to wait for. Without it this process ends, and its context is lost: half of it would leave the
+/// guest waiting for ever.
+pub(super) fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    std::thread::Builder::new().name(name.into()).spawn(run).unwrap_or_else(|error| {
+        log::error!("worker ends: no thread ({error}): see --max-tasks, and TasksMax= of the unit");
+        std::process::abort()
+    })
 }
 
 fn watch(device: &Device, queue: &Weak<Queue>, arriving: &Receiver<Arc<Submission>>) {

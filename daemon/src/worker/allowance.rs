@@ -8,7 +8,9 @@ use crate::ipc::{Channel, ToDevice};
 use crate::vulkan::{Allowance, Cancel, Lease, MemoryFile, Piece};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
+use std::fmt::Display;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -17,11 +19,16 @@ const STEP: u64 = 64 << 20;
 /// An answer that takes longer does not come: the device process has other things to do than to wait, and so has the guest.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// Refused shaders of one context that the device process hears of, and logs within limits of its own.
+const REFUSALS_TOLD: u64 = 16;
+
 /// The memory of one context.
 pub struct Allowances {
     channel: Arc<Channel>,
     state: Mutex<State>,
     answered: Condvar,
+    /// Shaders that were refused.
+    refusals: AtomicU64,
     /// For what is given out, which may outlive the context.
     own: Weak<Self>,
 }
@@ -62,6 +69,7 @@ impl Allowances {
             channel,
             state: Mutex::default(),
             answered: Condvar::new(),
+            refusals: AtomicU64::new(0),
             own: own.clone(),
         })
     }
@@ -210,6 +218,17 @@ impl Allowance for Allowances {
 
     fn reached(&self, limit: &'static str) {
         self.say(&ToDevice::LimitReached { limit: limit.to_owned() });
+    }
+
+    fn shader_refused(&self, reason: &dyn Display) {
+        log::debug!("shader refused: {reason}");
+        if self.refusals.fetch_add(1, Ordering::Relaxed) < REFUSALS_TOLD {
+            self.say(&ToDevice::ShaderRefused { reason: reason.to_string() });
+        }
+    }
+
+    fn overdue(&self, command: &'static str, is_blocked: bool) {
+        self.say(&ToDevice::Overdue { command: command.to_owned(), is_blocked });
     }
 }
 

@@ -305,7 +305,7 @@ mod tests {
                     }
                 }
                 drop(peer);
-                closed.recv_timeout(Duration::from_secs(30)).unwrap();
+                closed.recv_timeout(Duration::from_secs(300)).unwrap();
             });
             assert!(inbox.next().is_none());
         }

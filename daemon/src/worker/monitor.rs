@@ -94,7 +94,7 @@ mod tests {
     }
 
     fn becomes_alive(status: &Word) -> bool {
-        becomes_alive_within(Duration::from_secs(30), status)
+        becomes_alive_within(Duration::from_secs(300), status)
     }
 
     fn becomes_alive_within(limit: Duration, status: &Word) -> bool {

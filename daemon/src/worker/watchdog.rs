@@ -36,8 +36,8 @@ impl Watchdog {
         let pulse = context.backend.pulse().clone();
         let watched = pulse.clone();
         let thread = std::thread::Builder::new().name("watchdog".into()).spawn(move || {
-            if watch(&context.backend, &page, &watched) {
-                context.answer(&ToDevice::Hung, None);
+            if let Some(limit) = watch(&context.backend, &page, &watched) {
+                context.answer(&ToDevice::Hung { limit }, None);
                 context.lose(&ContextLost::new("a submission ran too long"));
                 kill();
             }
@@ -61,15 +61,17 @@ pub fn kill() {
     end_at_once(1)
 }
 
-/// Looks until something has run too long; false at the end.
-fn watch(backend: &impl Backend, page: &StatusPage, pulse: &Pulse) -> bool {
+/// Looks until something has run too long; answers for how long it was allowed to, or nothing at the end.
+fn watch(backend: &impl Backend, page: &StatusPage, pulse: &Pulse) -> Option<Duration> {
     let (mut restarts, mut busy) = (page.restarts(), Instant::now());
     while !pulse.has_ended() {
         let now = page.restarts();
         let look = backend.look(std::mem::replace(&mut restarts, now) != now);
+        page.tell_usual(look.usual);
         page.report(look.running);
-        if look.running.is_some_and(|running| running >= page.limit()) {
-            return true;
+        let limit = page.limit();
+        if look.running.is_some_and(|running| running >= limit) {
+            return Some(limit);
         }
         if look.pending {
             busy = Instant::now();
@@ -81,5 +83,5 @@ fn watch(backend: &impl Backend, page: &StatusPage, pulse: &Pulse) -> bool {
             busy = Instant::now();
         }
     }
-    false
+    None
 }

@@ -2,16 +2,20 @@
 
 use super::constants::Constants;
 use super::error::{Error, ErrorKind};
-use super::functions::{self, Functions};
+use super::functions::{self, Functions, Step};
 use super::generated::tables;
 use super::grammar::Offer;
 use super::ids::{Id, Ids};
 use super::opcode as op;
 use super::operands::Operands;
 use super::section::{Progress, Section};
-use super::types::Types;
+use super::sets::Sets;
+use super::types::{self, Types};
+use super::uses::{Scope, Uses};
 use super::words::{HEADER, Header, Instruction, text};
-use super::{Device, Limits, Module};
+use super::workgroups::Workgroups;
+use super::{Device, EntryPoint, Limits, Module};
+use std::collections::HashSet;
 
 /// Checks a module and tells what is in it.
 ///
@@ -19,6 +23,10 @@ use super::{Device, Limits, Module};
 ///
 /// Why no driver should see it.
 pub fn check(words: &[u32], device: &Device<'_>, limits: &Limits) -> Result<Module, Error> {
+    pass(words, device, limits).map_err(|error| error.within(words))
+}
+
+fn pass(words: &[u32], device: &Device<'_>, limits: &Limits) -> Result<Module, Error> {
     if words.len() > limits.words {
         return Err(ErrorKind::Limit("words (shader_bytes)").at(0));
     }
@@ -35,8 +43,11 @@ pub fn check(words: &[u32], device: &Device<'_>, limits: &Limits) -> Result<Modu
         constants: Constants::new(device.specialisation.clone()),
         functions: Functions::new(),
         module: Module::default(),
-        late: Vec::new(),
-        glsl: 0,
+        uses: Uses::default(),
+        sets: Sets::default(),
+        workgroups: Workgroups::default(),
+        entry_points: Vec::new(),
+        names: HashSet::new(),
         constant_leaves: 0,
         private_bytes: 0,
         workgroup_bytes: 0,
@@ -64,22 +75,16 @@ struct Checker<'c> {
     constants: Constants,
     functions: Functions,
     module: Module,
-    /// Ids that were named before they are defined, and what they must turn out to be.
-    late: Vec<(usize, u32, Late)>,
-    /// The id of `GLSL.std.450`.
-    glsl: u32,
+    uses: Uses,
+    sets: Sets,
+    workgroups: Workgroups,
+    /// Execution models and functions of the entry points.
+    entry_points: Vec<(u32, u32)>,
+    /// Execution models and names of the entry points.
+    names: HashSet<(u32, Vec<u8>)>,
     constant_leaves: u64,
     private_bytes: u64,
     workgroup_bytes: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Late {
-    Anything,
-    Pointer,
-    Function,
-    Variable,
-    NoGroup,
 }
 
 impl Checker<'_> {
@@ -91,16 +96,27 @@ impl Checker<'_> {
     ) -> Result<(), ErrorKind> {
         let opcode = instruction.opcode;
         let grammar = tables::instruction(opcode).ok_or(ErrorKind::Unknown("instruction"))?;
+        if opcode == op::CAPABILITY {
+            let number = instruction.operands.first().copied().ok_or(ErrorKind::Length)?;
+            if !self.is_offered(number) {
+                return Err(ErrorKind::Capability(number));
+            }
+        }
         let offered = |number: &u32| self.is_offered(*number);
         if !grammar.capabilities.is_empty() && !grammar.capabilities.iter().any(offered) {
             return Err(ErrorKind::NotOffered("an instruction"));
         }
         let section = progress.advance(opcode)?;
-        operands.read(instruction, grammar.operands, self.words, &self.ids)?;
+        let lists = self.sets.operands(instruction, grammar.operands, section)?;
+        operands.read(instruction, lists, self.words, &self.ids)?;
         if section == Section::Functions {
-            self.functions.step(instruction, &operands.used, &mut self.ids, self.words, self.limits)?;
+            let step =
+                Step { instruction, used: &operands.used, is_remark: self.sets.is_remark(instruction) };
+            self.functions.step(&step, &mut self.ids, self.words, self.limits)?;
         }
-        self.uses(instruction, operands, section)?;
+        let function = self.functions.current();
+        let scope = Scope { ids: &self.ids, sets: &self.sets, section, function };
+        self.uses.look(instruction, operands, &scope)?;
         let ty = match operands.result_type {
             Some(ty) => ty,
             None if op::is_type(opcode) => self.types.count(),
@@ -110,7 +126,7 @@ impl Checker<'_> {
             let function =
                 if opcode == op::FUNCTION { self.functions.current() } else { self.function_of(section) };
             let at = instruction.at as u32;
-            self.ids.define(result, Id { at, ty, function, opcode, is_merge: false })?;
+            self.ids.define(result, Id { at, ty, function, opcode, ..Id::default() })?;
         }
         self.meaning(instruction, operands, section)
     }
@@ -128,68 +144,6 @@ impl Checker<'_> {
         }
     }
 
-    /// That ids are defined where they are used.
-    fn uses(
-        &mut self,
-        instruction: &Instruction<'_>,
-        operands: &Operands,
-        section: Section,
-    ) -> Result<(), ErrorKind> {
-        let (at, opcode) = (instruction.at, instruction.opcode);
-        let mut late = |used: &[u32], what| self.late.extend(used.iter().map(|id| (at, *id, what)));
-        match opcode {
-            op::NAME | op::MEMBER_NAME | op::DECORATION_GROUP => {}
-            op::ENTRY_POINT => {
-                late(operands.used.get(..1).unwrap_or(&[]), Late::Function);
-                late(operands.used.get(1..).unwrap_or(&[]), Late::Variable);
-            }
-            op::GROUP_DECORATE | op::GROUP_MEMBER_DECORATE => {
-                let (group, targets) = operands.used.split_first().ok_or(ErrorKind::Length)?;
-                if self.ids.defined(*group)?.opcode != op::DECORATION_GROUP {
-                    return Err(ErrorKind::IdKind("decoration group"));
-                }
-                late(targets, Late::NoGroup);
-            }
-            op::TYPE_FORWARD_POINTER => late(&operands.used, Late::Pointer),
-            op::EXT_INST_WITH_FORWARD_REFS => late(&operands.used, Late::Anything),
-            _ if matches!(section, Section::ExecutionModes | Section::Annotations) => {
-                late(&operands.used, Late::Anything);
-            }
-            op::TYPE_STRUCT | op::TYPE_POINTER => {
-                for id in &operands.used {
-                    if self.ids.any(*id)?.at == 0 {
-                        // Announced by OpTypeForwardPointer; drivers know such an id as a pointer.
-                        let what = if opcode == op::TYPE_STRUCT { Late::Pointer } else { Late::Anything };
-                        self.late.push((at, *id, what));
-                    }
-                }
-            }
-            // `Functions` looks at these when it knows all blocks, and at the function called in the end.
-            op::PHI | op::BRANCH | op::SELECTION_MERGE | op::LOOP_MERGE | op::LABEL => {}
-            op::BRANCH_CONDITIONAL | op::SWITCH => self.values(operands.used.get(..1).unwrap_or(&[]))?,
-            op::FUNCTION_CALL => self.values(operands.used.get(1..).unwrap_or(&[]))?,
-            _ => {
-                let function = self.functions.current();
-                for id in &operands.used {
-                    if self.ids.visible(*id, function)?.opcode == op::LABEL {
-                        return Err(ErrorKind::IdKind("value"));
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn values(&self, used: &[u32]) -> Result<(), ErrorKind> {
-        for id in used {
-            let found = self.ids.visible(*id, self.functions.current())?;
-            if found.opcode == op::LABEL || op::is_type(found.opcode) {
-                return Err(ErrorKind::IdKind("value"));
-            }
-        }
-        Ok(())
-    }
-
     /// What single instructions say.
     fn meaning(
         &mut self,
@@ -201,46 +155,25 @@ impl Checker<'_> {
         let word = |index| instruction.word(index).map_err(|error| error.kind);
         let opcode = instruction.opcode;
         match opcode {
-            op::CAPABILITY if !self.is_offered(word(0)?) => {
-                return Err(ErrorKind::NotOffered("a capability"));
-            }
             op::EXT_INST_IMPORT => {
                 let (name, _) = text(&words[1..]).ok_or(ErrorKind::Text)?;
-                match name.as_slice() {
-                    b"GLSL.std.450" => self.glsl = word(0)?,
-                    name if name.starts_with(b"NonSemantic.") => {}
-                    _ => return Err(ErrorKind::Unknown("instruction set")),
-                }
-            }
-            op::EXT_INST | op::EXT_INST_WITH_FORWARD_REFS => {
-                if self.ids.defined(word(2)?)?.opcode != op::EXT_INST_IMPORT {
-                    return Err(ErrorKind::IdKind("instruction set"));
-                }
-                if word(2)? == self.glsl {
-                    if section != Section::Functions {
-                        return Err(ErrorKind::Order("instruction"));
-                    }
-                    let count =
-                        tables::glsl_std_450(word(3)?).ok_or(ErrorKind::Unknown("extended instruction"))?;
-                    if words.len() != 4 + count {
-                        return Err(ErrorKind::Length);
-                    }
-                }
+                self.sets.import(word(0)?, &name)?;
             }
             op::ENTRY_POINT => self.entry_point(words)?,
-            op::EXECUTION_MODE if word(1)? == op::MODE_LOCAL_SIZE => {
-                self.workgroup_size([word(2)?, word(3)?, word(4)?].map(u64::from))?;
+            op::EXECUTION_MODE | op::EXECUTION_MODE_ID => self.workgroups.mode(instruction),
+            op::DECORATE => self.decorate(instruction)?,
+            op::DECORATION_GROUP => self.workgroups.group(word(0)?),
+            op::GROUP_DECORATE => {
+                let (group, targets) = operands.used.split_first().ok_or(ErrorKind::Length)?;
+                self.constants.name_as(*group, targets);
+                self.workgroups.decorate_as(*group, targets);
             }
-            op::DECORATE if word(1)? == op::DECORATION_SPEC_ID => self.constants.name(word(0)?, word(2)?),
-            op::DECORATE
-                if word(1)? == op::DECORATION_DESCRIPTOR_SET && word(2)? >= self.device.descriptor_sets =>
-            {
-                return Err(ErrorKind::Range("descriptor set"));
-            }
-            op::VARIABLE => self.variable(instruction, section)?,
+            op::TYPE_FORWARD_POINTER => self.ids.announce(word(0)?)?,
+            op::VARIABLE | op::UNTYPED_VARIABLE => self.variable(instruction, section)?,
             _ if op::is_type(opcode) => {
                 let depth = self.limits.type_depth;
-                self.types.add(&self.ids, &self.constants, instruction, depth)?;
+                let new = self.types.add(&self.ids, &self.constants, instruction, depth)?;
+                self.module.sizes_vary |= new.is_specialised;
             }
             _ if op::is_constant(opcode) && section == Section::Declarations => {
                 self.constant(instruction, operands)?;
@@ -248,11 +181,30 @@ impl Checker<'_> {
             _ => {}
         }
         if section == Section::Functions {
-            let leaves = match operands.result_type {
-                Some(ty) => self.types.of(&self.ids, ty)?.leaves,
-                None => 1,
+            let ty = match opcode {
+                op::STORE => Some(self.ids.defined(word(1)?)?.ty),
+                op::COPY_MEMORY => {
+                    let pointer = self.ids.defined(word(0)?)?.ty;
+                    types::pointee(&self.ids, self.words, pointer).map(|(_, contents)| contents)
+                }
+                _ => operands.result_type,
             };
+            let leaves = ty.map_or(Ok(1), |ty| self.types.of(&self.ids, ty).map(|ty| ty.leaves))?;
             self.functions.charge(leaves);
+        }
+        Ok(())
+    }
+
+    fn decorate(&mut self, instruction: &Instruction<'_>) -> Result<(), ErrorKind> {
+        match *instruction.operands {
+            [target, op::DECORATION_SPEC_ID, id] => self.constants.name(target, id),
+            [target, op::DECORATION_BUILT_IN, op::BUILT_IN_WORKGROUP_SIZE] => {
+                self.workgroups.decorate(target, instruction.at);
+            }
+            [_, op::DECORATION_DESCRIPTOR_SET, set] if set >= self.device.descriptor_sets => {
+                return Err(ErrorKind::NotOffered("a descriptor set (maxBoundDescriptorSets)"));
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -263,28 +215,12 @@ impl Checker<'_> {
             return Err(ErrorKind::NotOffered("a stage"));
         }
         let (name, _) = words.get(2..).and_then(text).ok_or(ErrorKind::Text)?;
-        let entry = (model, name);
-        if self.module.entry_points.contains(&entry) {
-            return Err(ErrorKind::IdTwice);
+        if !self.names.insert((model, name.clone())) {
+            return Err(ErrorKind::EntryPointTwice);
         }
-        if self.module.entry_points.len() >= ENTRY_POINTS_MAX {
-            return Err(ErrorKind::Limit("entry points"));
-        }
-        self.module.entry_points.push(entry);
+        self.entry_points.push((model, *words.get(1).ok_or(ErrorKind::Length)?));
+        self.module.entry_points.push(EntryPoint { model, name, launch: Ok(()) });
         Ok(())
-    }
-
-    fn workgroup_size(&self, size: [u64; 3]) -> Result<(), ErrorKind> {
-        let fits = size
-            .iter()
-            .zip(self.device.workgroup_size)
-            .all(|(size, max)| (1..=u64::from(max)).contains(size));
-        let invocations = size.iter().fold(1u64, |product, size| product.saturating_mul(*size));
-        if fits && invocations <= u64::from(self.device.workgroup_invocations) {
-            Ok(())
-        } else {
-            Err(ErrorKind::Range("workgroup size"))
-        }
     }
 
     fn constant(&mut self, instruction: &Instruction<'_>, operands: &Operands) -> Result<(), ErrorKind> {
@@ -301,13 +237,16 @@ impl Checker<'_> {
         self.constants.add(&self.ids, self.words, instruction)
     }
 
-    /// How many parts a value of this type is made of, for the usual types.
+    /// How many parts a value of this type is made of, for the usual types; none before that is known.
     fn parts(&self, ty: u32) -> Option<u64> {
         let id = self.ids.defined(ty).ok()?;
         let declared = Instruction::read(self.words, id.at as usize).ok()?;
         match id.opcode {
             op::TYPE_VECTOR | op::TYPE_MATRIX => declared.operands.get(2).map(|count| u64::from(*count)),
-            op::TYPE_ARRAY => self.constants.length(*declared.operands.get(2)?).map(|length| length.value),
+            op::TYPE_ARRAY => {
+                let length = self.constants.integer(*declared.operands.get(2)?).ok()?;
+                length.value.filter(|_| !length.is_specialised || self.constants.is_specialised())
+            }
             op::TYPE_STRUCT => Some(declared.operands.len() as u64 - 1),
             _ => None,
         }
@@ -318,14 +257,17 @@ impl Checker<'_> {
         if (class == op::STORAGE_FUNCTION) != (section == Section::Functions) {
             return Err(ErrorKind::Mismatch("a variable and its place"));
         }
+        let Some(contents) = contents else { return Ok(()) };
         let contents = self.types.of(&self.ids, contents)?;
         let total = match class {
             op::STORAGE_FUNCTION => &mut self.functions.variable_bytes,
             op::STORAGE_PRIVATE => &mut self.private_bytes,
             op::STORAGE_WORKGROUP => &mut self.workgroup_bytes,
+            _ if !op::is_given(class) && contents.bytes.max(contents.leaves) > BYTES_MAX => {
+                return Err(ErrorKind::Range("size of a variable"));
+            }
             _ => return Ok(()),
         };
-        self.module.sizes_vary |= contents.is_specialised;
         *total = total.saturating_add(contents.bytes);
         let limit = match class {
             // Blocks may lie over each other; then the largest counts, which a driver checks as well.
@@ -342,53 +284,18 @@ impl Checker<'_> {
 
     fn finish(mut self) -> Result<Module, Error> {
         self.functions.finish(&self.ids, self.limits)?;
-        for (at, id, what) in &self.late {
-            let found = self.ids.defined(*id).map_err(|kind| kind.at(*at))?;
-            let fits = match what {
-                Late::Anything => true,
-                Late::Pointer => matches!(found.opcode, op::TYPE_POINTER | op::TYPE_UNTYPED_POINTER),
-                Late::Function => found.opcode == op::FUNCTION,
-                Late::Variable => matches!(found.opcode, op::VARIABLE | op::UNTYPED_VARIABLE),
-                Late::NoGroup => found.opcode != op::DECORATION_GROUP,
-            };
-            if !fits {
-                return Err(ErrorKind::IdKind("what it was announced as").at(*at));
-            }
+        self.uses.finish(&self.ids, self.words)?;
+        self.module.sizes_vary |= self.workgroups.vary(&self.constants);
+        let launches = self.workgroups.judge(&self.constants, self.device, &self.entry_points);
+        for (entry_point, launch) in self.module.entry_points.iter_mut().zip(launches) {
+            entry_point.launch = launch.map_err(|error| error.within(self.words));
         }
-        self.sized_by_constants()?;
         self.module.specialisable = self.constants.into_specialisable();
         Ok(self.module)
     }
-
-    /// Workgroup sizes that constants give: `LocalSizeId` and the built-in `WorkgroupSize`.
-    fn sized_by_constants(&mut self) -> Result<(), Error> {
-        let mut at = HEADER;
-        while at < self.words.len() {
-            let instruction = Instruction::read(self.words, at)?;
-            at = instruction.end();
-            let sizes = match (instruction.opcode, instruction.operands) {
-                (op::EXECUTION_MODE_ID, [_, op::MODE_LOCAL_SIZE_ID, sizes @ ..]) => sizes,
-                (op::DECORATE, [target, op::DECORATION_BUILT_IN, op::BUILT_IN_WORKGROUP_SIZE]) => {
-                    let constant = self.ids.defined(*target).map_err(|kind| instruction.wrong(kind))?;
-                    match Instruction::read(self.words, constant.at as usize)?.operands {
-                        [_, _, sizes @ ..] if op::is_constant(constant.opcode) => sizes,
-                        _ => &[],
-                    }
-                }
-                (op::TYPE_VOID, _) => break,
-                _ => continue,
-            };
-            let length = |id: &u32| self.constants.length(*id);
-            let sizes: Option<Vec<_>> = sizes.iter().map(length).collect();
-            let Some(Ok(sizes)) = sizes.map(<[_; 3]>::try_from) else { continue };
-            self.module.sizes_vary |= sizes.iter().any(|size| size.is_specialised);
-            self.workgroup_size(sizes.map(|size| size.value)).map_err(|kind| instruction.wrong(kind))?;
-        }
-        Ok(())
-    }
 }
 
-/// More entry points of one module than anybody has.
-const ENTRY_POINTS_MAX: usize = 256;
+/// No variable that a driver lays out itself is larger: drivers count bytes in 32 bits.
+const BYTES_MAX: u64 = u32::MAX as u64;
 /// Workgroup blocks that lie over each other.
 const WORKGROUP_BLOCKS_MAX: u64 = 16;

@@ -1,22 +1,58 @@
-//! Why a shader module is refused. Says where and what, never what the guest's words contained.
+//! Why a shader module is refused: which instruction breaks which rule. Names numbers and ids, never text of the guest's.
 
+use super::generated::tables;
+use super::grammar::{Kind, Operand};
+use std::fmt;
 use thiserror::Error;
 
 /// A module that no driver gets to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("word {at}: {kind}")]
+#[error("word {at}{instruction}: {kind}")]
 pub struct Error {
     /// Index of the first word of the instruction, 0 for the module as a whole.
     pub at: usize,
+    /// The instruction.
+    pub instruction: Culprit,
     /// What is wrong with it.
     pub kind: ErrorKind,
+}
+
+/// The instruction that an error is about; none for the module as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Culprit {
+    /// Its number; 0 for none.
+    pub opcode: u16,
+    /// The id that it defines; 0 for none.
+    pub result: u32,
+}
+
+impl Culprit {
+    fn of(words: &[u32], at: usize) -> Self {
+        let Some(first) = words.get(at).filter(|_| at != 0) else { return Self::default() };
+        let opcode = *first as u16;
+        let operands = tables::instruction(opcode).map_or(&[][..], |grammar| grammar.operands);
+        let result = operands.iter().take(2).position(|kind| matches!(kind, Operand::One(Kind::Result)));
+        let result = result.and_then(|index| words.get(at + 1 + index)).copied().unwrap_or(0);
+        Self { opcode, result }
+    }
+}
+
+impl fmt::Display for Culprit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (tables::instruction(self.opcode), self) {
+            (_, Self { opcode: 0, .. }) => Ok(()),
+            (None, Self { opcode, .. }) => write!(f, ", instruction {opcode}"),
+            (Some(grammar), Self { result: 0, .. }) => write!(f, ", {}", grammar.name),
+            (Some(grammar), Self { result, .. }) => write!(f, ", {} %{result}", grammar.name),
+        }
+    }
 }
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ErrorKind {
     /// Shorter than a header, another magic number, a schema, or a version that was not offered.
-    #[error("not a header of an offered version")]
+    #[error("no header, or one of a version that is not offered")]
     Header,
     /// More of something than its limit allows.
     #[error("more {0} than the limit")]
@@ -30,21 +66,27 @@ pub enum ErrorKind {
     /// A capability or extension that the device does not offer.
     #[error("{0} that is not offered")]
     NotOffered(&'static str),
+    /// A capability, by its number, that the device does not offer.
+    #[error("capability {0} is not offered")]
+    Capability(u32),
     /// Text without end.
     #[error("text without end")]
     Text,
+    /// Something that an entry point must have.
+    #[error("no {0}")]
+    Missing(&'static str),
     /// An id that is 0 or not below the bound.
-    #[error("id out of bounds")]
-    IdRange,
+    #[error("id %{0} is 0 or not below the bound")]
+    IdRange(u32),
     /// An id that is defined twice.
-    #[error("id defined twice")]
-    IdTwice,
+    #[error("id %{0} is defined twice")]
+    IdTwice(u32),
     /// An id that is not defined, or not where it is used.
-    #[error("id not defined here")]
-    IdMissing,
+    #[error("id %{0} is not defined here")]
+    IdMissing(u32),
     /// An id of the wrong kind.
-    #[error("id that is no {0}")]
-    IdKind(&'static str),
+    #[error("id %{0} is no {1}")]
+    IdKind(u32, &'static str),
     /// An instruction where none of its kind may be.
     #[error("misplaced {0}")]
     Order(&'static str),
@@ -54,14 +96,31 @@ pub enum ErrorKind {
     /// Types that do not fit together.
     #[error("types of {0} differ")]
     Mismatch(&'static str),
+    /// Two entry points of one execution model with the same name.
+    #[error("second entry point of this name and execution model")]
+    EntryPointTwice,
     /// A function that calls itself, directly or not.
     #[error("recursion")]
     Recursion,
 }
 
 impl ErrorKind {
+    /// Whether nothing is wrong with the module: it is for another device.
+    pub fn is_for_another_device(self) -> bool {
+        matches!(self, Self::NotOffered(_) | Self::Capability(_))
+    }
+
     /// At this word.
     pub fn at(self, at: usize) -> Error {
-        Error { at, kind: self }
+        Error { at, instruction: Culprit::default(), kind: self }
+    }
+}
+
+impl Error {
+    /// The same, with the instruction that is at its place in the module.
+    #[cold]
+    #[must_use]
+    pub fn within(self, words: &[u32]) -> Self {
+        Self { instruction: Culprit::of(words, self.at), ..self }
     }
 }

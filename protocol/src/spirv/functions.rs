@@ -5,6 +5,7 @@ use super::ids::{Id, Ids};
 use super::opcode as op;
 use super::words::Instruction;
 use super::{Limits, types};
+use std::collections::HashSet;
 
 /// Where the parser is in a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,17 @@ enum Place {
     Merge,
     /// Behind a terminator.
     Between,
+}
+
+/// An instruction with what was found out about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'s> {
+    /// The instruction.
+    pub instruction: &'s Instruction<'s>,
+    /// The ids it names, in order.
+    pub used: &'s [u32],
+    /// It takes no part in the program: a line, or what an extended instruction says for tools.
+    pub is_remark: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,10 +62,16 @@ pub struct Functions {
     parameters_left: u32,
     blocks: u32,
     open_merges: u32,
-    /// Labels that are branched to, with the word.
-    targets: Vec<(usize, u32)>,
+    /// The label of the current block.
+    block: u32,
+    /// Labels that are branched to.
+    targets: Vec<u32>,
+    /// Labels that merge instructions name.
+    merges: Vec<u32>,
+    /// Those of them that stand before: allowed for blocks that nothing branches to.
+    early: HashSet<u32>,
     /// Values and blocks that phis name.
-    late: Vec<(usize, u32)>,
+    late: Vec<u32>,
     /// Bytes of variables in functions.
     pub variable_bytes: u64,
 }
@@ -69,7 +87,10 @@ impl Functions {
             parameters_left: 0,
             blocks: 0,
             open_merges: 0,
+            block: 0,
             targets: Vec::new(),
+            merges: Vec::new(),
+            early: HashSet::new(),
             late: Vec::new(),
             variable_bytes: 0,
         }
@@ -87,22 +108,22 @@ impl Functions {
         }
     }
 
-    /// Follows one instruction of the functions' part. `used` are the ids it names, in order.
+    /// Follows one instruction of the functions' part.
     pub fn step(
         &mut self,
-        instruction: &Instruction<'_>,
-        used: &[u32],
+        step: &Step<'_>,
         ids: &mut Ids,
         words: &[u32],
         limits: &Limits,
     ) -> Result<(), ErrorKind> {
+        let Step { instruction, used, is_remark } = *step;
         let opcode = instruction.opcode;
-        if matches!(opcode, op::LINE | op::NO_LINE) {
+        // Remarks may stand between functions, between blocks and before phis too; only lines may stand behind a merge instruction.
+        if is_remark && (self.place != Place::Merge || matches!(opcode, op::LINE | op::NO_LINE)) {
             return Ok(());
         }
         match (self.place, opcode) {
             (Place::Outside, op::FUNCTION) => self.enter(used, ids, words)?,
-            (Place::Outside, op::EXT_INST | op::EXT_INST_WITH_FORWARD_REFS) => {}
             (Place::Outside, _) => return Err(ErrorKind::Order("instruction")),
             (_, op::FUNCTION) => return Err(ErrorKind::Order("function")),
             (Place::Parameters, op::FUNCTION_PARAMETER) => {
@@ -114,20 +135,17 @@ impl Functions {
             (_, op::LABEL | op::FUNCTION_END | op::FUNCTION_PARAMETER) => {
                 return Err(ErrorKind::Order("instruction"));
             }
-            // What non-semantic instructions say may stand between blocks as well.
-            (Place::Parameters | Place::Between, op::EXT_INST | op::EXT_INST_WITH_FORWARD_REFS) => {}
             (Place::Parameters | Place::Between, _) => return Err(ErrorKind::Order("instruction")),
             (Place::Variables, op::VARIABLE | op::UNTYPED_VARIABLE) => {}
             (_, op::VARIABLE | op::UNTYPED_VARIABLE) => return Err(ErrorKind::Order("variable")),
             (Place::Variables | Place::Block | Place::Merge, op::PHI) => return Err(ErrorKind::Order("phi")),
-            (Place::Phis, op::PHI) => self.late.extend(used.iter().map(|id| (instruction.at, *id))),
+            (Place::Phis, op::PHI) => self.late.extend(used),
             (Place::Merge, op::BRANCH | op::BRANCH_CONDITIONAL | op::SWITCH) => {
                 self.terminate(instruction, used)
             }
             (Place::Merge, _) => return Err(ErrorKind::Order("merge instruction")),
             (_, op::LOOP_MERGE | op::SELECTION_MERGE) => self.merge(instruction, used, ids, limits)?,
-            // Variables may follow what is said about them.
-            (Place::Variables, op::EXT_INST | op::EXT_INST_WITH_FORWARD_REFS | op::UNDEF) => {}
+            (Place::Variables, op::UNDEF) => {}
             (_, _) if op::is_terminator(opcode) => self.terminate(instruction, used),
             (_, op::FUNCTION_CALL) => {
                 self.place = Place::Block;
@@ -141,9 +159,10 @@ impl Functions {
     }
 
     fn enter(&mut self, used: &[u32], ids: &Ids, words: &[u32]) -> Result<(), ErrorKind> {
-        let ty = ids.defined(used.first().copied().ok_or(ErrorKind::Length)?)?;
+        let id = used.first().copied().ok_or(ErrorKind::Length)?;
+        let ty = ids.defined(id)?;
         if ty.opcode != op::TYPE_FUNCTION {
-            return Err(ErrorKind::IdKind("function type"));
+            return Err(ErrorKind::IdKind(id, "function type"));
         }
         let length = words.get(ty.at as usize).map_or(0, |first| first >> 16);
         self.parameters_left = length.saturating_sub(3);
@@ -164,6 +183,7 @@ impl Functions {
             }
             self.entry = id;
         }
+        self.block = id;
         if ids.any(id)?.is_merge {
             self.open_merges = self.open_merges.saturating_sub(1);
         }
@@ -178,13 +198,19 @@ impl Functions {
         ids: &mut Ids,
         limits: &Limits,
     ) -> Result<(), ErrorKind> {
-        ids.name_merge(used.first().copied().ok_or(ErrorKind::Length)?)?;
-        self.open_merges += 1;
+        let merge = used.first().copied().ok_or(ErrorKind::Length)?;
+        if ids.name_merge(merge)? {
+            self.open_merges += 1;
+        } else if merge == self.block {
+            return Err(ErrorKind::Order("merge block"));
+        } else {
+            self.early.insert(merge);
+        }
         if self.open_merges > limits.nesting {
             return Err(ErrorKind::Limit("nested blocks (shader_nesting)"));
         }
         let labels = if instruction.opcode == op::LOOP_MERGE { 2 } else { 1 };
-        self.targets.extend(used.iter().take(labels).map(|id| (instruction.at, *id)));
+        self.merges.extend(used.iter().take(labels));
         self.place = Place::Merge;
         Ok(())
     }
@@ -195,19 +221,23 @@ impl Functions {
             op::BRANCH_CONDITIONAL | op::SWITCH => 1,
             _ => used.len(),
         };
-        self.targets.extend(used.iter().skip(values).map(|id| (instruction.at, *id)));
+        self.targets.extend(used.iter().skip(values));
         self.place = Place::Between;
     }
 
     fn leave(&mut self, ids: &Ids) -> Result<(), ErrorKind> {
         let current = self.current();
-        for (_, target) in self.targets.drain(..) {
+        if self.targets.iter().any(|target| self.early.contains(target)) {
+            return Err(ErrorKind::Order("merge block"));
+        }
+        self.early.clear();
+        for target in self.targets.drain(..).chain(self.merges.drain(..)) {
             let id = ids.visible(target, current)?;
             if id.opcode != op::LABEL || target == self.entry {
-                return Err(ErrorKind::IdKind("block to branch to"));
+                return Err(ErrorKind::IdKind(target, "block to branch to"));
             }
         }
-        for (_, value) in self.late.drain(..) {
+        for value in self.late.drain(..) {
             ids.visible(value, current)?;
         }
         self.place = Place::Outside;
@@ -225,7 +255,7 @@ impl Functions {
             let Id { opcode: op::FUNCTION, function, .. } =
                 ids.defined(call.callee).map_err(|kind| kind.at(call.at))?
             else {
-                return Err(ErrorKind::IdKind("function").at(call.at));
+                return Err(ErrorKind::IdKind(call.callee, "function").at(call.at));
             };
             if self.all[function as usize - 1].parameters != call.arguments {
                 return Err(ErrorKind::Mismatch("arguments").at(call.at));
@@ -256,14 +286,22 @@ impl Functions {
     }
 }
 
-/// The type of a variable's contents with its storage class, which the pointer must agree on.
-pub fn variable(ids: &Ids, words: &[u32], instruction: &Instruction<'_>) -> Result<(u32, u32), ErrorKind> {
-    let (ty, class) = match instruction.operands {
-        [ty, _, class, ..] => (*ty, *class),
-        _ => return Err(ErrorKind::Length),
+/// A variable's storage class, which its pointer must agree on, and the type of its contents, if it has to have one.
+pub fn variable(
+    ids: &Ids,
+    words: &[u32],
+    instruction: &Instruction<'_>,
+) -> Result<(u32, Option<u32>), ErrorKind> {
+    let &[ty, _, class, ref rest @ ..] = instruction.operands else { return Err(ErrorKind::Length) };
+    let (of_pointer, contents) = match instruction.opcode {
+        op::VARIABLE => types::pointee(ids, words, ty).unzip(),
+        _ => (types::untyped_class(ids, words, ty), rest.first().copied()),
     };
-    match types::pointee(ids, words, ty) {
-        Some((of_pointer, contents)) if of_pointer == class => Ok((class, contents)),
-        _ => Err(ErrorKind::Mismatch("a variable and its pointer")),
+    if of_pointer != Some(class) {
+        return Err(ErrorKind::Mismatch("a variable and its pointer"));
     }
+    if contents.is_none() && !op::is_given(class) {
+        return Err(ErrorKind::Missing("type of a variable's contents"));
+    }
+    Ok((class, contents))
 }

@@ -43,6 +43,8 @@ pub enum Kind {
 /// The grammar of one instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Instruction {
+    /// Its name in the specification.
+    pub name: &'static str,
     /// Operands in order.
     pub operands: &'static [Operand],
     /// It needs one of these capabilities, if there are any.

@@ -16,6 +16,8 @@ pub struct Id {
     pub opcode: u16,
     /// A merge instruction has named it.
     pub is_merge: bool,
+    /// `OpTypeForwardPointer` has announced it as a pointer.
+    pub is_announced: bool,
 }
 
 /// All ids below the bound.
@@ -32,45 +34,56 @@ impl Ids {
     pub fn any(&self, id: u32) -> Result<Id, ErrorKind> {
         match self.0.get(id as usize) {
             Some(found) if id != 0 => Ok(*found),
-            _ => Err(ErrorKind::IdRange),
+            _ => Err(ErrorKind::IdRange(id)),
         }
     }
 
     /// The id, defined.
     pub fn defined(&self, id: u32) -> Result<Id, ErrorKind> {
         let found = self.any(id)?;
-        if found.at == 0 { Err(ErrorKind::IdMissing) } else { Ok(found) }
+        if found.at == 0 { Err(ErrorKind::IdMissing(id)) } else { Ok(found) }
     }
 
     /// The id, defined for the module or in this function.
     pub fn visible(&self, id: u32, function: u32) -> Result<Id, ErrorKind> {
         let found = self.defined(id)?;
-        if found.function == 0 || found.function == function { Ok(found) } else { Err(ErrorKind::IdMissing) }
+        if found.function == 0 || found.function == function {
+            Ok(found)
+        } else {
+            Err(ErrorKind::IdMissing(id))
+        }
     }
 
     /// The index of a type.
     pub fn type_index(&self, id: u32) -> Result<usize, ErrorKind> {
         let found = self.defined(id)?;
-        if opcode::is_type(found.opcode) { Ok(found.ty as usize) } else { Err(ErrorKind::IdKind("type")) }
+        if opcode::is_type(found.opcode) { Ok(found.ty as usize) } else { Err(ErrorKind::IdKind(id, "type")) }
     }
 
     /// Defines an id.
     pub fn define(&mut self, id: u32, definition: Id) -> Result<(), ErrorKind> {
-        let slot = self.0.get_mut(id as usize).filter(|_| id != 0).ok_or(ErrorKind::IdRange)?;
+        let slot = self.0.get_mut(id as usize).filter(|_| id != 0).ok_or(ErrorKind::IdRange(id))?;
         if slot.at != 0 {
-            return Err(ErrorKind::IdTwice);
+            return Err(ErrorKind::IdTwice(id));
         }
-        *slot = Id { is_merge: slot.is_merge, ..definition };
+        *slot = Id { is_merge: slot.is_merge, is_announced: slot.is_announced, ..definition };
         Ok(())
     }
 
-    /// Notes that a merge instruction names a block that comes later and that no other names.
-    pub fn name_merge(&mut self, id: u32) -> Result<(), ErrorKind> {
-        let slot = self.0.get_mut(id as usize).filter(|_| id != 0).ok_or(ErrorKind::IdRange)?;
-        if slot.is_merge || slot.at != 0 {
+    /// Notes that this will be a pointer, from which types may be made before it is declared.
+    pub fn announce(&mut self, id: u32) -> Result<(), ErrorKind> {
+        let slot = self.0.get_mut(id as usize).filter(|_| id != 0).ok_or(ErrorKind::IdRange(id))?;
+        slot.is_announced = true;
+        Ok(())
+    }
+
+    /// Notes that a merge instruction names a block that no other names. Tells whether the block is still to come.
+    pub fn name_merge(&mut self, id: u32) -> Result<bool, ErrorKind> {
+        let slot = self.0.get_mut(id as usize).filter(|_| id != 0).ok_or(ErrorKind::IdRange(id))?;
+        if slot.is_merge {
             return Err(ErrorKind::Order("merge block"));
         }
         slot.is_merge = true;
-        Ok(())
+        Ok(slot.at == 0)
     }
 }

@@ -4,7 +4,8 @@
 //! declares. So everything is looked at here that such a parser trusts (SPIR-V 1.6, sections 2.3 to 2.16, and the grammar): the header,
 //! each instruction's length against its operands, every id's bound, definition and scope, the order of the parts, sizes and nesting of
 //! types, the blocks of functions and where they branch to, calls, entry points, capabilities. What a value means is not checked:
-//! types of operands of arithmetic, dominance between blocks that are in order, structured control flow beyond its merge blocks.
+//! types of operands of arithmetic, dominance between blocks that are in order, structured control flow beyond its merge blocks. Sizes of
+//! workgroups are judged for one entry point when a pipeline is made of it.
 //!
 //! [`zero`] rewrites modules so that workgroup memory starts as zeros.
 
@@ -22,15 +23,19 @@ pub mod grammar;
 mod ids;
 mod opcode;
 mod operands;
+mod operations;
 mod section;
+mod sets;
 #[cfg(test)]
 mod tests;
 mod types;
+mod uses;
 mod words;
+mod workgroups;
 pub mod zero;
 
 pub use check::check;
-pub use error::{Error, ErrorKind};
+pub use error::{Culprit, Error, ErrorKind};
 
 use std::collections::HashMap;
 
@@ -51,6 +56,19 @@ pub struct Limits {
     pub cost: u64,
     /// Bytes of all variables of functions, and of all private variables.
     pub variable_bytes: u64,
+}
+
+impl Limits {
+    /// What the daemon allows unless it is told otherwise. Types and blocks nest deeper than SPIR-V's universal limits (2.17) ask for.
+    pub const DEFAULT: Self = Self {
+        words: 8 << 20,
+        ids: 1 << 20,
+        type_depth: 512,
+        blocks: 16_384,
+        nesting: 1024,
+        cost: 1 << 24,
+        variable_bytes: 1 << 20,
+    };
 }
 
 /// What a device takes.
@@ -80,11 +98,22 @@ impl std::fmt::Debug for Device<'_> {
     }
 }
 
+/// An entry point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryPoint {
+    /// Its execution model.
+    pub model: u32,
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Whether its workgroups are of a size that the device takes: one of another is for pipelines of other devices, or never used.
+    pub launch: Result<(), Error>,
+}
+
 /// What pipelines need to know of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Module {
-    /// Entry points: execution model and name.
-    pub entry_points: Vec<(u32, Vec<u8>)>,
+    /// Entry points, in their order.
+    pub entry_points: Vec<EntryPoint>,
     /// `SpecId` and bytes of each constant that can be specialised.
     pub specialisable: Vec<(u32, u8)>,
     /// Sizes depend on specialisation: the module has to be checked again with the values.

@@ -35,18 +35,18 @@ struct Walk<'o, 'w> {
 }
 
 impl Operands {
-    /// Reads the operands of `instruction`, one of the module `all`, in place of what was there.
+    /// Reads the operands of `instruction`, one of the module `all`, in place of what was there: those of the one list behind those of the other.
     pub fn read(
         &mut self,
         instruction: &Instruction<'_>,
-        operands: &'static [Operand],
+        operands: [&'static [Operand]; 2],
         all: &[u32],
         ids: &Ids,
     ) -> Result<(), ErrorKind> {
         (self.result_type, self.result) = (None, None);
         self.used.clear();
         let mut walk = Walk { into: self, ids, words: instruction.operands, all, at: 0 };
-        walk.list(operands)?;
+        operands.into_iter().try_for_each(|operands| walk.list(operands))?;
         if walk.at == instruction.operands.len() { Ok(()) } else { Err(ErrorKind::Length) }
     }
 }
@@ -88,7 +88,7 @@ impl Walk<'_, '_> {
 
     /// Words of a number of this type.
     fn number_words(&self, ty: u32) -> Result<usize, ErrorKind> {
-        let bits = types::scalar_bits(self.ids, self.all, ty).ok_or(ErrorKind::IdKind("number type"))?;
+        let bits = types::scalar_bits(self.ids, self.all, ty).ok_or(ErrorKind::IdKind(ty, "number type"))?;
         Ok(bits.div_ceil(32) as usize)
     }
 

@@ -2,7 +2,7 @@
 
 use super::constants::Constants;
 use super::error::ErrorKind;
-use super::ids::Ids;
+use super::ids::{Id, Ids};
 use super::opcode;
 use super::words::Instruction;
 
@@ -32,17 +32,28 @@ pub fn pointee(ids: &Ids, words: &[u32], ty: u32) -> Option<(u32, u32)> {
     Some((*words.get(id.at as usize + 2)?, *words.get(id.at as usize + 3)?))
 }
 
+/// The storage class of an untyped pointer; none if it is another type.
+pub fn untyped_class(ids: &Ids, words: &[u32], ty: u32) -> Option<u32> {
+    let id = ids.defined(ty).ok().filter(|id| id.opcode == opcode::TYPE_UNTYPED_POINTER)?;
+    words.get(id.at as usize + 2).copied()
+}
+
 /// All types so far, in their order.
 #[derive(Debug, Default)]
 pub struct Types(Vec<Type>);
 
-/// No type is larger: drivers count bytes in 32 bits.
-const BYTES_MAX: u64 = u32::MAX as u64;
+/// A pointer, whatever it points to.
+const POINTER: Type = Type { bytes: 8, leaves: 1, depth: 0, is_specialised: false };
+
+/// Whether `OpTypeForwardPointer` announced it and it is not declared yet; the pass ends by looking whether it was.
+pub fn is_pointer_to_come(id: Id) -> bool {
+    id.at == 0 && id.is_announced
+}
 
 impl Types {
     /// What is known of a type by its id.
     pub fn of(&self, ids: &Ids, ty: u32) -> Result<Type, ErrorKind> {
-        self.0.get(ids.type_index(ty)?).copied().ok_or(ErrorKind::IdMissing)
+        self.0.get(ids.type_index(ty)?).copied().ok_or(ErrorKind::IdMissing(ty))
     }
 
     /// How many there are.
@@ -50,23 +61,20 @@ impl Types {
         self.0.len() as u32
     }
 
-    /// Adds the type that `instruction` declares; the ids it uses, forward pointers apart, are defined.
+    /// Adds the type that `instruction` declares and tells what it is; the ids it uses, forward pointers apart, are defined.
     pub fn add(
         &mut self,
         ids: &Ids,
         constants: &Constants,
         instruction: &Instruction<'_>,
         depth_max: u32,
-    ) -> Result<(), ErrorKind> {
+    ) -> Result<Type, ErrorKind> {
         let new = self.describe(ids, constants, instruction)?;
         if new.depth > depth_max {
             return Err(ErrorKind::Limit("nested types (shader_type_depth)"));
         }
-        if new.bytes > BYTES_MAX || new.leaves > BYTES_MAX {
-            return Err(ErrorKind::Range("size of a type"));
-        }
         self.0.push(new);
-        Ok(())
+        Ok(new)
     }
 
     fn describe(
@@ -88,7 +96,7 @@ impl Types {
             opcode::TYPE_VECTOR => {
                 let (component, count) = (word(1)?, word(2)?);
                 if !matches!(ids.defined(component)?.opcode, opcode::TYPE_BOOL..=opcode::TYPE_FLOAT) {
-                    return Err(ErrorKind::IdKind("scalar type"));
+                    return Err(ErrorKind::IdKind(component, "scalar type"));
                 }
                 if !(2..=4).contains(&count) {
                     return Err(ErrorKind::Range("size of a vector"));
@@ -103,11 +111,10 @@ impl Types {
                 repeated(self.of(ids, column)?, u64::from(count), 0)
             }
             opcode::TYPE_ARRAY => {
-                let length = constants.length(word(2)?).ok_or(ErrorKind::IdKind("integer constant"))?;
-                if !(1..=BYTES_MAX).contains(&length.value) {
-                    return Err(ErrorKind::Range("length of an array"));
-                }
-                let mut array = repeated(self.element(ids, word(1)?)?, length.value, 1);
+                let length = constants.integer(word(2)?)?;
+                let value = length.value.filter(|value| *value >= 1);
+                let value = value.ok_or(ErrorKind::Range("length of an array"))?;
+                let mut array = repeated(self.element(ids, word(1)?)?, value, 1);
                 array.is_specialised |= length.is_specialised;
                 array
             }
@@ -118,13 +125,22 @@ impl Types {
             opcode::TYPE_STRUCT => self.members(ids, &instruction.operands[1..])?,
             opcode::TYPE_FUNCTION => {
                 for ty in &instruction.operands[1..] {
-                    ids.type_index(*ty)?;
+                    if !is_pointer_to_come(ids.any(*ty)?) {
+                        ids.type_index(*ty)?;
+                    }
                 }
                 scalar(0)
             }
-            opcode::TYPE_POINTER => scalar(64),
+            opcode::TYPE_POINTER => {
+                let contents = word(2)?;
+                if ids.any(contents)?.at != 0 {
+                    ids.type_index(contents)?;
+                }
+                POINTER
+            }
+            opcode::TYPE_UNTYPED_POINTER => POINTER,
             opcode::TYPE_SAMPLED_IMAGE if ids.defined(word(1)?)?.opcode != opcode::TYPE_IMAGE => {
-                return Err(ErrorKind::IdKind("image type"));
+                return Err(ErrorKind::IdKind(word(1)?, "image type"));
             }
             opcode::TYPE_IMAGE
                 if !matches!(
@@ -132,7 +148,7 @@ impl Types {
                     opcode::TYPE_VOID | opcode::TYPE_INT | opcode::TYPE_FLOAT
                 ) =>
             {
-                return Err(ErrorKind::IdKind("scalar type"));
+                return Err(ErrorKind::IdKind(word(1)?, "scalar type"));
             }
             opcode::TYPE_BOOL => scalar(32),
             _ => scalar(0),
@@ -141,8 +157,10 @@ impl Types {
 
     /// A type that arrays and structs can hold.
     fn element(&self, ids: &Ids, ty: u32) -> Result<Type, ErrorKind> {
-        match ids.defined(ty)?.opcode {
-            opcode::TYPE_VOID | opcode::TYPE_FUNCTION => Err(ErrorKind::IdKind("type of values")),
+        let id = ids.any(ty)?;
+        match id.opcode {
+            opcode::TYPE_VOID | opcode::TYPE_FUNCTION => Err(ErrorKind::IdKind(ty, "type of values")),
+            _ if is_pointer_to_come(id) => Ok(POINTER),
             _ => self.of(ids, ty),
         }
     }
@@ -150,11 +168,8 @@ impl Types {
     fn members(&self, ids: &Ids, members: &[u32]) -> Result<Type, ErrorKind> {
         let mut sum = Type { leaves: 1, ..Type::default() };
         for member in members {
-            // A pointer that was announced and is declared later.
-            let member = match ids.any(*member)?.at {
-                0 => Type { bytes: 8, leaves: 1, ..Type::default() },
-                _ => self.element(ids, *member)?,
-            };
+            // Not announced by an instruction of its own: what a struct names before it is declared must be a pointer.
+            let member = if ids.any(*member)?.at == 0 { POINTER } else { self.element(ids, *member)? };
             sum.bytes = sum.bytes.saturating_add(member.bytes);
             sum.leaves = sum.leaves.saturating_add(member.leaves);
             sum.depth = sum.depth.max(member.depth);

@@ -4,12 +4,11 @@ use super::figures::{Quartiles, Reading};
 use super::rounds::Taken;
 use super::sides::Side;
 use crate::model::{Shape, make};
-use crate::program::succeed;
+use crate::program::{LIMIT, succeed};
 use crate::stand::Place;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::path::PathBuf;
-use std::time::Duration;
 use tempfile::NamedTempFile;
 
 /// The benchmark and what it runs.
@@ -22,8 +21,6 @@ pub struct Llama {
     _made: Option<NamedTempFile>,
 }
 
-/// One run takes less.
-const LIMIT: Duration = Duration::from_secs(300);
 /// Unless others are given. A prompt of half a thousand words is a matter of one large multiplication after the other.
 const ARGUMENTS: &str = "-p 512 -n 64 -r 1 -ngl 99";
 /// A driver in software takes its time.

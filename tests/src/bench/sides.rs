@@ -95,7 +95,7 @@ impl Sides {
             };
         }
         let (size, taken) = self.known.context("measured above")?;
-        Ok(size.of(taken, microseconds, wide))
+        Ok(size.of(taken, microseconds, wide.then_some(Size::WAVE)))
     }
 }
 

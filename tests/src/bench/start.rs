@@ -3,15 +3,13 @@
 use super::figures::Reading;
 use super::rounds::Taken;
 use super::sides::Side;
-use crate::program::{Program, succeed};
+use crate::program::{LIMIT, Program, succeed};
 use crate::stand::Place;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// No process takes so long.
-const LIMIT: Duration = Duration::from_secs(60);
 /// How often one alone is started in a round.
 const TIMES: usize = 3;
 

@@ -5,7 +5,7 @@ use clap::Parser;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use tests::shares::{Density, Kernels, MIXES, Sharing, compare, density, mix, plot, run};
+use tests::shares::{ALONE, Density, Kernels, MIXES, Sharing, compare, density, mix, plot, run, verdicts};
 use tests::stand::Place;
 
 #[derive(Debug, Parser)]
@@ -92,6 +92,12 @@ fn main() -> Result<()> {
                 true => println!("{}", figures.to_json()),
                 false => println!("{figures}"),
             }
+            // Who shares otherwise has promised nothing.
+            if !arguments.json && matches!(sharing, Sharing::Broker(_)) {
+                for (goal, is_reached) in verdicts(&figures) {
+                    println!("  {}: {goal}", if is_reached { "reached" } else { "MISSED" });
+                }
+            }
             if let Some(folder) = &arguments.pictures {
                 let title = format!("{} (shared by the {})", figures.mix.shows, arguments.sharing);
                 let file = folder.join(format!("{name}-{}.svg", arguments.sharing));
@@ -109,6 +115,7 @@ fn compare_alone(place: &Place, head: &str, names: &[String], kernels: &mut Kern
         ratios.sort_by(f64::total_cmp);
         let (low, median, high) = (ratios[3], ratios[7], ratios[11]);
         println!("{name}: with the broker {median:.3} of without (quartiles {low:.3} and {high:.3})");
+        println!("  {}: at least {ALONE}", if median >= ALONE { "reached" } else { "MISSED" });
     }
     Ok(())
 }

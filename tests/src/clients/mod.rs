@@ -47,12 +47,16 @@ pub enum Program {
 
 /// The Python packages the scripts use, for Debian 12's interpreter.
 pub const WHEELS: Wheels = Wheels {
-    name: "clients-1",
+    name: "clients-2",
     requirements: "\
+cffi==2.1.1 --hash=sha256:34e261f78cb6ceaaa36f42f2613f4380d94d9c759a9c73c769ee6e0247364632
 ncnn==1.0.20261020 --hash=sha256:8107eeaa269e7b725afdd5c4492109c2682de5bf2a76670ab5f8f5fbfe9c152d
 numpy==2.4.6 --hash=sha256:89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93
+pycparser==3.12 --hash=sha256:a076f3f489b39b43ed13563a1dafe42447445bec2e294154ec5c57fcdda4c85e
+rendercanvas==2.7.2 --hash=sha256:0d98ca3f59fdf90c2601b6162f239d3beeced64d27d44bacb15c4253b21c4784
 vkdispatch-core==0.1.0 --hash=sha256:a6f3d53c1f20c462eee2e4f6ce514660d346791ae39e212a9349c76c143b2e86
 vkdispatch-vulkan-native==0.1.0 --hash=sha256:523adf892882ccc734df28cd6a522874b862eeda9739587165a11868de45a488
+wgpu==0.32.0 --hash=sha256:6499a31b5a29a10b4f1089fea4a0806411f42605fa86b6c0b543a07ca0de8568
 ",
 };
 
@@ -131,7 +135,11 @@ pub const VKDISPATCH: Client = Client {
     result: whole,
 };
 
-/// Every client.
+/// wgpu-native, which finds a device only where `--queues` is not `compute`.
+pub const WGPU: Client =
+    Client { name: "wgpu", program: Program::Python("wgpu_squares.py"), arguments: &[], result: whole };
+
+/// Every client that computes on queues that only compute.
 pub const ALL: [Client; 6] = [LLAMA, WHISPER, NCNN, VKDISPATCH, OPERATORS, ALL_OPERATORS];
 
 const OPERATORS_PROGRAM: &str = "/usr/libexec/x86_64-linux-gnu/llama.cpp-tests/test-backend-ops";
@@ -152,6 +160,7 @@ impl Files {
         write("speech.wav", &whisper_model::speech())?;
         write("ncnn_network.py", include_bytes!("ncnn_network.py"))?;
         write("vkdispatch_fft.py", include_bytes!("vkdispatch_fft.py"))?;
+        write("wgpu_squares.py", include_bytes!("wgpu_squares.py"))?;
         Ok(Self(folder))
     }
 

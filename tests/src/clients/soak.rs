@@ -17,7 +17,7 @@ use rustix::process::{Signal, kill_process_group};
 use super::{Client, Files, LLAMA, NCNN, Packages, Place, Setup, WHISPER};
 use crate::daemon::{Daemon, Holdings};
 use crate::packages::{ClientRoot, Device, Suite};
-use crate::program::Program as Running;
+use crate::program::{LIMIT, Program as Running};
 use crate::random::Random;
 
 /// What to run.
@@ -40,10 +40,6 @@ pub struct Tally {
     pub killed: usize,
 }
 
-/// No client takes this long, however many others there are; what does is hanging.
-const LIMIT: Duration = Duration::from_secs(300);
-/// A submission of a software driver takes as long as the other clients leave it of the processor: more than the limits for GPUs.
-const PATIENT: [&str; 4] = ["--max-submit-time", "60min", "--max-submit-time-contended", "60min"];
 /// One in so many is to be killed.
 const KILL_ONE_IN: u64 = 2;
 /// Progress is told whenever so many have ended.
@@ -173,7 +169,7 @@ impl Material {
     fn gather(threads: PathBuf) -> Result<Self> {
         let [trixie, testing, unstable] = Suite::ALL.map(ClientRoot::open);
         Ok(Self {
-            setup: Setup::on(Daemon::start_with(&PATIENT)?)?,
+            setup: Setup::on(Daemon::start()?)?,
             files: Files::write()?,
             suites: [trixie?, testing?, unstable?],
             packages: Packages::open(Suite::Testing)?,

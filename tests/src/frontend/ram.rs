@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
 use std::sync::{Mutex, PoisonError};
 use vhost::VhostUserMemoryRegionInfo;
-use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 /// The memory of the pretended guest.
 pub struct GuestRam {
@@ -42,9 +42,30 @@ impl GuestRam {
         Ok(VhostUserMemoryRegionInfo::from_guest_region(region)?)
     }
 
+    /// The same as `count` regions, one behind the other.
+    pub fn regions(&self, count: u64) -> Result<Vec<VhostUserMemoryRegionInfo>> {
+        let whole = self.region()?;
+        let piece = (whole.memory_size / count).next_multiple_of(4096);
+        let part = |start: u64| VhostUserMemoryRegionInfo {
+            guest_phys_addr: whole.guest_phys_addr + start,
+            memory_size: piece.min(whole.memory_size - start),
+            userspace_addr: whole.userspace_addr + start,
+            mmap_offset: whole.mmap_offset + start,
+            mmap_handle: whole.mmap_handle,
+        };
+        Ok((0..whole.memory_size).step_by(usize::try_from(piece)?).map(part).collect())
+    }
+
     /// The address in this process of a guest physical address (vring addresses are sent in this form).
     pub fn host_address(&self, address: u64) -> Result<u64> {
         Ok(self.memory.get_host_address(GuestAddress(address))? as u64)
+    }
+
+    /// Takes all but the first `size` bytes away, from the backend as from this process, which must not touch them any more.
+    pub fn shrink(&self, size: u64) -> Result<()> {
+        let region = self.memory.iter().next().context("guest memory has one region")?;
+        let file = region.file_offset().context("guest memory is a file")?;
+        Ok(file.file().set_len(size)?)
     }
 
     /// A 64-byte aligned part of the memory; `None` when it is exhausted.

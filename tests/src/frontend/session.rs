@@ -1,4 +1,4 @@
-//! A vhost-user session with the daemon, from negotiation to its end, in the order QEMU sends the messages.
+//! A vhost-user session with the daemon, from negotiation to its end, as QEMU or crosvm lead it: the same messages, in their order.
 //!
 //! Knows nothing of virtio-gpu but the number of its queues and the size of its config space.
 
@@ -44,20 +44,37 @@ pub struct Options {
     pub vmm: Vmm,
 }
 
-/// The two ways in which VMMs treat the window.
+/// VMMs and their habits, as the real ones were seen to have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vmm {
-    /// A mapping becomes a memory region of every vhost-user device before it is acknowledged; a guest's reset drops all
-    /// of them, which the backend learns from the memory table at the next start.
+    /// It waits for an answer to each message and sends SET_FEATURES at each start. A mapping becomes a memory region of every vhost-user
+    /// device before it is acknowledged; a guest's reset drops all of them, which the backend learns from the memory table at the next
+    /// start.
     Qemu,
-    /// The memory table is sent as a whole and mappings are not in it; a reset leaves them alone, so that the backend has to
-    /// take them back.
+    /// It waits for no answer but those of questions, takes neither BACKEND_SEND_FD nor CONFIGURE_MEM_SLOTS nor indirect descriptors, and
+    /// sends SET_FEATURES when they change, and the memory table, as three regions, at each start. Mappings are not in that, and a reset
+    /// leaves them alone. Requests of the backend wait from a stop to the end of the next start. One that it refuses ends the VM.
     Crosvm,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self { ram_size: 64 << 20, control_size: 1024, features: u64::MAX, vmm: Vmm::Qemu }
+    }
+}
+
+impl Options {
+    /// A VM as this VMM makes it by default.
+    pub fn of(vmm: Vmm) -> Self {
+        match vmm {
+            Vmm::Qemu => Self::default(),
+            Vmm::Crosvm => Self {
+                control_size: 32768,
+                features: !(1 << VIRTIO_RING_F_INDIRECT_DESC),
+                vmm,
+                ..Self::default()
+            },
+        }
     }
 }
 
@@ -97,12 +114,15 @@ struct Closed {
     stop: EventFd,
     over: Mutex<bool>,
     changed: Condvar,
+    /// Requests of the backend are served.
+    serving: Mutex<bool>,
+    serves: Condvar,
 }
 
 impl Session {
     /// Connects to a listening daemon; waits for the socket to appear for at most 10 s.
     pub fn connect(path: &Path, options: Options) -> Result<Self> {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(300);
         loop {
             match UnixStream::connect(path) {
                 Ok(stream) => return Self::start(stream, options),
@@ -132,8 +152,7 @@ impl Session {
         let mut channel = FrontendReqHandler::new(Arc::clone(&window))?;
         channel.set_reply_ack_flag(true);
         frontend.set_backend_request_fd(&channel.get_tx_raw_fd()).context("SET_BACKEND_REQ_FD")?;
-        let (_, config) =
-            frontend.get_config(0, CONFIG_LEN as u32, VhostUserConfigFlags::empty(), &[0; CONFIG_LEN])?;
+        let config = probe(&mut frontend, options.vmm)?;
 
         let ram = Arc::new(GuestRam::new(options.ram_size)?);
         let ring_features = RingFeatures {
@@ -143,7 +162,14 @@ impl Session {
         let control = Arc::new(DriverQueue::new(Arc::clone(&ram), options.control_size, ring_features)?);
         let cursor = Arc::new(DriverQueue::new(Arc::clone(&ram), 16, ring_features)?);
         let stop = EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK)?;
-        let closed = Arc::new(Closed { socket, stop, over: Mutex::new(false), changed: Condvar::new() });
+        let closed = Arc::new(Closed {
+            socket,
+            stop,
+            over: Mutex::new(false),
+            changed: Condvar::new(),
+            serving: Mutex::new(options.vmm == Vmm::Qemu),
+            serves: Condvar::new(),
+        });
         let mut session = Self {
             ram,
             control,
@@ -152,19 +178,16 @@ impl Session {
             frontend,
             features,
             protocol_features,
-            config: config.try_into().ok().context("GET_CONFIG returned another length")?,
+            config,
             vmm: options.vmm,
             closed,
             threads: Vec::new(),
         };
         session.spawn_threads(channel)?;
         session.frontend.set_features(features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
-        let regions = [session.ram.region()?];
-        match options.vmm {
-            Vmm::Qemu => session.frontend.add_mem_region(&regions[0]).map(|_| ()),
-            Vmm::Crosvm => session.frontend.set_mem_table(&regions).map(|_| ()),
+        if options.vmm == Vmm::Qemu {
+            session.frontend.add_mem_region(&session.ram.region()?).context("ADD_MEM_REG")?;
         }
-        .context("announcing guest memory")?;
         session.start_rings(0, 0)?;
         Ok(session)
     }
@@ -208,33 +231,49 @@ impl Session {
             self.frontend.set_vring_enable(index, false)?;
             *base = u16::try_from(self.frontend.get_vring_base(index)?)?;
         }
+        if self.vmm == Vmm::Crosvm {
+            *self.closed.serving.lock() = false;
+        }
         Ok(bases)
     }
 
     /// What a VMM does when it continues: the rings start where they stopped.
     pub fn cont(&mut self, [control, cursor]: [u16; 2]) -> Result<()> {
-        self.frontend.set_features(self.features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
+        if self.vmm == Vmm::Qemu {
+            self.frontend.set_features(self.features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
+        }
         self.start_rings(control, cursor)
     }
 
-    /// What a VMM does when the guest is reset. The backend is not told; what is left of the window depends on the VMM.
+    /// What a VMM does when the guest is reset and its driver probes the device again. The backend is not told; what is left of the window
+    /// depends on the VMM.
     pub fn reset(&mut self) -> Result<()> {
         self.stop()?;
         let dropped = if self.vmm == Vmm::Qemu { self.window.drop_all() } else { Vec::new() };
         self.control.reset()?;
         self.cursor.reset()?;
-        self.frontend.set_features(self.features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
+        probe(&mut self.frontend, self.vmm)?;
+        if self.vmm == Vmm::Qemu {
+            self.frontend.set_features(self.features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
+        }
         for region in dropped {
             self.frontend.remove_mem_region(&region).context("REM_MEM_REG")?;
         }
         self.start_rings(0, 0)
     }
 
+    /// Has the backend signal the control queue's used buffers here.
+    pub fn set_call(&mut self, call: &EventFd) -> Result<()> {
+        self.frontend.set_vring_call(0, call).context("SET_VRING_CALL")
+    }
+
     fn start_rings(&mut self, control_base: u16, cursor_base: u16) -> Result<()> {
+        if self.vmm == Vmm::Crosvm {
+            self.frontend.set_mem_table(&self.ram.regions(3)?).context("SET_MEM_TABLE")?;
+        }
         for (index, queue, base) in [(0, &self.control, control_base), (1, &self.cursor, cursor_base)] {
             let ring = queue.addresses();
             self.frontend.set_vring_num(index, queue.size()).context("SET_VRING_NUM")?;
-            self.frontend.set_vring_base(index, base)?;
             let data = VringConfigData {
                 queue_max_size: queue.size(),
                 queue_size: queue.size(),
@@ -244,21 +283,37 @@ impl Session {
                 avail_ring_addr: self.ram.host_address(ring.avail)?,
                 log_addr: None,
             };
-            self.frontend.set_vring_addr(index, &data).context("SET_VRING_ADDR")?;
+            match self.vmm {
+                Vmm::Qemu => {
+                    self.frontend.set_vring_base(index, base)?;
+                    self.frontend.set_vring_addr(index, &data).context("SET_VRING_ADDR")?;
+                }
+                Vmm::Crosvm => {
+                    self.frontend.set_vring_addr(index, &data).context("SET_VRING_ADDR")?;
+                    self.frontend.set_vring_base(index, base)?;
+                }
+            }
             self.frontend.set_vring_call(index, &queue.call)?;
             self.frontend.set_vring_kick(index, &queue.kick)?;
             self.frontend.set_vring_enable(index, true)?;
         }
-        // As QEMU does: requests that were made available while the rings stood still are not forgotten.
-        self.control.kick.write(1)?;
+        match self.vmm {
+            // Requests that were made available while the rings stood still are not forgotten.
+            Vmm::Qemu => self.control.kick.write(1)?,
+            Vmm::Crosvm => {
+                *self.closed.serving.lock() = true;
+                self.closed.serves.notify_all();
+            }
+        }
         Ok(())
     }
 
     fn spawn_threads(&mut self, channel: FrontendReqHandler<Window>) -> Result<()> {
         let closed = Arc::clone(&self.closed);
-        let requests = Builder::new().name("backend-requests".into());
+        let (requests, vmm) = (Builder::new().name("backend-requests".into()), self.vmm);
         self.threads.push(
-            requests.spawn(move || closed.ends_with("backend channel", |c| serve_requests(c, channel)))?,
+            requests
+                .spawn(move || closed.ends_with("backend channel", |c| serve_requests(c, channel, vmm)))?,
         );
         let closed = Arc::clone(&self.closed);
         let queues = [Arc::clone(&self.control), Arc::clone(&self.cursor)];
@@ -292,6 +347,7 @@ impl Closed {
     fn finish(&self) {
         *self.over.lock() = true;
         self.changed.notify_all();
+        self.serves.notify_all();
         let _ = self.socket.shutdown(Shutdown::Both);
         let _ = self.stop.write(1);
     }
@@ -305,6 +361,8 @@ impl Closed {
     }
 }
 
+/// Time after which whoever waits for a start looks whether the session is over.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Token of the session's end.
 const END: u64 = u64::MAX;
 
@@ -337,13 +395,23 @@ fn for_each_event(epoll: &Epoll, mut handle: impl FnMut(u64) -> Result<()>) -> R
     }
 }
 
-fn serve_requests(closed: &Closed, mut channel: FrontendReqHandler<Window>) -> Result<()> {
+fn serve_requests(closed: &Closed, mut channel: FrontendReqHandler<Window>, vmm: Vmm) -> Result<()> {
     let epoll = closed.epoll()?;
     watch(&epoll, &channel, EventSet::IN, 0)?;
-    for_each_event(&epoll, |_| match channel.handle_request() {
-        // A refusal was answered; the backend decides what it means.
-        Ok(_) | Err(vhost::vhost_user::Error::ReqHandlerError(_)) => Ok(()),
-        Err(e) => Err(e.into()),
+    for_each_event(&epoll, |_| {
+        let mut serving = closed.serving.lock();
+        while !*serving && !*closed.over.lock() {
+            closed.serves.wait_for(&mut serving, LOOK_AGAIN);
+        }
+        // QEMU's own messages go on meanwhile; crosvm stops when the request is done.
+        let serving = (vmm == Vmm::Crosvm).then_some(serving);
+        let handled = channel.handle_request();
+        drop(serving);
+        match handled {
+            // A refusal was answered; the backend decides what it means.
+            Err(vhost::vhost_user::Error::ReqHandlerError(_)) if vmm == Vmm::Qemu => Ok(()),
+            handled => Ok(handled.map(drop)?),
+        }
     })
 }
 
@@ -370,8 +438,29 @@ fn negotiate_protocol(frontend: &mut Frontend, vmm: Vmm) -> Result<ProtocolFeatu
         "protocol features {offered:?}, of which {:?} are missing",
         wanted - offered
     );
-    let taken = if vmm == Vmm::Qemu { wanted } else { wanted - ProtocolFeatures::CONFIGURE_MEM_SLOTS };
+    let taken = match vmm {
+        Vmm::Qemu => wanted,
+        Vmm::Crosvm => wanted - (ProtocolFeatures::BACKEND_SEND_FD | ProtocolFeatures::CONFIGURE_MEM_SLOTS),
+    };
     frontend.set_protocol_features(taken).context("SET_PROTOCOL_FEATURES")?;
-    frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+    if vmm == Vmm::Qemu {
+        frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+    }
     Ok(offered)
+}
+
+/// The driver looks at the device: it reads two fields of the config space. QEMU asks for all of it each time.
+fn probe(frontend: &mut Frontend, vmm: Vmm) -> Result<[u8; CONFIG_LEN]> {
+    let mut config = [0; CONFIG_LEN];
+    for at in [8, 12] {
+        let (range, flags) = match vmm {
+            Vmm::Qemu => (0..CONFIG_LEN, VhostUserConfigFlags::empty()),
+            Vmm::Crosvm => (at..at + 4, VhostUserConfigFlags::WRITABLE),
+        };
+        let (offset, size) = (u32::try_from(range.start)?, u32::try_from(range.len())?);
+        let (_, read) = frontend.get_config(offset, size, flags, &config[range.clone()])?;
+        ensure!(read.len() == range.len(), "GET_CONFIG returned another length");
+        config[range].copy_from_slice(&read);
+    }
+    Ok(config)
 }

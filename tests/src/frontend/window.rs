@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use vhost::VhostUserMemoryRegionInfo;
 use vhost::vhost_user::message::{VhostUserMMap, VhostUserMMapFlags};
 use vhost::vhost_user::{Frontend, HandlerResult, VhostUserFrontend, VhostUserFrontendReqHandler};
@@ -48,10 +49,14 @@ pub struct Window {
     size: u64,
     maps: Mutex<BTreeMap<u64, WindowMap>>,
     violations: Mutex<Vec<String>>,
+    /// Requests to map that have come.
+    asked: AtomicU64,
     /// What the last reset dropped: its descriptors are still named by the memory table.
     dropped: Mutex<Vec<(u64, WindowMap)>>,
     /// A message to oneself duplicates a descriptor that is only lent as a number.
     duplicator: Mutex<(UnixStream, UnixStream)>,
+    /// Who holds this holds up whatever is to be mapped.
+    mapping: Mutex<()>,
     /// Who holds this holds up whatever is to be unmapped.
     unmapping: Mutex<()>,
     /// When present, every mapping is announced as a memory region before it is acknowledged, as QEMU does.
@@ -65,8 +70,10 @@ impl Window {
             size,
             maps: Mutex::default(),
             violations: Mutex::default(),
+            asked: AtomicU64::new(0),
             dropped: Mutex::default(),
             duplicator: Mutex::new(UnixStream::pair().context("a pair of sockets")?),
+            mapping: Mutex::default(),
             unmapping: Mutex::default(),
             announce,
         })
@@ -80,6 +87,16 @@ impl Window {
     /// What is mapped at exactly this offset.
     pub fn get(&self, offset: u64) -> Option<WindowMap> {
         self.maps.lock().get(&offset).cloned()
+    }
+
+    /// Requests to map that have come, those among them that are held.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Nothing is mapped, and so acknowledged, until this is dropped.
+    pub fn hold_maps(&self) -> MutexGuard<'_, ()> {
+        self.mapping.lock()
     }
 
     /// Nothing is unmapped, and so acknowledged, until this is dropped.
@@ -120,6 +137,8 @@ impl Window {
     }
 
     fn insert(&self, request: &VhostUserMMap, fd: &dyn AsRawFd) -> Result<()> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let _held = self.mapping.lock();
         self.check(request)?;
         let VhostUserMMap { shm_offset, len, fd_offset, flags, .. } = *request;
         let file = self.duplicate(fd)?;

@@ -7,6 +7,7 @@ mod blob;
 pub mod device;
 mod gpu;
 pub mod ring;
+pub mod timeline;
 
 pub use blob::{Blob, is_refusal};
 pub use gpu::{Answer, Gpu, GpuError, PATIENCE};

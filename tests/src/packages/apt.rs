@@ -65,6 +65,13 @@ impl Apt {
         self.download(&["download"], packages, archives)
     }
 
+    /// All archives that were fetched at some time, in no order.
+    pub(super) fn archives_left(&self) -> Result<Vec<PathBuf>> {
+        let entries = fs::read_dir(self.archives()).context("reading the fetched archives")?;
+        let files = entries.flatten().map(|entry| entry.path());
+        Ok(files.filter(|file| file.extension().is_some_and(|extension| extension == "deb")).collect())
+    }
+
     /// The names `package` directly depends on.
     pub(super) fn dependencies(&self, package: &str) -> Result<Vec<String>> {
         let output =

@@ -1,5 +1,6 @@
 //! A suite's root folder: packages unpacked side by side, and commands that run from it.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -237,31 +238,32 @@ impl PackageRoot {
             apt.update()?;
             download(&apt)
         })?;
-        self.unpack(&archives)?;
+        // apt lists what it has not got: what a run fetched that failed or was interrupted lies there and is not among these.
+        let left = apt.archives_left()?;
+        self.unpack(left.iter().chain(archives.iter().map(|archive| &archive.file)))?;
         self.link_ggml_backends()?;
         fs::write(stamp, "")?;
         Ok(())
     }
 
-    fn unpack(&self, archives: &[Archive]) -> Result<()> {
+    fn unpack<'a>(&self, archives: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
         let unpacked = self.dir.join("unpacked");
-        let todo: Vec<&Archive> = archives
-            .iter()
-            .filter(|archive| !archive.file.file_name().is_some_and(|name| unpacked.join(name).exists()))
+        let todo: BTreeSet<&PathBuf> = archives
+            .filter(|archive| !archive.file_name().is_some_and(|name| unpacked.join(name).exists()))
             .collect();
         eprintln!("packages: {}: unpacking {} packages", self.suite.name(), todo.len());
         for archive in todo {
             let status = Command::new("dpkg-deb")
                 .arg("-x")
-                .args([&archive.file, &self.dir.join("root")])
+                .args([archive, &self.dir.join("root")])
                 .status()
                 .context("cannot run dpkg-deb")?;
             if !status.success() {
                 // A damaged download must not be found again by the next try.
-                fs::remove_file(&archive.file).ok();
-                bail!("{} could not be unpacked: run the command again", archive.file.display());
+                fs::remove_file(archive).ok();
+                bail!("{} could not be unpacked: run the command again", archive.display());
             }
-            if let Some(name) = archive.file.file_name() {
+            if let Some(name) = archive.file_name() {
                 fs::write(unpacked.join(name), "")?;
             }
         }

@@ -57,7 +57,7 @@ pub fn density(
 ) -> Result<Density> {
     let vms = mix::equal(VMS);
     let tenant = mix::tenant("context", 1, KERNEL, 2);
-    let size = kernels.size(place, KERNEL)?;
+    let size = kernels.size(place, &tenant)?;
     let stand = tenants::start(place, &Sharing::Broker(String::new()), &vms.tenants)?;
     let start = |at: usize| -> Result<Program> {
         let mut program = Program::start(tenants::command(&stand, place, at % VMS)?, &tenant, size)?;

@@ -17,6 +17,8 @@ pub struct Tenant {
     pub period: u32,
     /// Microseconds it thinks between a kernel and the next.
     pub think: u32,
+    /// A workgroup of its kernel runs for a quarter of the kernel's time, rather than a moment.
+    pub long_workgroups: bool,
     /// It submits nothing, as often as it can.
     pub empty: bool,
     /// Its kernel never ends, and is ended by the limit of [`CONTENDED`].
@@ -46,8 +48,11 @@ pub struct Mix {
 
 pub(super) const fn tenant(name: &'static str, weight: u32, kernel: u32, in_flight: u32) -> Tenant {
     let (class, period, think, empty, endless) = ("normal", 0, 0, false, false);
-    Tenant { name, weight, class, kernel, in_flight, period, think, empty, endless }
+    Tenant { name, weight, class, kernel, in_flight, period, think, long_workgroups: false, empty, endless }
 }
+
+/// A tenant whose kernels of 25 ms have workgroups that a GPU has to wait for when it turns to another context.
+const HOG: Tenant = Tenant { long_workgroups: true, ..tenant("hog", 1, 25_000, 2) };
 
 const NAMES: [&str; 16] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"];
 
@@ -82,6 +87,38 @@ pub const MIXES: &[(&str, &str, &[Tenant])] = &[
         "synchronous",
         "25 ms against 2 ms that wait for each kernel and think for 0.3 ms",
         &[tenant("long", 1, 25_000, 2), Tenant { think: 300, ..tenant("short", 1, 2000, 1) }],
+    ),
+    ("four-deep", "2 ms four deep, beside 25 ms kernels", &[HOG, tenant("short", 1, 2000, 4)]),
+    ("two-deep", "2 ms two deep, beside 25 ms kernels", &[HOG, tenant("short", 1, 2000, 2)]),
+    ("one-at-a-time", "2 ms one at a time, beside 25 ms kernels", &[HOG, tenant("short", 1, 2000, 1)]),
+    (
+        "thinks-0.1ms",
+        "2 ms one at a time, 0.1 ms between them, beside 25 ms kernels",
+        &[HOG, Tenant { think: 100, ..tenant("short", 1, 2000, 1) }],
+    ),
+    (
+        "thinks-0.3ms",
+        "2 ms one at a time, 0.3 ms between them, beside 25 ms kernels",
+        &[HOG, Tenant { think: 300, ..tenant("short", 1, 2000, 1) }],
+    ),
+    (
+        "thinks-5ms",
+        "2 ms one at a time, 5 ms between them, beside 25 ms kernels",
+        &[HOG, Tenant { think: 5000, ..tenant("short", 1, 2000, 1) }],
+    ),
+    (
+        "two-wait",
+        "two with 1.5 ms one at a time, 0.1 and 0.3 ms between them, beside 25 ms kernels",
+        &[
+            HOG,
+            Tenant { think: 100, ..tenant("soon", 1, 1500, 1) },
+            Tenant { think: 300, ..tenant("later", 1, 1500, 1) },
+        ],
+    ),
+    (
+        "latency-long",
+        "1 ms each 10 ms in the latency class, beside 25 ms kernels of long workgroups",
+        &[HOG, Tenant { class: "latency", period: 10_000, ..tenant("prompt", 1, 1000, 1) }],
     ),
     (
         "latency",

@@ -16,18 +16,18 @@ impl Size {
     pub const WIDE: Self = Self { words: 1 << 18, steps: 16_000 };
     /// Microseconds after which a GPU starts other workgroups of a kernel: so it can turn to another context meanwhile, as it can in
     /// the kernels of most programs.
-    const WAVE: f64 = 100.0;
+    pub const WAVE: u32 = 100;
 
-    /// A kernel of so many microseconds, where a kernel of this size takes `taken`.
+    /// A kernel of so many microseconds, where a kernel of this size takes `taken`; if it is much longer than `wave`, its workgroups run for
+    /// so long.
     #[must_use]
-    pub fn of(self, taken: f64, microseconds: u32, wide: bool) -> Self {
+    pub fn of(self, taken: f64, microseconds: u32, wave: Option<u32>) -> Self {
         let (wanted, steps) = (f64::from(microseconds), f64::from(self.steps) / taken);
-        match wide && wanted > 2.0 * Self::WAVE {
-            true => Self {
-                words: self.words * (wanted / Self::WAVE).round() as u32,
-                steps: (steps * Self::WAVE) as u32,
-            },
-            false => Self { words: self.words, steps: (steps * wanted).max(1.0) as u32 },
+        match wave.map(f64::from).filter(|wave| wanted > 2.0 * wave) {
+            Some(wave) => {
+                Self { words: self.words * (wanted / wave).round() as u32, steps: (steps * wave) as u32 }
+            }
+            None => Self { words: self.words, steps: (steps * wanted).max(1.0) as u32 },
         }
     }
 }

@@ -28,8 +28,9 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// The size of a kernel of about so many microseconds.
-    pub(super) fn size(&mut self, place: &Place, microseconds: u32) -> Result<Size> {
+    /// The size of a tenant's kernel.
+    pub(super) fn size(&mut self, place: &Place, tenant: &Tenant) -> Result<Size> {
+        let &Tenant { kernel, long_workgroups, .. } = tenant;
         let wide = place.is_machine();
         if self.known.is_none() {
             let tenant = mix::tenant("measure", 1, 1, 4);
@@ -47,7 +48,8 @@ impl Kernels {
             };
         }
         let (size, taken) = self.known.context("measured above")?;
-        Ok(size.of(taken, microseconds, wide))
+        let wave = if long_workgroups { kernel / 4 } else { Size::WAVE };
+        Ok(size.of(taken, kernel, wide.then_some(wave)))
     }
 }
 
@@ -63,7 +65,7 @@ pub fn run(
     kernels: &mut Kernels,
     time: Duration,
 ) -> Result<Figures> {
-    let sizes = mix.tenants.iter().map(|tenant| kernels.size(place, tenant.kernel));
+    let sizes = mix.tenants.iter().map(|tenant| kernels.size(place, tenant));
     let sizes = sizes.collect::<Result<Vec<_>>>()?;
     let stand = start(place, sharing, &mix.tenants)?;
     let programs = mix.tenants.iter().zip(&sizes).enumerate();
@@ -119,7 +121,7 @@ pub fn compare(
     kernels: &mut Kernels,
     times: u32,
 ) -> Result<Vec<f64>> {
-    let size = kernels.size(place, tenant.kernel)?;
+    let size = kernels.size(place, tenant)?;
     let begin = |sharing: &Sharing| -> Result<(Program, Stand)> {
         let stand = start(place, sharing, std::slice::from_ref(tenant))?;
         let mut program = Program::start(command(&stand, place, 0)?, tenant, size)?;

@@ -36,7 +36,7 @@ struct Running(Child);
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
-        let ended = eventually(Duration::from_secs(10), || !matches!(self.0.try_wait(), Ok(None)));
+        let ended = eventually(PATIENCE, || !matches!(self.0.try_wait(), Ok(None)));
         if !ended {
             let _ = self.0.kill();
             let _ = self.0.wait();

@@ -16,6 +16,7 @@ use super::guest::{Guest, Script};
 use super::output::Output;
 use super::qmp::Qmp;
 use crate::packages::{PackageRoot, Suite};
+use crate::program::LIMIT;
 
 /// What the machine is made of.
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ impl Default for Options {
             // Processors that wait for each other by spinning do badly in emulation when the host has few.
             processors: 1,
             gpus: Vec::new(),
-            limit: Duration::from_secs(480),
+            limit: LIMIT,
             may_reboot: false,
             echo: false,
             kvm: false,
@@ -72,14 +73,14 @@ pub struct Vm {
     limit: Duration,
 }
 
-/// A healthy machine reaches its first process sooner than this, even while the host is busy.
-const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// A machine that prints nothing for so long while it boots hangs: a kernel prints hundreds of lines in some seconds.
+const SILENCE_MAX: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(50);
 
 impl Vm {
     /// Starts a machine that runs `script`. Returns when its first process runs.
     ///
-    /// An emulated start now and then hangs somewhere in the kernel, so one start that takes too long is repeated.
+    /// An emulated start now and then hangs somewhere in the kernel, so one start that comes to a halt there is repeated.
     ///
     /// # Errors
     /// QEMU cannot be had, the machine died, or hung twice.
@@ -87,7 +88,10 @@ impl Vm {
         let qemu = PackageRoot::with(Suite::Testing, &["qemu-system-x86"])?;
         let mut vm = Self::start(&qemu, guest, script, options)?;
         if !vm.reaches_its_first_process()? {
-            eprintln!("vm: the guest has not booted after {} s, starting once more", BOOT_LIMIT.as_secs());
+            eprintln!(
+                "vm: the guest has printed nothing for {} s, starting once more",
+                SILENCE_MAX.as_secs()
+            );
             drop(vm);
             vm = Self::start(&qemu, guest, script, options)?;
             if !vm.reaches_its_first_process()? {
@@ -224,9 +228,14 @@ impl Vm {
     }
 
     fn reaches_its_first_process(&mut self) -> Result<bool> {
-        while self.started.elapsed() < BOOT_LIMIT {
-            if self.console().contains("init: kernel") {
+        let (mut printed, mut last) = (0, Instant::now());
+        while last.elapsed() < SILENCE_MAX {
+            let console = self.console();
+            if console.contains("init: kernel") {
                 return Ok(true);
+            }
+            if console.len() > printed {
+                (printed, last) = (console.len(), Instant::now());
             }
             if let Some(status) = self.child.try_wait()? {
                 bail!("the machine died while booting ({status})\n{}", self.evidence());

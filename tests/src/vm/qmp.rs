@@ -15,7 +15,7 @@ pub(super) struct Qmp {
 impl Qmp {
     pub(super) fn connect(socket: &Path) -> Result<Self> {
         let stream = UnixStream::connect(socket).context("cannot connect to QEMU's control socket")?;
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(600)))?;
         let mut qmp = Self { reader: BufReader::new(stream) };
         qmp.line()?;
         qmp.execute("qmp_capabilities")?;

@@ -8,6 +8,7 @@ mod tests;
 
 use super::share::{self, Policy};
 use crate::config::{DeviceLimits, HangLimits};
+use crate::sandbox::{CgroupMode, GroupLimits};
 use crate::sched::{Class, Share};
 use clap::{ArgMatches, Command};
 use options::{VmOptions, shown};
@@ -25,14 +26,16 @@ use toml::{Table, Value};
 pub struct Settings {
     /// How VMs share a GPU.
     pub policy: Policy,
-    /// Part of a GPU's time that may be left unused to keep a place for a VM that thinks shortly.
-    pub anticipation: f64,
+    /// Part of a GPU's time that may be left unused at most to wait for VMs that submit again at once; if none, the scheduler's default.
+    pub anticipation: Option<f64>,
     /// Where an operator asks and commands.
     pub control_socket: PathBuf,
     /// Where metrics can be had, if anywhere.
     pub metrics: Option<MetricsAddress>,
     /// Where a line for each completed piece of work goes, if anywhere.
     pub log_grants: Option<PathBuf>,
+    /// Whether the control group that the broker was started in is divided among VMs.
+    pub cgroup: CgroupMode,
     /// The VMs, by name.
     pub vms: Vec<VmSettings>,
 }
@@ -48,6 +51,8 @@ pub struct VmSettings {
     pub arguments: Vec<OsString>,
     /// Contexts it may have.
     pub contexts: usize,
+    /// Limits of its own on its workers' control group.
+    pub group_limits: GroupLimits,
     /// For how long a submission of it may run while others wait.
     pub max_submit_time_contended: Duration,
 }
@@ -87,6 +92,7 @@ impl Problem {
 /// Keys outside of all tables.
 const TOP_KEYS: &[&str] = &[
     "anticipation",
+    "cgroup",
     "control-socket",
     "defaults",
     "device-memory",
@@ -103,8 +109,6 @@ const OWN_PATHS: &[&str] = &["socket-path", "state-dir"];
 const NAME_BYTES: usize = 63;
 /// Most VMs of one file.
 const VMS: usize = 256;
-/// Part of the time that is kept for those who think shortly, unless the file says otherwise.
-const ANTICIPATION: f64 = 0.02;
 
 impl Settings {
     /// Reads and checks a file. `command` is the command line of one VM; `level` the log level of those that name none.
@@ -134,13 +138,10 @@ impl Settings {
         }
         let settings = Self {
             policy,
-            anticipation: anticipation.unwrap_or(if policy == Policy::BestEffort {
-                0.0
-            } else {
-                ANTICIPATION
-            }),
+            anticipation,
             control_socket: control_socket.unwrap_or_else(default_control_socket),
             metrics: top(&file, "metrics", metrics)?,
+            cgroup: top(&file, "cgroup", cgroup)?.unwrap_or_default(),
             log_grants: top(&file, "log-grants", some_path)?,
             vms: vms.into_iter().map(|vm| vm.finish(&options, level)).collect::<Result<_, _>>()?,
         };
@@ -199,7 +200,12 @@ impl Draft<'_> {
         let matches = whole.map_err(|what| Problem { place: format!("[vm.{}] ", self.name), what })?;
         let contexts = matches.try_get_one::<usize>("max_contexts").ok().flatten().copied();
         let contended = matches.try_get_one::<Duration>("max_submit_time_contended").ok().flatten().copied();
+        let group_limits = GroupLimits {
+            memory: matches.try_get_one::<u64>("worker_memory").ok().flatten().copied(),
+            tasks: matches.try_get_one::<u32>("max_tasks").ok().flatten().copied().map(u64::from),
+        };
         Ok(VmSettings {
+            group_limits,
             name: self.name.to_owned(),
             share: self.share,
             arguments,
@@ -404,6 +410,15 @@ fn top<T>(
 
 fn some_path(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("an empty path".into()) } else { Ok(text.into()) }
+}
+
+fn cgroup(text: &str) -> Result<CgroupMode, String> {
+    match text {
+        "auto" => Ok(CgroupMode::Auto),
+        "on" => Ok(CgroupMode::On),
+        "off" => Ok(CgroupMode::Off),
+        _ => Err(format!("\"{text}\" is none of \"auto\", \"on\", \"off\"")),
+    }
 }
 
 fn metrics(text: &str) -> Result<MetricsAddress, String> {

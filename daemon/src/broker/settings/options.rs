@@ -14,6 +14,7 @@ use toml::Value;
 /// Options that make no sense for one VM of several. A device process that ended with its frontend would be started again.
 const NOT_OF_A_VM: &[&str] = &[
     "fd",
+    "cgroup",
     "list-gpus",
     "print-capabilities",
     "print-seccomp",

@@ -36,7 +36,7 @@ fn words(vm: &VmSettings) -> Vec<&str> {
 #[test]
 fn a_small_file_has_defaults() {
     let settings = parse("[vm.a]\nsocket-path = \"/run/a\"").unwrap();
-    assert_eq!((settings.policy, settings.anticipation), (Policy::BestEffort, 0.0));
+    assert_eq!((settings.policy, settings.anticipation), (Policy::BestEffort, None));
     assert_eq!((settings.metrics, settings.log_grants), (None, None));
     let [vm] = settings.vms.as_slice() else { panic!("{:?}", settings.vms) };
     assert_eq!(
@@ -80,7 +80,7 @@ fn a_whole_file_says_everything() {
         "#,
     )
     .unwrap();
-    assert_eq!((settings.policy, settings.anticipation), (Policy::Fixed, 0.015));
+    assert_eq!((settings.policy, settings.anticipation), (Policy::Fixed, Some(0.015)));
     assert_eq!(settings.control_socket, Path::new("/run/control"));
     assert_eq!(settings.metrics, Some(MetricsAddress::Loopback("127.0.0.1:9400".parse().unwrap())));
     let [a, b] = settings.vms.as_slice() else { panic!("{:?}", settings.vms) };
@@ -106,7 +106,10 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
         ("[vm.a]", "[vm.a] socket-path: is needed"),
         ("[vm.A]", "[\"vm.A\"]: a name is up to 63 of a-z, 0-9 and -, and does not begin with -"),
         ("[vm.a]\nx = = 3", "line 2: "),
-        ("colour = 3", "colour: unknown; allowed are anticipation, control-socket, defaults, device-memory"),
+        (
+            "colour = 3",
+            "colour: unknown; allowed are anticipation, cgroup, control-socket, defaults, device-memory",
+        ),
         ("policy = \"fair\"", "policy: \"fair\" is none of \"best-effort\", \"equal\", \"fixed\""),
         ("policy = 3", "policy: 3 is not a string"),
         ("anticipation = \"9%\"", "anticipation: \"9%\" is not a percentage from \"0%\" to \"8%\""),

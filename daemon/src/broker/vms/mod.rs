@@ -12,7 +12,7 @@ use super::vm::{Asked, OnGpu, Vm, VmContext};
 use crate::config::GPUS_MAX;
 use crate::ipc::{FromBroker, SharedGpu, ToBroker};
 use crate::sched::{ContextKey, Nanos};
-use crate::shm::{SchedulerSide, page_clock};
+use crate::shm::{Listener, SchedulerSide, page_clock};
 use protocol::ids::ContextId;
 use rustix::event::epoll::{self, EventFlags};
 use std::io;
@@ -39,7 +39,9 @@ impl Broker {
     }
 
     fn start(&mut self, index: usize) -> io::Result<()> {
-        let mut process = Process::start(&self.vms[index].settings.arguments)?;
+        let vm = &self.vms[index];
+        let group = self.groups.arguments(vm)?;
+        let mut process = Process::start(vm.name(), &[vm.settings.arguments.as_slice(), &group].concat())?;
         if let Err(error) = self.watch_process(index, &process) {
             process.kill();
             let _ = process.reap();
@@ -51,9 +53,8 @@ impl Broker {
     }
 
     fn watch_process(&self, index: usize, process: &Process) -> io::Result<()> {
-        let (channel, doorbell, pidfd) = process.watched();
+        let (channel, pidfd) = process.watched();
         watch(&self.epoll, channel, Source::Channel.token(index), EventFlags::IN)?;
-        watch(&self.epoll, doorbell, Source::Doorbell.token(index), EventFlags::IN)?;
         watch(&self.epoll, pidfd, Source::Child.token(index), EventFlags::IN)
     }
 
@@ -90,11 +91,9 @@ impl Broker {
         self.start_later(index, life);
     }
 
-    /// Others hold the same doorbell still, so closing it would not do.
     fn unwatch(&self, process: &Process) {
-        let (channel, doorbell, pidfd) = process.watched();
+        let (channel, pidfd) = process.watched();
         let _ = epoll::delete(&self.epoll, channel);
-        let _ = epoll::delete(&self.epoll, doorbell);
         let _ = epoll::delete(&self.epoll, pidfd);
     }
 
@@ -172,6 +171,10 @@ impl Broker {
             ToBroker::ContextBegins { ctx_id, gpu, debug_name } => {
                 let file = file.ok_or("a context begins without its page")?;
                 self.context_begins(index, (ctx_id, gpu), &debug_name, &file, now)
+            }
+            ToBroker::Doorbell { ctx_id } => {
+                let file = file.ok_or("a doorbell without its descriptor")?;
+                self.doorbell_comes(index, ctx_id, file)
             }
             ToBroker::ContextEnds { ctx_id, lost, hung } => {
                 self.context_ends(index, ctx_id, lost.as_deref(), hung, now)
@@ -287,6 +290,17 @@ impl Broker {
         Ok(())
     }
 
+    fn doorbell_comes(&mut self, index: usize, ctx_id: ContextId, file: OwnedFd) -> Result<(), String> {
+        // One that was refused is not known.
+        let Some(context) = self.vms[index].contexts.get_mut(&ctx_id) else { return Ok(()) };
+        if context.doorbell.is_some() {
+            return Err(format!("context {} has two doorbells", ctx_id.0));
+        }
+        let listener = Listener::new(file, &self.epoll, Source::Doorbell.token(index));
+        context.doorbell = Some(listener.map_err(|error| format!("the doorbell of a context: {error}"))?);
+        Ok(())
+    }
+
     fn context_ends(
         &mut self,
         index: usize,
@@ -300,10 +314,10 @@ impl Broker {
         self.context_ended(index, &context, now);
         let kills = &mut self.vms[index].past.kills;
         match (context.killed, hung, lost) {
-            (true, ..) => kills.operator += 1,
-            (false, true, _) => kills.hung += 1,
-            (false, false, Some(_)) => kills.lost += 1,
-            (false, false, None) => {}
+            (Some(_), ..) => kills.operator += 1,
+            (None, true, _) => kills.hung += 1,
+            (None, false, Some(_)) => kills.lost += 1,
+            (None, false, None) => {}
         }
         Ok(())
     }

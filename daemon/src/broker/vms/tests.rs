@@ -6,7 +6,7 @@ use crate::broker::settings::{Settings, VmSettings};
 use crate::broker::share::{Change, Policy};
 use crate::ipc::{Channel, HeldMemory, SharedGpu};
 use crate::sched::{Class, Share};
-use crate::shm::{Counters, GateSide, Work, grant_page, page_clock};
+use crate::shm::{Counters, Doorbell, GateSide, Work, grant_page, page_clock};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
@@ -27,13 +27,15 @@ fn world() -> World {
         share: Share::default(),
         arguments: Vec::new(),
         contexts: 2,
+        group_limits: Default::default(),
         max_submit_time_contended: Duration::from_secs(10),
     };
     let settings = Settings {
         policy: Policy::Fixed,
-        anticipation: 0.0,
+        anticipation: None,
         control_socket: folder.path().join("control"),
         metrics: None,
+        cgroup: Default::default(),
         log_grants: None,
         vms: vec![vm("a"), vm("b")],
     };
@@ -68,6 +70,22 @@ impl World {
     fn begin_with(&mut self, vm: usize, ctx_id: u32, gpu: u8, page: BorrowedFd<'_>) {
         self.peers[vm].send(&begins(ctx_id, gpu), Some(page)).unwrap();
         self.broker.channel(vm, EventFlags::IN, page_clock());
+    }
+
+    fn give_doorbell(&mut self, vm: usize, ctx_id: u32, doorbell: BorrowedFd<'_>) {
+        let message = ToBroker::Doorbell { ctx_id: ContextId(ctx_id) };
+        self.peers[vm].send(&message, Some(doorbell)).unwrap();
+        self.broker.channel(vm, EventFlags::IN, page_clock());
+    }
+
+    /// Has the broker do what it is woken for.
+    fn wake(&mut self) -> usize {
+        let none = epoll::Event { flags: EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [none; 8];
+        let at_once = rustix::event::Timespec::default();
+        let count = epoll::wait(&*self.broker.epoll, events.as_mut_slice(), Some(&at_once)).unwrap();
+        self.broker.turn(&events[..count]);
+        count
     }
 
     /// A worker of the VM rings.
@@ -134,6 +152,30 @@ fn what_is_ready_is_granted_at_the_doorbell() {
 }
 
 #[test]
+fn a_worker_is_heard_by_its_own_doorbell_whatever_another_does_to_its_own() {
+    let mut world = world();
+    world.say(0, &ready());
+    let (bad, good) = (Doorbell::new().unwrap(), Doorbell::new().unwrap());
+    let (_, gate) = (world.begin(0, 1), world.begin(0, 2));
+    world.give_doorbell(0, 1, bad.as_fd());
+    world.give_doorbell(0, 2, good.as_fd());
+    while world.wake() > 0 {}
+    // Reading would wait from now on, and so would writing.
+    rustix::fs::fcntl_setfl(&bad, rustix::fs::OFlags::empty()).unwrap();
+    rustix::io::write(&bad, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    assert_eq!(world.wake(), 1);
+    rustix::io::read(&bad, &mut [0; 8]).unwrap();
+    gate.tell(READY);
+    good.ring();
+    assert!(world.wake() > 0);
+    assert_eq!(gate.granted(), 1);
+    world.say(0, &ends(2));
+    good.ring();
+    world.wake();
+    assert_eq!(world.wake(), 0, "a context that has ended is heard no more");
+}
+
+#[test]
 fn a_device_process_that_says_what_it_must_not_ends_alone() {
     let early = |world: &mut World| drop(world.begin(0, 1));
     let twice = |world: &mut World| {
@@ -169,8 +211,22 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
         rustix::net::send(&world.peers[0], &[0xff; 64], rustix::net::SendFlags::empty()).unwrap();
         world.broker.channel(0, EventFlags::IN, page_clock());
     };
+    let doorbells = |world: &mut World, files: &[OwnedFd]| {
+        world.say(0, &ready());
+        drop(world.begin(0, 1));
+        files.iter().for_each(|file| world.give_doorbell(0, 1, file.as_fd()));
+    };
+    let two_doorbells = |world: &mut World| {
+        doorbells(world, &[Doorbell::new().unwrap().into(), Doorbell::new().unwrap().into()]);
+    };
+    let no_doorbell = |world: &mut World| doorbells(world, &[rustix::pipe::pipe().unwrap().0]);
+    // Whether there are events at one, a lock says that others may hold.
+    let waits = |world: &mut World| doorbells(world, &[epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()]);
     type Misbehave<'a> = &'a dyn Fn(&mut World);
-    let cases: [(&str, Misbehave<'_>); 14] = [
+    let cases: [(&str, Misbehave<'_>); 17] = [
+        ("two doorbells", &two_doorbells),
+        ("a pipe for a doorbell", &no_doorbell),
+        ("an epoll instance for a doorbell", &waits),
         ("no GPU", &no_gpu),
         ("too many GPUs", &many_gpus),
         ("a GPU twice", &gpu_twice),
@@ -313,6 +369,29 @@ fn a_share_is_set_on_all_gpus_and_a_context_is_killed_once() {
     world.say(0, &ends(3));
     let kills = world.broker.vms[0].past.kills;
     assert_eq!((kills.operator, kills.sum()), (1, 1));
+}
+
+#[test]
+fn a_device_process_that_does_not_end_what_an_operator_ends_is_ended() {
+    let mut world = world();
+    for vm in [0, 1] {
+        world.say(vm, &ready_on(&[GPU]));
+    }
+    let _gates = [world.begin(0, 3), world.begin(0, 4), world.begin(1, 3)];
+    let now = page_clock();
+    for context in [3, 4] {
+        world.broker.obey(Request::Kill { vm: "a".into(), context }, now).unwrap();
+    }
+    world.say(0, &ends(3));
+    let deadline = world.broker.vms[0].kill_deadline().unwrap();
+    assert!(deadline > now);
+    world.broker.end_deaf(deadline - 1);
+    assert!(!world.is_dying(0));
+    // Whoever asks again does not give it more time.
+    world.broker.obey(Request::Kill { vm: "a".into(), context: 4 }, deadline - 1).unwrap();
+    world.broker.end_deaf(deadline);
+    assert!(world.is_dying(0) && !world.is_dying(1));
+    assert_eq!(world.broker.vms[0].kill_deadline(), None, "it is ended once");
 }
 
 #[test]

@@ -27,6 +27,7 @@ pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     contexts: 2,
     resources: 3,
     live_maps: 2,
+    live_maps_unannounced: 2,
     backing_entries: 16,
     submit_bytes: 256,
     shmem_blob_bytes: 3 * PAGE,
@@ -34,9 +35,11 @@ pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     worker_backlog: 16,
     worker_backlog_bytes: 4096,
     worker_backlog_files: 16,
+    log_lines: 16,
     device_memory: 4 * PAGE,
     host_memory: 6 * PAGE,
     memory_pieces: 3,
+    vm_rings: 2,
 };
 
 /// Every command is answered once, whatever happens; no event causes more effects than there are answers due and objects. Answers

@@ -31,6 +31,8 @@ pub(super) const SERIAL: Setting =
 pub(super) const SERIAL_FAR: Setting = Setting { start: 200 * MICROSECOND, ..SERIAL };
 pub(super) const SLICED: Setting = Setting { gpu: Gpu::Sliced, ..SERIAL };
 pub(super) const SETTINGS: [Setting; 3] = [SERIAL, SERIAL_FAR, SLICED];
+/// As an NVIDIA data-centre GPU was measured to be.
+pub(super) const MEASURED: Setting = Setting { start: 100 * MICROSECOND, switch: 65 * MICROSECOND, ..SLICED };
 
 /// What a worker makes of the truth.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,7 +57,16 @@ pub(super) struct Guest {
     pub(super) length: Nanos,
     /// Submissions that it has outstanding, unless it has a period.
     pub(super) outstanding: u32,
+    /// From a completion until the program behind it has submitted again; up to a fifth shorter or longer.
     pub(super) think: Nanos,
+    /// If there are any, those by turns instead.
+    pub(super) thinks: Vec<Nanos>,
+    /// It submits so many one after the other, each so long after the one before, and waits for all of them.
+    pub(super) stream: Option<(u32, Nanos)>,
+    /// Those of them that are not complete.
+    pub(super) left: u32,
+    /// How long one of its workgroups runs, for which a GPU that turns to another context has to wait.
+    pub(super) workgroup: Nanos,
     /// It submits one at each period.
     pub(super) period: Option<Nanos>,
     pub(super) honesty: Honesty,
@@ -80,6 +91,10 @@ impl Guest {
             length,
             outstanding: 4,
             think: 0,
+            thinks: Vec::new(),
+            stream: None,
+            left: 0,
+            workgroup: 0,
             period: None,
             honesty: Honesty::Honest,
             queue: VecDeque::new(),
@@ -126,6 +141,8 @@ struct Running {
     guest: usize,
     begin: Nanos,
     until: Nanos,
+    /// Its slice is over, and what it has begun has to end.
+    drains: bool,
 }
 
 /// The work of a guest that has reached the GPU: when it was submitted, how much is left, when it began.
@@ -180,10 +197,24 @@ impl World {
         self.scheduler.begin(ContextKey(index as u64), TenantId(guest.tenant), self.now);
         let first = if guest.period.is_some() { 1 } else { guest.outstanding };
         let spread = guest.period.unwrap_or(10 * MICROSECOND);
+        let stream = guest.stream;
         self.guests.push(guest);
+        if stream.is_some() {
+            self.streams(index, 0);
+            return;
+        }
         for _ in 0..first {
             let at = self.now + self.below(spread);
             self.push(at, Event::Arrives(index));
+        }
+    }
+
+    /// A guest submits what it has next, after some time.
+    fn streams(&mut self, index: usize, think: Nanos) {
+        let Some((count, each)) = self.guests[index].stream else { return };
+        self.guests[index].left = count;
+        for at in 0..count {
+            self.push(self.now + think + u64::from(at) * each, Event::Arrives(index));
         }
     }
 
@@ -321,16 +352,40 @@ impl World {
             Gpu::Sliced => (*left).min(MILLISECOND),
         };
         let until = begin.saturating_add(slice);
-        self.running = Some(Running { guest: *guest, begin, until });
-        self.last = Some(*guest);
+        let guest = *guest;
+        self.last = Some(guest);
+        self.runs(Running { guest, begin, until, drains: false });
+    }
+
+    fn runs(&mut self, running: Running) {
+        self.running = Some(running);
         self.turn += 1;
-        self.push(until, Event::Switched(self.turn));
+        self.push(running.until, Event::Switched(self.turn));
+    }
+
+    /// Whether what runs has workgroups left to wait for, as another context has work; they run at less than the whole GPU.
+    fn has_to_drain(&mut self, ran: Nanos, running: Running) -> bool {
+        let Running { guest: index, until: now, drains, .. } = running;
+        let others = self.device.iter().any(|(other, ..)| *other != index);
+        let workgroup = self.guests[index].workgroup;
+        let Some((_, _, left, _)) = self.device.front_mut() else { return false };
+        if drains || !others || workgroup == 0 || *left <= ran {
+            return false;
+        }
+        *left -= ran;
+        let until = now + (*left).min(workgroup) * DRAIN.1 / DRAIN.0;
+        self.runs(Running { guest: index, begin: now, until, drains: true });
+        true
     }
 
     fn slice_ends(&mut self) {
-        let Some(Running { guest: index, begin, until }) = self.running.take() else { return };
-        let ran = until - begin;
+        let Some(running) = self.running.take() else { return };
+        let Running { guest: index, begin, until, drains } = running;
+        let ran = if drains { (until - begin) * DRAIN.0 / DRAIN.1 + 1 } else { until - begin };
         self.guests[index].busy += ran;
+        if self.has_to_drain(ran, running) {
+            return;
+        }
         let (_, arrived, left, begun) = self.device.pop_front().unwrap();
         if left > ran {
             // What the same context has behind it waits for it.
@@ -346,7 +401,9 @@ impl World {
     }
 
     fn completes(&mut self, index: usize, arrived: Nanos, begin: Nanos) {
-        let think = self.guests[index].think;
+        let guest = &self.guests[index];
+        let turn = guest.latencies.len().checked_rem(guest.thinks.len());
+        let think = turn.map_or(guest.think, |turn| guest.thinks[turn]);
         let think = think * 8 / 10 + self.below(1 + think * 4 / 10);
         let guest = &mut self.guests[index];
         guest.driver.pop_front();
@@ -360,6 +417,15 @@ impl World {
             Honesty::FutureSpans => vec![Span { begin: end + SECOND, end: end + 2 * SECOND, ..span }],
             Honesty::Honest | Honesty::Overclaims => vec![span],
         };
+        if guest.stream.is_some() {
+            guest.left -= 1;
+            if guest.left == 0 {
+                self.streams(index, think);
+            }
+            self.dispatch(index);
+            self.report(index, &spans);
+            return;
+        }
         let asynchronous = guest.period.is_none();
         if asynchronous && think > 0 {
             self.push(self.now + think, Event::Arrives(index));
@@ -433,6 +499,9 @@ fn shares(used: &[Nanos]) -> Vec<f64> {
     let sum = used.iter().sum::<Nanos>().max(1) as f64;
     used.iter().map(|used| *used as f64 / sum).collect()
 }
+
+/// Work that a GPU does in some time while the last workgroups of a slice end.
+const DRAIN: (Nanos, Nanos) = (9, 10);
 
 pub(super) fn xorshift(state: &mut u64) -> u64 {
     *state ^= *state << 13;

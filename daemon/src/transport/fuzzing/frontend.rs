@@ -1,7 +1,7 @@
 //! A hostile frontend and driver: vhost-user messages of any kind and order with descriptors of any kind, while guest memory changes.
 
 use crate::transport::handler::Handler;
-use crate::transport::session::Shared;
+use crate::transport::session::{Messages, Shared};
 use crate::transport::{DeviceConfig, Popped, QUEUES, Tokens};
 use arbitrary::{Arbitrary, Unstructured};
 use protocol::virtio_gpu::Response;
@@ -12,8 +12,7 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, LazyLock, Mutex};
-use vhost::vhost_user::BackendReqHandler;
+use std::sync::{Arc, LazyLock};
 
 /// Bytes of the files that guest memory is made of.
 const MEMORY: u64 = 0x1_0000;
@@ -44,16 +43,16 @@ pub fn fuzz_frontend(bytes: &[u8]) -> usize {
         DeviceConfig { space: vec![5; 16], window_size: 16 * PAGE, lent_devices: vec![makedev(1, 3)] };
     let Ok(shared) = Shared::new(config, Arc::new(epoll), Tokens { kick: 0, doorbell: 1 }) else { return 0 };
     let handler = Handler::new(Arc::clone(&shared));
-    let mut requests = BackendReqHandler::from_stream(theirs, Arc::new(Mutex::new(handler)));
+    let Ok(mut messages) = Messages::new(theirs, handler, Arc::clone(&shared)) else { return 0 };
     let mut taken = 0;
     let mut device = Device { generations: [0; QUEUES], request: Vec::new() };
-    while requests.handle_request().is_ok() {
+    while messages.handle_next().is_ok() {
         taken += 1;
         device.run(&shared);
         poke(&mut bytes);
         device.run(&shared);
     }
-    drop(requests);
+    drop(messages);
     shared.vrings.iter().for_each(|vring| vring.abandon());
     assert!(shared.vrings.iter().all(|vring| vring.unanswered() == 0));
     taken

@@ -102,6 +102,12 @@ pub fn programs() -> (usize, [Option<std::ffi::CString>; 2]) {
     null_driver::PROGRAMS.lock().clone()
 }
 
+/// From now on the driver makes no instance that is newer.
+#[cfg(test)]
+pub fn refuse_newer_instances(version: u32) {
+    null_state::NEWEST_INSTANCE.store(version, Ordering::Relaxed);
+}
+
 /// The GPUs of the null driver, not in its own order.
 pub fn gpus() -> Vec<GpuChoice> {
     let gpu = |uuid| GpuChoice {
@@ -156,6 +162,10 @@ impl Allowance for Allowed {
     }
 
     fn reached(&self, _: &'static str) {}
+
+    fn shader_refused(&self, _: &dyn std::fmt::Display) {}
+
+    fn overdue(&self, _: &'static str, _: bool) {}
 }
 
 /// A context.

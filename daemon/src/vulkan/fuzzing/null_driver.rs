@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
 
 type Function = unsafe extern "system" fn();
 
@@ -234,8 +235,11 @@ unsafe extern "system" fn create_instance(
 ) -> i32 {
     // SAFETY: callers pass a place for the handle, an application, and names that are strings.
     let (application, engine) = unsafe {
-        *out = state::add(Kind::Instance as u8, 0);
         let application = &*(*info).p_application_info;
+        if application.api_version > state::NEWEST_INSTANCE.load(Ordering::Relaxed) {
+            return vk::Result::ERROR_INCOMPATIBLE_DRIVER.as_raw();
+        }
+        *out = state::add(Kind::Instance as u8, 0);
         (application.application_name_as_c_str(), application.engine_name_as_c_str())
     };
     let mut programs = PROGRAMS.lock();

@@ -2,7 +2,7 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 /// Kinds of objects, as a handle's low byte.
@@ -73,6 +73,9 @@ const MARK: u64 = 0x4e55 << 48;
 
 static TAKEN: Mutex<()> = Mutex::new(());
 
+/// The version of the newest instance that the driver makes.
+pub static NEWEST_INSTANCE: AtomicU32 = AtomicU32::new(u32::MAX);
+
 /// Nothing is looked at, and nothing fails: the driver costs next to nothing.
 static TRUSTING: AtomicBool = AtomicBool::new(false);
 
@@ -112,6 +115,7 @@ pub fn begin(seed: u64) -> Exclusive {
     *AT_BARRIERS.lock() = None;
     *STATE.lock() = State { random: seed | 1, ..State::default() };
     TRUSTING.store(false, Ordering::Relaxed);
+    NEWEST_INSTANCE.store(u32::MAX, Ordering::Relaxed);
     exclusive
 }
 

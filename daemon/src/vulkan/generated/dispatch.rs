@@ -86,7 +86,7 @@ pub fn execute<'a>(
         }
         Command::GetPhysicalDeviceImageFormatProperties(c) => {
             let value = settle(
-                super::physical_device::get_physical_device_image_format_properties(
+                crate::vulkan::formats::get_physical_device_image_format_properties(
                     call,
                     c,
                 ),
@@ -671,7 +671,7 @@ pub fn execute<'a>(
         }
         Command::CreateImage(c) => {
             let value = settle(
-                call.tell(|| super::image::create_image(call, c)),
+                call.tell(|| crate::vulkan::image::create_image(call, c)),
                 |result| {
                     let _ = result;
                     call.not_created(c.p_image, result)?;
@@ -1917,7 +1917,7 @@ pub fn execute<'a>(
         }
         Command::GetPhysicalDeviceFormatProperties2(c) => {
             let value = settle(
-                super::physical_device::get_physical_device_format_properties2(call, c),
+                crate::vulkan::formats::get_physical_device_format_properties2(call, c),
                 |result| {
                     let _ = result;
                     Ok(venus::GetPhysicalDeviceFormatProperties2Reply {

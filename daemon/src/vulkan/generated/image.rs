@@ -590,32 +590,6 @@ pub fn get_image_sparse_memory_requirements<'a>(
         )?,
     })
 }
-///`vkCreateImage`.
-pub fn create_image<'a>(
-    call: &Call<'a>,
-    c: &venus::CreateImage<'a>,
-) -> Result<venus::CreateImageReply<'a>, Fault> {
-    let device = call.device(c.device)?;
-    let (handle, table) = (device.raw(), &device.table);
-    let Some(function) = table.create_image else {
-        return Err(Fault::missing("vkCreateImage"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (state, p_create_info) = {
-        let l = call.lowering();
-        let state = crate::vulkan::validity::images::create_image(&l, &device, c)?;
-        (state, l.pointer(c.p_create_info)?)
-    };
-    let mut created = 0u64;
-    let result = unsafe {
-        function(handle, p_create_info, ptr::null(), &raw mut created)
-    };
-    call.bind(c.p_image, created, &device, result, state)?;
-    Ok(venus::CreateImageReply {
-        result: venus::VkResult(result),
-        p_image: c.p_image,
-    })
-}
 ///`vkDestroyImage`.
 pub fn destroy_image<'a>(
     call: &Call<'a>,
@@ -942,6 +916,7 @@ pub fn copy_image_to_image<'a>(
     #[allow(unused_variables, reason = "not every parameter needs the object table")]
     let (p_copy_image_to_image_info,) = {
         let l = call.lowering();
+        crate::vulkan::validity::region::copy_image_to_image(&l, &device, c)?;
         (l.pointer(c.p_copy_image_to_image_info)?,)
     };
     let result = unsafe { function(handle, p_copy_image_to_image_info) };

@@ -71,8 +71,9 @@ impl<'a> Raise<'a> for venus::DrmFormatModifierProperties2EXT {
             drm_format_modifier: sys.drm_format_modifier,
             drm_format_modifier_plane_count: sys.drm_format_modifier_plane_count,
             drm_format_modifier_tiling_features: venus::FormatFeatureFlags2(
-                sys.drm_format_modifier_tiling_features,
-            ),
+                    sys.drm_format_modifier_tiling_features,
+                )
+                .known(),
         })
     }
 }
@@ -103,8 +104,9 @@ impl<'a> Raise<'a> for venus::DrmFormatModifierPropertiesEXT {
             drm_format_modifier: sys.drm_format_modifier,
             drm_format_modifier_plane_count: sys.drm_format_modifier_plane_count,
             drm_format_modifier_tiling_features: venus::FormatFeatureFlags(
-                sys.drm_format_modifier_tiling_features,
-            ),
+                    sys.drm_format_modifier_tiling_features,
+                )
+                .known(),
         })
     }
 }
@@ -223,14 +225,17 @@ impl<'a> Raise<'a> for venus::ExternalFenceProperties<'a> {
         Ok(venus::ExternalFenceProperties {
             p_next: raise_chain(self.p_next, sys.p_next, arena)?,
             export_from_imported_handle_types: venus::ExternalFenceHandleTypeFlags(
-                sys.export_from_imported_handle_types,
-            ),
+                    sys.export_from_imported_handle_types,
+                )
+                .known(),
             compatible_handle_types: venus::ExternalFenceHandleTypeFlags(
-                sys.compatible_handle_types,
-            ),
+                    sys.compatible_handle_types,
+                )
+                .known(),
             external_fence_features: venus::ExternalFenceFeatureFlags(
-                sys.external_fence_features,
-            ),
+                    sys.external_fence_features,
+                )
+                .known(),
         })
     }
 }
@@ -282,8 +287,9 @@ impl<'a> Raise<'a> for venus::ExternalMemoryProperties {
         let _ = arena;
         Ok(venus::ExternalMemoryProperties {
             external_memory_features: venus::ExternalMemoryFeatureFlags(
-                sys.external_memory_features,
-            ),
+                    sys.external_memory_features,
+                )
+                .known(),
             export_from_imported_handle_types: venus::ExternalMemoryHandleTypeFlags(
                 sys.export_from_imported_handle_types,
             ),
@@ -318,14 +324,17 @@ impl<'a> Raise<'a> for venus::ExternalSemaphoreProperties<'a> {
         Ok(venus::ExternalSemaphoreProperties {
             p_next: raise_chain(self.p_next, sys.p_next, arena)?,
             export_from_imported_handle_types: venus::ExternalSemaphoreHandleTypeFlags(
-                sys.export_from_imported_handle_types,
-            ),
+                    sys.export_from_imported_handle_types,
+                )
+                .known(),
             compatible_handle_types: venus::ExternalSemaphoreHandleTypeFlags(
-                sys.compatible_handle_types,
-            ),
+                    sys.compatible_handle_types,
+                )
+                .known(),
             external_semaphore_features: venus::ExternalSemaphoreFeatureFlags(
-                sys.external_semaphore_features,
-            ),
+                    sys.external_semaphore_features,
+                )
+                .known(),
         })
     }
 }
@@ -376,13 +385,13 @@ impl<'a> Raise<'a> for venus::FormatProperties {
     ) -> Result<Self, Fault> {
         let _ = arena;
         Ok(venus::FormatProperties {
-            linear_tiling_features: venus::FormatFeatureFlags(
-                sys.linear_tiling_features,
-            ),
+            linear_tiling_features: venus::FormatFeatureFlags(sys.linear_tiling_features)
+                .known(),
             optimal_tiling_features: venus::FormatFeatureFlags(
-                sys.optimal_tiling_features,
-            ),
-            buffer_features: venus::FormatFeatureFlags(sys.buffer_features),
+                    sys.optimal_tiling_features,
+                )
+                .known(),
+            buffer_features: venus::FormatFeatureFlags(sys.buffer_features).known(),
         })
     }
 }
@@ -433,12 +442,14 @@ impl<'a> Raise<'a> for venus::FormatProperties3<'a> {
         Ok(venus::FormatProperties3 {
             p_next: raise_chain(self.p_next, sys.p_next, arena)?,
             linear_tiling_features: venus::FormatFeatureFlags2(
-                sys.linear_tiling_features,
-            ),
+                    sys.linear_tiling_features,
+                )
+                .known(),
             optimal_tiling_features: venus::FormatFeatureFlags2(
-                sys.optimal_tiling_features,
-            ),
-            buffer_features: venus::FormatFeatureFlags2(sys.buffer_features),
+                    sys.optimal_tiling_features,
+                )
+                .known(),
+            buffer_features: venus::FormatFeatureFlags2(sys.buffer_features).known(),
         })
     }
 }
@@ -493,7 +504,7 @@ impl<'a> Raise<'a> for venus::ImageFormatProperties {
             max_extent: self.max_extent.raise(&sys.max_extent, arena)?,
             max_mip_levels: sys.max_mip_levels,
             max_array_layers: sys.max_array_layers,
-            sample_counts: venus::SampleCountFlags(sys.sample_counts),
+            sample_counts: venus::SampleCountFlags(sys.sample_counts).known(),
             max_resource_size: sys.max_resource_size,
         })
     }
@@ -538,7 +549,7 @@ impl<'a> Raise<'a> for venus::MemoryHeap {
         let _ = arena;
         Ok(venus::MemoryHeap {
             size: sys.size,
-            flags: venus::MemoryHeapFlags(sys.flags),
+            flags: venus::MemoryHeapFlags(sys.flags).known(),
         })
     }
 }
@@ -556,7 +567,7 @@ impl<'a> Raise<'a> for venus::MemoryType {
     fn raise(&self, sys: &sys::MemoryType, arena: &'a Arena) -> Result<Self, Fault> {
         let _ = arena;
         Ok(venus::MemoryType {
-            property_flags: venus::MemoryPropertyFlags(sys.property_flags),
+            property_flags: venus::MemoryPropertyFlags(sys.property_flags).known(),
             heap_index: sys.heap_index,
         })
     }
@@ -933,33 +944,42 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceLimits {
             max_framebuffer_height: sys.max_framebuffer_height,
             max_framebuffer_layers: sys.max_framebuffer_layers,
             framebuffer_color_sample_counts: venus::SampleCountFlags(
-                sys.framebuffer_color_sample_counts,
-            ),
+                    sys.framebuffer_color_sample_counts,
+                )
+                .known(),
             framebuffer_depth_sample_counts: venus::SampleCountFlags(
-                sys.framebuffer_depth_sample_counts,
-            ),
+                    sys.framebuffer_depth_sample_counts,
+                )
+                .known(),
             framebuffer_stencil_sample_counts: venus::SampleCountFlags(
-                sys.framebuffer_stencil_sample_counts,
-            ),
+                    sys.framebuffer_stencil_sample_counts,
+                )
+                .known(),
             framebuffer_no_attachments_sample_counts: venus::SampleCountFlags(
-                sys.framebuffer_no_attachments_sample_counts,
-            ),
+                    sys.framebuffer_no_attachments_sample_counts,
+                )
+                .known(),
             max_color_attachments: sys.max_color_attachments,
             sampled_image_color_sample_counts: venus::SampleCountFlags(
-                sys.sampled_image_color_sample_counts,
-            ),
+                    sys.sampled_image_color_sample_counts,
+                )
+                .known(),
             sampled_image_integer_sample_counts: venus::SampleCountFlags(
-                sys.sampled_image_integer_sample_counts,
-            ),
+                    sys.sampled_image_integer_sample_counts,
+                )
+                .known(),
             sampled_image_depth_sample_counts: venus::SampleCountFlags(
-                sys.sampled_image_depth_sample_counts,
-            ),
+                    sys.sampled_image_depth_sample_counts,
+                )
+                .known(),
             sampled_image_stencil_sample_counts: venus::SampleCountFlags(
-                sys.sampled_image_stencil_sample_counts,
-            ),
+                    sys.sampled_image_stencil_sample_counts,
+                )
+                .known(),
             storage_image_sample_counts: venus::SampleCountFlags(
-                sys.storage_image_sample_counts,
-            ),
+                    sys.storage_image_sample_counts,
+                )
+                .known(),
             max_sample_mask_words: sys.max_sample_mask_words,
             timestamp_compute_and_graphics: sys.timestamp_compute_and_graphics,
             timestamp_period: sys.timestamp_period,
@@ -1226,7 +1246,7 @@ impl<'a> Raise<'a> for venus::QueueFamilyProperties {
     ) -> Result<Self, Fault> {
         let _ = arena;
         Ok(venus::QueueFamilyProperties {
-            queue_flags: venus::QueueFlags(sys.queue_flags),
+            queue_flags: venus::QueueFlags(sys.queue_flags).known(),
             queue_count: sys.queue_count,
             timestamp_valid_bits: sys.timestamp_valid_bits,
             min_image_transfer_granularity: self
@@ -1365,41 +1385,6 @@ pub fn get_physical_device_format_properties<'a>(
         )?,
     })
 }
-///`vkGetPhysicalDeviceImageFormatProperties`.
-pub fn get_physical_device_image_format_properties<'a>(
-    call: &Call<'a>,
-    c: &venus::GetPhysicalDeviceImageFormatProperties<'a>,
-) -> Result<venus::GetPhysicalDeviceImageFormatPropertiesReply<'a>, Fault> {
-    let physical = call.physical_device(c.physical_device)?;
-    let (handle, table) = (physical.raw(), &physical.instance.table);
-    let Some(function) = table.get_physical_device_image_format_properties else {
-        return Err(Fault::missing("vkGetPhysicalDeviceImageFormatProperties"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (format, ty, tiling, usage, flags, p_image_format_properties) = {
-        let l = call.lowering();
-        (
-            known(c.format)?,
-            known(c.ty)?,
-            known(c.tiling)?,
-            c.usage.known().0,
-            c.flags.known().0,
-            l.out_pointer(c.p_image_format_properties)?,
-        )
-    };
-    let result = unsafe {
-        function(handle, format, ty, tiling, usage, flags, p_image_format_properties)
-    };
-    let arena = call.arena;
-    Ok(venus::GetPhysicalDeviceImageFormatPropertiesReply {
-        result: venus::VkResult(result),
-        p_image_format_properties: raise_pointer(
-            c.p_image_format_properties,
-            p_image_format_properties,
-            arena,
-        )?,
-    })
-}
 ///`vkEnumerateDeviceLayerProperties`.
 pub fn enumerate_device_layer_properties<'a>(
     call: &Call<'a>,
@@ -1432,31 +1417,6 @@ pub fn enumerate_device_layer_properties<'a>(
             c.p_properties,
             p_properties,
             read_count(p_property_count),
-            arena,
-        )?,
-    })
-}
-///`vkGetPhysicalDeviceFormatProperties2`.
-pub fn get_physical_device_format_properties2<'a>(
-    call: &Call<'a>,
-    c: &venus::GetPhysicalDeviceFormatProperties2<'a>,
-) -> Result<venus::GetPhysicalDeviceFormatProperties2Reply<'a>, Fault> {
-    let physical = call.physical_device(c.physical_device)?;
-    let (handle, table) = (physical.raw(), &physical.instance.table);
-    let Some(function) = table.get_physical_device_format_properties2 else {
-        return Err(Fault::missing("vkGetPhysicalDeviceFormatProperties2"))
-    };
-    #[allow(unused_variables, reason = "not every parameter needs the object table")]
-    let (format, p_format_properties) = {
-        let l = call.lowering();
-        (known(c.format)?, l.out_pointer(c.p_format_properties)?)
-    };
-    unsafe { function(handle, format, p_format_properties) };
-    let arena = call.arena;
-    Ok(venus::GetPhysicalDeviceFormatProperties2Reply {
-        p_format_properties: raise_pointer(
-            c.p_format_properties,
-            p_format_properties,
             arena,
         )?,
     })

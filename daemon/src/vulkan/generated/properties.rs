@@ -174,8 +174,9 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceCooperativeMatrixPropertiesKHR<'a> {
         Ok(venus::PhysicalDeviceCooperativeMatrixPropertiesKHR {
             p_next: raise_chain(self.p_next, sys.p_next, arena)?,
             cooperative_matrix_supported_stages: venus::ShaderStageFlags(
-                sys.cooperative_matrix_supported_stages,
-            ),
+                    sys.cooperative_matrix_supported_stages,
+                )
+                .known(),
         })
     }
 }
@@ -231,11 +232,13 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceDepthStencilResolveProperties<'a> {
         Ok(venus::PhysicalDeviceDepthStencilResolveProperties {
             p_next: raise_chain(self.p_next, sys.p_next, arena)?,
             supported_depth_resolve_modes: venus::ResolveModeFlags(
-                sys.supported_depth_resolve_modes,
-            ),
+                    sys.supported_depth_resolve_modes,
+                )
+                .known(),
             supported_stencil_resolve_modes: venus::ResolveModeFlags(
-                sys.supported_stencil_resolve_modes,
-            ),
+                    sys.supported_stencil_resolve_modes,
+                )
+                .known(),
             independent_resolve_none: sys.independent_resolve_none,
             independent_resolve: sys.independent_resolve,
         })
@@ -591,8 +594,9 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceFragmentShadingRatePropertiesKHR<'a>
             max_fragment_shading_rate_coverage_samples: sys
                 .max_fragment_shading_rate_coverage_samples,
             max_fragment_shading_rate_rasterization_samples: venus::SampleCountFlags(
-                sys.max_fragment_shading_rate_rasterization_samples,
-            ),
+                    sys.max_fragment_shading_rate_rasterization_samples,
+                )
+                .known(),
             fragment_shading_rate_with_shader_depth_stencil_writes: sys
                 .fragment_shading_rate_with_shader_depth_stencil_writes,
             fragment_shading_rate_with_sample_mask: sys
@@ -1491,8 +1495,9 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceSampleLocationsPropertiesEXT<'a> {
         Ok(venus::PhysicalDeviceSampleLocationsPropertiesEXT {
             p_next: raise_chain(self.p_next, sys.p_next, arena)?,
             sample_location_sample_counts: venus::SampleCountFlags(
-                sys.sample_location_sample_counts,
-            ),
+                    sys.sample_location_sample_counts,
+                )
+                .known(),
             max_sample_location_grid_size: self
                 .max_sample_location_grid_size
                 .raise(&sys.max_sample_location_grid_size, arena)?,
@@ -1704,8 +1709,9 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceSubgroupProperties<'a> {
         Ok(venus::PhysicalDeviceSubgroupProperties {
             p_next: raise_chain(self.p_next, sys.p_next, arena)?,
             subgroup_size: sys.subgroup_size,
-            supported_stages: venus::ShaderStageFlags(sys.supported_stages),
-            supported_operations: venus::SubgroupFeatureFlags(sys.supported_operations),
+            supported_stages: venus::ShaderStageFlags(sys.supported_stages).known(),
+            supported_operations: venus::SubgroupFeatureFlags(sys.supported_operations)
+                .known(),
             quad_operations_in_all_stages: sys.quad_operations_in_all_stages,
         })
     }
@@ -1739,8 +1745,9 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceSubgroupSizeControlProperties<'a> {
             max_subgroup_size: sys.max_subgroup_size,
             max_compute_workgroup_subgroups: sys.max_compute_workgroup_subgroups,
             required_subgroup_size_stages: venus::ShaderStageFlags(
-                sys.required_subgroup_size_stages,
-            ),
+                    sys.required_subgroup_size_stages,
+                )
+                .known(),
         })
     }
 }
@@ -1964,11 +1971,13 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceVulkan11Properties<'a> {
             device_luid_valid: sys.device_luid_valid,
             subgroup_size: sys.subgroup_size,
             subgroup_supported_stages: venus::ShaderStageFlags(
-                sys.subgroup_supported_stages,
-            ),
+                    sys.subgroup_supported_stages,
+                )
+                .known(),
             subgroup_supported_operations: venus::SubgroupFeatureFlags(
-                sys.subgroup_supported_operations,
-            ),
+                    sys.subgroup_supported_operations,
+                )
+                .known(),
             subgroup_quad_operations_in_all_stages: sys
                 .subgroup_quad_operations_in_all_stages,
             point_clipping_behavior: venus::PointClippingBehavior(
@@ -2164,11 +2173,13 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceVulkan12Properties<'a> {
             max_descriptor_set_update_after_bind_input_attachments: sys
                 .max_descriptor_set_update_after_bind_input_attachments,
             supported_depth_resolve_modes: venus::ResolveModeFlags(
-                sys.supported_depth_resolve_modes,
-            ),
+                    sys.supported_depth_resolve_modes,
+                )
+                .known(),
             supported_stencil_resolve_modes: venus::ResolveModeFlags(
-                sys.supported_stencil_resolve_modes,
-            ),
+                    sys.supported_stencil_resolve_modes,
+                )
+                .known(),
             independent_resolve_none: sys.independent_resolve_none,
             independent_resolve: sys.independent_resolve,
             filter_minmax_single_component_formats: sys
@@ -2178,8 +2189,9 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceVulkan12Properties<'a> {
             max_timeline_semaphore_value_difference: sys
                 .max_timeline_semaphore_value_difference,
             framebuffer_integer_color_sample_counts: venus::SampleCountFlags(
-                sys.framebuffer_integer_color_sample_counts,
-            ),
+                    sys.framebuffer_integer_color_sample_counts,
+                )
+                .known(),
         })
     }
 }
@@ -2291,8 +2303,9 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceVulkan13Properties<'a> {
             max_subgroup_size: sys.max_subgroup_size,
             max_compute_workgroup_subgroups: sys.max_compute_workgroup_subgroups,
             required_subgroup_size_stages: venus::ShaderStageFlags(
-                sys.required_subgroup_size_stages,
-            ),
+                    sys.required_subgroup_size_stages,
+                )
+                .known(),
             max_inline_uniform_block_size: sys.max_inline_uniform_block_size,
             max_per_stage_descriptor_inline_uniform_blocks: sys
                 .max_per_stage_descriptor_inline_uniform_blocks,

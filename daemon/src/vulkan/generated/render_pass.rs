@@ -189,7 +189,7 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceFragmentShadingRateKHR<'a> {
         let _ = arena;
         Ok(venus::PhysicalDeviceFragmentShadingRateKHR {
             p_next: raise_chain(self.p_next, sys.p_next, arena)?,
-            sample_counts: venus::SampleCountFlags(sys.sample_counts),
+            sample_counts: venus::SampleCountFlags(sys.sample_counts).known(),
             fragment_size: self.fragment_size.raise(&sys.fragment_size, arena)?,
         })
     }

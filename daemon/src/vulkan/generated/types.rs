@@ -787,11 +787,11 @@ impl<'a> Raise<'a> for venus::SparseImageFormatProperties {
     ) -> Result<Self, Fault> {
         let _ = arena;
         Ok(venus::SparseImageFormatProperties {
-            aspect_mask: venus::ImageAspectFlags(sys.aspect_mask),
+            aspect_mask: venus::ImageAspectFlags(sys.aspect_mask).known(),
             image_granularity: self
                 .image_granularity
                 .raise(&sys.image_granularity, arena)?,
-            flags: venus::SparseImageFormatFlags(sys.flags),
+            flags: venus::SparseImageFormatFlags(sys.flags).known(),
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::config::{Heap, MemoryId};
 use crate::vulkan::cancel::Cancel;
+use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -18,6 +19,13 @@ pub trait Allowance: Send + Sync {
 
     /// A limit of `config::ContextLimits` is reached, for the first time perhaps.
     fn reached(&self, limit: &'static str);
+
+    /// A shader, or a pipeline of one, is refused; for the log.
+    fn shader_refused(&self, reason: &dyn Display);
+
+    /// A command waits for long until a submission has completed that uses what it is about. It is refused if that `is_blocked`: it waits
+    /// itself.
+    fn overdue(&self, command: &'static str, is_blocked: bool);
 }
 
 /// Something granted; it is given back when this is dropped.

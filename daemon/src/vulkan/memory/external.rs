@@ -6,6 +6,7 @@
 use crate::config::MemoryBackEnd;
 use crate::vulkan::call::Call;
 use crate::vulkan::error::Fault;
+use crate::vulkan::formats::Asked;
 use crate::vulkan::lower::{Lowering, raise_pointer};
 use crate::vulkan::physical_device::PhysicalDevice;
 use ash::vk;
@@ -33,8 +34,8 @@ fn host_types(types: HandleTypes, memory: MemoryBackEnd) -> HandleTypes {
     }
 }
 
-/// What a guest would call memory that any buffer may be bound to; [`link`] makes the host's name of it.
-pub const BUFFER_MEMORY: HandleTypes = HandleTypes::DMA_BUF_EXT;
+/// What a guest would call memory that any buffer or image may be bound to; [`link`] makes the host's name of it.
+pub const MAPPABLE_MEMORY: HandleTypes = HandleTypes::DMA_BUF_EXT;
 
 /// Whether the driver lets a buffer say that it may be bound to mappable memory.
 pub fn takes_buffer(
@@ -50,7 +51,7 @@ pub fn takes_buffer(
         p_next: usage.map_or(&[][..], std::slice::from_ref),
         flags: info.flags,
         usage: info.usage,
-        handle_type: host_types(BUFFER_MEMORY, physical.gpu.memory),
+        handle_type: host_types(MAPPABLE_MEMORY, physical.gpu.memory),
     };
     let partial = venus::ExternalBufferProperties::default();
     let (asked, out) = {
@@ -60,12 +61,68 @@ pub fn takes_buffer(
     // SAFETY: the handle is live, both structs are memory of the arena.
     unsafe { function(physical.raw(), asked, out) };
     let Some(answer) = raise_pointer(Some(&partial), out, call.arena)? else { return Ok(false) };
-    let features = answer.external_memory_properties.external_memory_features.0;
-    let needed = match physical.gpu.memory {
+    Ok(can_say(&answer.external_memory_properties, physical.gpu.memory))
+}
+
+/// Whether what may be bound to memory with these properties may say so without having an allocation of its own.
+fn can_say(properties: &venus::ExternalMemoryProperties, memory: MemoryBackEnd) -> bool {
+    let features = properties.external_memory_features.0;
+    let needed = match memory {
         MemoryBackEnd::Memfd => Features::IMPORTABLE.0,
         MemoryBackEnd::DmaBuf => Features::EXPORTABLE.0,
     };
-    Ok(features & needed != 0 && features & Features::DEDICATED_ONLY.0 == 0)
+    features & needed != 0 && features & Features::DEDICATED_ONLY.0 == 0
+}
+
+/// Whether the driver lets an image say that it may be bound to mappable memory.
+pub fn takes_image(
+    call: &Call<'_>,
+    physical: &PhysicalDevice,
+    info: &venus::ImageCreateInfo<'_>,
+) -> Result<bool, Fault> {
+    let Some(function) = physical.instance.table.get_physical_device_image_format_properties2 else {
+        return Ok(false);
+    };
+    let external = venus::PhysicalDeviceExternalImageFormatInfo { p_next: &[], handle_type: MAPPABLE_MEMORY };
+    let external = [ChainStruct::PhysicalDeviceExternalImageFormatInfo(&external)];
+    let asked_too = |next: &&ChainStruct<'_>| {
+        matches!(
+            next,
+            ChainStruct::ImageFormatListCreateInfo(_) | ChainStruct::ImageStencilUsageCreateInfo(_)
+        )
+    };
+    let chain: Vec<_> = info.p_next.iter().filter(asked_too).chain(&external).copied().collect();
+    let asked = venus::PhysicalDeviceImageFormatInfo2 {
+        p_next: &chain,
+        format: info.format,
+        ty: info.image_type,
+        tiling: info.tiling,
+        usage: info.usage,
+        flags: info.flags,
+    };
+    let partial = venus::ExternalImageFormatProperties::default();
+    let partial = [ChainStruct::ExternalImageFormatProperties(&partial)];
+    let partial = venus::ImageFormatProperties2 { p_next: &partial, ..Default::default() };
+    let (asked, out) = {
+        let l = call.lowering();
+        (l.pointer(Some(&asked))?, l.out_pointer(Some(&partial))?)
+    };
+    // SAFETY: the handle is live, both structs and their chains are memory of the arena.
+    let result = unsafe { function(physical.raw(), asked, out) };
+    let answer = if result < 0 { None } else { raise_pointer(Some(&partial), out, call.arena)? };
+    let Some(answer) = answer else { return Ok(false) };
+    let says = answer.p_next.iter().any(|next| match next {
+        ChainStruct::ExternalImageFormatProperties(properties) => {
+            can_say(&properties.external_memory_properties, physical.gpu.memory)
+        }
+        _ => false,
+    });
+    let (limits, extent) = (&answer.image_format_properties, &info.extent);
+    let most = &limits.max_extent;
+    let fits = extent.width <= most.width && extent.height <= most.height && extent.depth <= most.depth;
+    let fits =
+        fits && info.mip_levels <= limits.max_mip_levels && info.array_layers <= limits.max_array_layers;
+    Ok(says && fits && limits.sample_counts.contains(info.samples))
 }
 
 /// Lowers a chained struct that names handle types; none if `next` is another struct.
@@ -133,6 +190,11 @@ pub fn get_physical_device_image_format_properties2<'a>(
 ) -> Result<venus::GetPhysicalDeviceImageFormatProperties2Reply<'a>, Fault> {
     let physical = call.physical_device(c.physical_device)?;
     let chain = c.p_image_format_info.map_or(&[][..], |info| info.p_next);
+    let asked = c.p_image_format_info;
+    let asked = asked.map(|info| Asked::new(info.format, info.tiling, info.usage, info.flags, chain));
+    if asked.is_some_and(|asked| asked.is_unusable(&physical)) {
+        return Err(vk::Result::ERROR_FORMAT_NOT_SUPPORTED.into());
+    }
     let shared = chain.iter().find_map(|next| match next {
         ChainStruct::PhysicalDeviceExternalImageFormatInfo(info) => Some(info.handle_type),
         _ => None,

@@ -28,8 +28,8 @@ pub use allowance::{Allowance, Lease, MemoryFile, Piece};
 pub use capture::map;
 pub use driver_mapped::GRAIN;
 pub use external::{
-    BUFFER_MEMORY, get_physical_device_external_buffer_properties,
-    get_physical_device_image_format_properties2, takes_buffer,
+    MAPPABLE_MEMORY, get_physical_device_external_buffer_properties,
+    get_physical_device_image_format_properties2, takes_buffer, takes_image,
 };
 pub use pool::Pool;
 pub use trial::try_out;

@@ -6,11 +6,14 @@ use super::region::Planes;
 use crate::vulkan::command_buffer::RecordingState;
 use crate::vulkan::device::Device;
 use crate::vulkan::error::Fault;
+use crate::vulkan::formats::Asked;
 use crate::vulkan::lower::Lowering;
 use crate::vulkan::objects::State;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
-use protocol::venus::generated::{ChainStruct, FormatBlock, ImageCreateFlags, ImageType, format_block};
+use protocol::venus::generated::{
+    ChainStruct, FormatBlock, ImageAspectFlags, ImageCreateFlags, ImageType, format_block,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,8 +35,12 @@ pub struct ImageFacts {
     pub block: FormatBlock,
     /// Its planes, if it has some.
     pub planes: Option<Planes>,
+    /// Aspects of it that can be named.
+    pub aspects: ImageAspectFlags,
     /// It is a 3D image.
     pub volume: bool,
+    /// The host may copy its texels.
+    pub is_copied_by_the_host: bool,
     /// Memory of the whole, or of each plane, was bound.
     memory: [AtomicBool; PLANES],
 }
@@ -42,6 +49,11 @@ impl ImageFacts {
     /// Whether it has memory.
     pub fn has_memory(&self) -> bool {
         self.memory[0].load(Ordering::Acquire)
+    }
+
+    /// How many of its layers these are.
+    pub fn layers_of(&self, layers: &venus::ImageSubresourceLayers) -> u64 {
+        layers.layer_count.min(self.layers.saturating_sub(layers.base_array_layer)).into()
     }
 
     /// Texels of a mip level.
@@ -64,13 +76,7 @@ impl ImageFacts {
 }
 
 /// `vkCreateImage`.
-pub fn create_image(
-    l: &Lowering<'_>,
-    device: &Arc<Device>,
-    c: &venus::CreateImage<'_>,
-) -> Result<State, Fault> {
-    let _ = l;
-    let info = c.p_create_info.ok_or_else(|| Fault::invalid("an image without a description"))?;
+pub fn of_image(device: &Device, info: &venus::ImageCreateInfo<'_>) -> Result<State, Fault> {
     let venus::Extent3D { width, height, depth } = info.extent;
     let extent = [width, height, depth];
     let limits = limits_of(device, info);
@@ -89,7 +95,8 @@ pub fn create_image(
     demand((1..=limits.max_array_layers).contains(&info.array_layers), "an image of no or too many layers")?;
     let samples = info.samples.0.is_power_of_two() && limits.sample_counts.as_raw() & info.samples.0 != 0;
     demand(samples, "an image of a number of samples that the device does not take")?;
-    demand(info.flags.0 & SPARSE == 0, "a sparse image")?;
+    let asked = Asked::new(info.format, info.tiling, info.usage, info.flags, info.p_next);
+    demand(!asked.is_unusable(&device.physical), "an image of a kind that is not offered")?;
     let cube = !info.flags.contains(ImageCreateFlags::CUBE_COMPATIBLE)
         || info.image_type == ImageType::TYPE_2D && width == height && info.array_layers >= 6;
     demand(cube, "a cube of other than six squares")?;
@@ -100,14 +107,28 @@ pub fn create_image(
         layers: info.array_layers,
         block,
         planes: Planes::of(info.format),
+        aspects: aspects(info.format),
+        is_copied_by_the_host: asked.usage.contains(venus::ImageUsageFlags::HOST_TRANSFER),
         volume: info.image_type == ImageType::TYPE_3D,
         memory: Default::default(),
     }))))
 }
 
-const SPARSE: u32 = ImageCreateFlags::SPARSE_BINDING.0
-    | ImageCreateFlags::SPARSE_RESIDENCY.0
-    | ImageCreateFlags::SPARSE_ALIASED.0;
+/// Aspects of images of a format that a command can name. That of colour stands for all planes, too.
+fn aspects(format: venus::Format) -> ImageAspectFlags {
+    use ImageAspectFlags as A;
+    use venus::Format as F;
+    match (format, Planes::of(format)) {
+        (F::D16_UNORM | F::X8_D24_UNORM_PACK32 | F::D32_SFLOAT, _) => A::DEPTH,
+        (F::S8_UINT, _) => A::STENCIL,
+        (F::D16_UNORM_S8_UINT | F::D24_UNORM_S8_UINT | F::D32_SFLOAT_S8_UINT, _) => {
+            A(A::DEPTH.0 | A::STENCIL.0)
+        }
+        (_, None) => A::COLOR,
+        (_, Some(planes)) if planes.are_two() => A(A::COLOR.0 | A::PLANE_0.0 | A::PLANE_1.0),
+        (_, Some(_)) => A(A::COLOR.0 | A::PLANE_0.0 | A::PLANE_1.0 | A::PLANE_2.0),
+    }
+}
 
 /// What the driver takes for images of this kind; what it takes for any, where it does not say.
 fn limits_of(device: &Device, info: &venus::ImageCreateInfo<'_>) -> vk::ImageFormatProperties {

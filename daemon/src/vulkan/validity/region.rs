@@ -3,11 +3,13 @@
 use super::facts::{BufferFacts, demand};
 use super::images::ImageFacts;
 use crate::vulkan::command_buffer::RecordingState;
+use crate::vulkan::device::Device;
 use crate::vulkan::error::Fault;
 use crate::vulkan::host_copy::{Region, region_bytes};
 use crate::vulkan::lower::Lowering;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::{FormatBlock, ImageAspectFlags};
+use std::sync::Arc;
 
 const OUTSIDE: &str = "a region outside of its image, or an image without memory";
 const REMAINING: u32 = u32::MAX;
@@ -24,6 +26,16 @@ pub struct Planes {
 }
 
 impl Planes {
+    /// Whether a texel of each plane is a byte.
+    pub fn are_of_bytes(self) -> bool {
+        self.component == 1 && !self.interleaved
+    }
+
+    /// Whether there are two of them, not three.
+    pub fn are_two(self) -> bool {
+        self.interleaved
+    }
+
     /// Those of a format that has some.
     pub fn of(format: venus::Format) -> Option<Self> {
         use venus::Format as F;
@@ -81,6 +93,9 @@ fn demand_inside(
     let all = layers.layer_count == REMAINING && layers.base_array_layer < image.layers;
     let there = all || layers.layer_count > 0 && last <= image.layers.into();
     demand(image.has_memory() && layers.mip_level < image.levels && there, OUTSIDE)?;
+    // Drivers look up how texels lie by the aspect, and take it for one of the image's.
+    let mask = layers.aspect_mask.0;
+    demand(mask != 0 && mask & !image.aspects.0 == 0, "a region of an aspect that the image does not have")?;
     let (extent, block) = aspect(image, layers);
     let inside = |at: usize| {
         // The last block of a compressed level reaches over its edge.
@@ -124,6 +139,23 @@ macro_rules! in_buffer {
     };
 }
 
+/// Demands that a copy between memory and an image lies in the image; answers how many bytes of memory it spans.
+fn demand_in_memory(image: &ImageFacts, region: &Region, offset: venus::Offset3D) -> Result<u64, Fault> {
+    let layers = &region.subresource;
+    demand(image.volume || region.extent.depth == 1, OUTSIDE)?;
+    demand_inside(image, layers, box_at(offset, region.extent))?;
+    demand(layers.aspect_mask.0.is_power_of_two(), "a region of several aspects at once")?;
+    let (_, block) = aspect(image, layers);
+    let bytes = region_bytes(block, region, image.layers_of(layers));
+    bytes.ok_or_else(|| Fault::invalid("a region of more bytes than there can be"))
+}
+
+/// The same of a copy by the host.
+pub fn demand_host_copy(image: &ImageFacts, region: &Region, offset: venus::Offset3D) -> Result<u64, Fault> {
+    demand(image.is_copied_by_the_host, "an image that was not made to be copied by the host")?;
+    demand_in_memory(image, region, offset)
+}
+
 fn demand_in_buffer(
     l: &Lowering<'_>,
     (image, buffer): (venus::Image, venus::Buffer),
@@ -132,10 +164,6 @@ fn demand_in_buffer(
     let image: &ImageFacts = l.objects.image(image)?;
     let buffer: &BufferFacts = l.objects.buffer(buffer)?;
     for region in regions {
-        demand(image.volume || region.extent.depth == 1, OUTSIDE)?;
-        demand_inside(image, &region.layers, box_at(region.image_offset, region.extent))?;
-        let (_, block) = aspect(image, &region.layers);
-        let layers = region.layers.layer_count.min(image.layers - region.layers.base_array_layer);
         let shape = Region {
             flags: venus::HostImageCopyFlags(0),
             row_length: region.row_length,
@@ -143,8 +171,7 @@ fn demand_in_buffer(
             subresource: region.layers,
             extent: region.extent,
         };
-        let bytes = region_bytes(block, &shape, layers.into());
-        let bytes = bytes.ok_or_else(|| Fault::invalid("a region of more bytes than there can be"))?;
+        let bytes = demand_in_memory(image, &shape, region.image_offset)?;
         buffer.demand(region.offset, bytes, "a region outside of its buffer")?;
     }
     Ok(())
@@ -180,6 +207,21 @@ macro_rules! scaled {
             ($region.dst_subresource, (corner($region.dst_offsets[0]), corner($region.dst_offsets[1]))),
         ]
     };
+}
+
+/// `vkCopyImageToImage`.
+pub fn copy_image_to_image(
+    l: &Lowering<'_>,
+    _: &Arc<Device>,
+    c: &venus::CopyImageToImage<'_>,
+) -> Result<(), Fault> {
+    let info = c.p_copy_image_to_image_info.ok_or_else(|| Fault::invalid("a copy without a description"))?;
+    for id in [info.src_image, info.dst_image] {
+        let copied = l.objects.image(id)?.is_copied_by_the_host;
+        demand(copied, "an image that was not made to be copied by the host")?;
+    }
+    let regions = info.p_regions.unwrap_or(&[]).iter().map(|region| copied!(region));
+    demand_in_images(l, (info.src_image, info.dst_image), regions)
 }
 
 /// Checks of one command and of its successor, which takes a struct.

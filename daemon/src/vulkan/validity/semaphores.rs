@@ -5,6 +5,7 @@ use crate::vulkan::device::Device;
 use crate::vulkan::error::Fault;
 use crate::vulkan::lower::Lowering;
 use crate::vulkan::reading::Reading;
+use protocol::cursor::Arena;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
 use std::sync::Arc;
@@ -40,7 +41,67 @@ pub fn check_wait(l: &Lowering<'_>, info: Option<&venus::SemaphoreWaitInfo<'_>>)
     Ok(())
 }
 
-/// One batch of `vkQueueSubmit`: as many values as semaphores where one is a timeline.
+/// The batches of `vkQueueSubmit` without arrays of values that do not apply: a program may give any number of values where no semaphore
+/// is a timeline, and drivers would read as many as there are semaphores.
+pub fn applying<'a>(
+    arena: &'a Arena,
+    submits: &'a [venus::SubmitInfo<'a>],
+) -> Result<&'a [venus::SubmitInfo<'a>], Fault> {
+    if submits.iter().all(applies) {
+        return Ok(submits);
+    }
+    let rest = submits.iter().map(|submit| {
+        let chain = submit.p_next.iter().map(|next| match next {
+            ChainStruct::TimelineSemaphoreSubmitInfo(values) => {
+                Ok(ChainStruct::TimelineSemaphoreSubmitInfo(arena.value(without_loose(submit, values))?))
+            }
+            next => Ok(*next),
+        });
+        let p_next = arena.slice_copy(&chain.collect::<Result<Vec<_>, Fault>>()?)?;
+        Ok(venus::SubmitInfo { p_next, ..*submit })
+    });
+    Ok(arena.slice_copy(&rest.collect::<Result<Vec<_>, Fault>>()?)?)
+}
+
+fn applies(submit: &venus::SubmitInfo<'_>) -> bool {
+    let fits = |count: u32, values: Option<&[u64]>, semaphores: Option<&[venus::Semaphore]>| {
+        let there = values.map_or(0, <[_]>::len);
+        count as usize == there && (there == 0 || there == semaphores.map_or(0, <[_]>::len))
+    };
+    submit.p_next.iter().all(|next| match next {
+        ChainStruct::TimelineSemaphoreSubmitInfo(v) => {
+            fits(v.wait_semaphore_value_count, v.p_wait_semaphore_values, submit.p_wait_semaphores)
+                && fits(
+                    v.signal_semaphore_value_count,
+                    v.p_signal_semaphore_values,
+                    submit.p_signal_semaphores,
+                )
+        }
+        _ => true,
+    })
+}
+
+/// The same without an array that has another length than there are semaphores.
+fn without_loose<'a>(
+    submit: &venus::SubmitInfo<'_>,
+    values: &venus::TimelineSemaphoreSubmitInfo<'a>,
+) -> venus::TimelineSemaphoreSubmitInfo<'a> {
+    let of = |values: Option<&'a [u64]>, semaphores: Option<&[venus::Semaphore]>| {
+        let wanted = semaphores.map_or(0, <[_]>::len);
+        values.filter(|values| !values.is_empty() && values.len() == wanted)
+    };
+    let waits = of(values.p_wait_semaphore_values, submit.p_wait_semaphores);
+    let signals = of(values.p_signal_semaphore_values, submit.p_signal_semaphores);
+    venus::TimelineSemaphoreSubmitInfo {
+        wait_semaphore_value_count: waits.map_or(0, <[_]>::len) as u32,
+        p_wait_semaphore_values: waits,
+        signal_semaphore_value_count: signals.map_or(0, <[_]>::len) as u32,
+        p_signal_semaphore_values: signals,
+        ..*values
+    }
+}
+
+/// One batch of `vkQueueSubmit`, as [`applying`] leaves it: as many values as semaphores where one is a timeline.
 pub fn check_submit(objects: &Reading<'_>, submit: &venus::SubmitInfo<'_>) -> Result<(), Fault> {
     let (waits, signals) =
         (submit.p_wait_semaphores.unwrap_or(&[]), submit.p_signal_semaphores.unwrap_or(&[]));
@@ -50,14 +111,6 @@ pub fn check_submit(objects: &Reading<'_>, submit: &venus::SubmitInfo<'_>) -> Re
             ChainStruct::TimelineSemaphoreSubmitInfo(values) => {
                 wait_values = values.p_wait_semaphore_values.map_or(0, <[_]>::len);
                 signal_values = values.p_signal_semaphore_values.map_or(0, <[_]>::len);
-                // Drivers read values up to the counts, or none.
-                let complete = [
-                    (values.wait_semaphore_value_count, wait_values, waits.len()),
-                    (values.signal_semaphore_value_count, signal_values, signals.len()),
-                ];
-                let fits =
-                    |&(count, there, wanted)| count as usize == there && (there == 0 || there == wanted);
-                demand(complete.iter().all(fits), VALUES)?;
             }
             ChainStruct::DeviceGroupSubmitInfo(group) => {
                 let masks = submit.p_command_buffers.unwrap_or(&[]).len() as u32;

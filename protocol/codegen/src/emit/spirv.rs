@@ -10,7 +10,8 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use rspirv::dr::Operand;
 use rspirv::grammar::{
-    ExtInstOp, GLSL_STD_450_INSTRUCTION_TABLE, INSTRUCTION_TABLE, LogicalOperand, OperandQuantifier,
+    DEBUGINFO_INSTRUCTION_TABLE, ExtInstOp, GLSL_STD_450_INSTRUCTION_TABLE, INSTRUCTION_TABLE,
+    InstructionTable, LogicalOperand, OPENCL_DEBUGINFO_100_INSTRUCTION_TABLE, OperandQuantifier,
 };
 use rspirv::spirv;
 
@@ -116,21 +117,22 @@ pub fn spirv(protocol: &Protocol, registry: &str) -> Result<Vec<Output>> {
     });
     let functions: Vec<_> = functions.collect();
     let instructions = instructions(&kinds);
-    let glsl = GLSL_STD_450_INSTRUCTION_TABLE.iter().filter_map(|instruction| {
-        let ExtInstOp::GlslStd450(opcode) = instruction.opcode else { return None };
-        let (number, count) = (opcode as u32, instruction.operands.len());
-        Some(quote! { #number => Some(#count), })
-    });
+    let glsl_std_450 = glsl_std_450();
+    let debug_info = debug_info("debug_info", "DebugInfo", &DEBUGINFO_INSTRUCTION_TABLE);
+    let opencl_debug_info = self::debug_info(
+        "opencl_debug_info_100",
+        "OpenCL.DebugInfo.100",
+        &OPENCL_DEBUGINFO_100_INSTRUCTION_TABLE,
+    );
     let capabilities = capabilities(protocol, registry)?;
     let body = quote! {
         use crate::spirv::grammar::{Instruction, Kind, Offer, Operand};
         #(#tables)*
         #(#functions)*
         #instructions
-        /// How many operands an instruction of `GLSL.std.450` has.
-        pub fn glsl_std_450(number: u32) -> Option<usize> {
-            match number { #(#glsl)* _ => None }
-        }
+        #glsl_std_450
+        #debug_info
+        #opencl_debug_info
         #capabilities
     };
     let root = quote! { pub mod tables; };
@@ -138,6 +140,20 @@ pub fn spirv(protocol: &Protocol, registry: &str) -> Result<Vec<Output>> {
         file("mod", "The generated part of the SPIR-V parser.", root)?,
         file("tables", "SPIR-V's grammar.", body)?,
     ])
+}
+
+fn glsl_std_450() -> TokenStream {
+    let rows = GLSL_STD_450_INSTRUCTION_TABLE.iter().filter_map(|instruction| {
+        let ExtInstOp::GlslStd450(opcode) = instruction.opcode else { return None };
+        let (number, count) = (opcode as u32, instruction.operands.len());
+        Some(quote! { #number => Some(#count), })
+    });
+    quote! {
+        /// How many operands an instruction of `GLSL.std.450` has.
+        pub fn glsl_std_450(number: u32) -> Option<usize> {
+            match number { #(#rows)* _ => None }
+        }
+    }
 }
 
 fn mask_table(kind: &str, bits: &Enumerants) -> TokenStream {
@@ -170,8 +186,10 @@ fn instructions(kinds: &BTreeSet<&str>) -> TokenStream {
         let operands = operand_list(instruction.operands);
         let capabilities = instruction.capabilities.iter().map(|capability| *capability as u32);
         let opcode = instruction.opcode as u32 as u16;
-        let row =
-            quote! { #opcode => Instruction { operands: #operands, capabilities: &[#(#capabilities),*] }, };
+        let name = format!("Op{}", instruction.opname);
+        let row = quote! {
+            #opcode => Instruction { name: #name, operands: #operands, capabilities: &[#(#capabilities),*] },
+        };
         rows.entry(opcode).or_insert(row);
     }
     let rows = rows.values();
@@ -180,6 +198,42 @@ fn instructions(kinds: &BTreeSet<&str>) -> TokenStream {
         pub fn instruction(opcode: u16) -> Option<Instruction> {
             Some(match opcode { #(#rows)* _ => return None })
         }
+    }
+}
+
+/// The operands of each instruction of a set whose operands are not all ids.
+fn debug_info(function: &str, set: &str, table: &InstructionTable<ExtInstOp>) -> TokenStream {
+    let name = format_ident!("{function}");
+    let comment = format!("The operands of an instruction of `{set}`.");
+    let rows = table.iter().filter_map(|instruction| {
+        let number = match instruction.opcode {
+            ExtInstOp::Debuginfo(opcode) => opcode as u32,
+            ExtInstOp::OpenclDebuginfo100(opcode) => opcode as u32,
+            _ => return None,
+        };
+        let operands = instruction.operands.iter().map(|operand| {
+            let kind = match name_of(operand).as_str() {
+                "IdRef" => quote! { Kind::Id },
+                "PairIdRefIdRef" => quote! { Kind::IdAndId },
+                _ => quote! { Kind::Literal },
+            };
+            quantified(operand.quantifier, &kind)
+        });
+        Some(quote! { #number => &[#(#operands),*], })
+    });
+    quote! {
+        #[doc = #comment]
+        pub fn #name(number: u32) -> Option<&'static [Operand]> {
+            Some(match number { #(#rows)* _ => return None })
+        }
+    }
+}
+
+fn quantified(quantifier: OperandQuantifier, kind: &TokenStream) -> TokenStream {
+    match quantifier {
+        OperandQuantifier::One => quote! { Operand::One(#kind) },
+        OperandQuantifier::ZeroOrOne => quote! { Operand::Optional(#kind) },
+        OperandQuantifier::ZeroOrMore => quote! { Operand::Any(#kind) },
     }
 }
 
@@ -246,12 +300,7 @@ fn operand_list(operands: &[LogicalOperand]) -> TokenStream {
                 quote! { Kind::Value(#function) }
             }
         };
-        let quantifier = match operand.quantifier {
-            OperandQuantifier::One => quote! { Operand::One },
-            OperandQuantifier::ZeroOrOne => quote! { Operand::Optional },
-            OperandQuantifier::ZeroOrMore => quote! { Operand::Any },
-        };
-        quote! { #quantifier(#kind) }
+        quantified(operand.quantifier, &kind)
     });
     quote! { &[#(#operands),*] }
 }

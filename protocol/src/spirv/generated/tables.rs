@@ -572,12 +572,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
         match opcode {
             0u16 => {
                 Instruction {
+                    name: "OpNop",
                     operands: &[],
                     capabilities: &[],
                 }
             }
             1u16 => {
                 Instruction {
+                    name: "OpUndef",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -587,12 +589,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             2u16 => {
                 Instruction {
+                    name: "OpSourceContinued",
                     operands: &[Operand::One(Kind::Text)],
                     capabilities: &[],
                 }
             }
             3u16 => {
                 Instruction {
+                    name: "OpSource",
                     operands: &[
                         Operand::One(Kind::Value(sourcelanguage)),
                         Operand::One(Kind::Literal),
@@ -604,18 +608,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4u16 => {
                 Instruction {
+                    name: "OpSourceExtension",
                     operands: &[Operand::One(Kind::Text)],
                     capabilities: &[],
                 }
             }
             5u16 => {
                 Instruction {
+                    name: "OpName",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Text)],
                     capabilities: &[],
                 }
             }
             6u16 => {
                 Instruction {
+                    name: "OpMemberName",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Literal),
@@ -626,12 +633,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             7u16 => {
                 Instruction {
+                    name: "OpString",
                     operands: &[Operand::One(Kind::Result), Operand::One(Kind::Text)],
                     capabilities: &[],
                 }
             }
             8u16 => {
                 Instruction {
+                    name: "OpLine",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Literal),
@@ -642,18 +651,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             10u16 => {
                 Instruction {
+                    name: "OpExtension",
                     operands: &[Operand::One(Kind::Text)],
                     capabilities: &[],
                 }
             }
             11u16 => {
                 Instruction {
+                    name: "OpExtInstImport",
                     operands: &[Operand::One(Kind::Result), Operand::One(Kind::Text)],
                     capabilities: &[],
                 }
             }
             12u16 => {
                 Instruction {
+                    name: "OpExtInst",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -666,6 +678,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             14u16 => {
                 Instruction {
+                    name: "OpMemoryModel",
                     operands: &[
                         Operand::One(Kind::Value(addressingmodel)),
                         Operand::One(Kind::Value(memorymodel)),
@@ -675,6 +688,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             15u16 => {
                 Instruction {
+                    name: "OpEntryPoint",
                     operands: &[
                         Operand::One(Kind::Value(executionmodel)),
                         Operand::One(Kind::Id),
@@ -686,6 +700,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             16u16 => {
                 Instruction {
+                    name: "OpExecutionMode",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Value(executionmode)),
@@ -695,24 +710,28 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             17u16 => {
                 Instruction {
+                    name: "OpCapability",
                     operands: &[Operand::One(Kind::Value(capability))],
                     capabilities: &[],
                 }
             }
             19u16 => {
                 Instruction {
+                    name: "OpTypeVoid",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[],
                 }
             }
             20u16 => {
                 Instruction {
+                    name: "OpTypeBool",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[],
                 }
             }
             21u16 => {
                 Instruction {
+                    name: "OpTypeInt",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Literal),
@@ -723,6 +742,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             22u16 => {
                 Instruction {
+                    name: "OpTypeFloat",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Literal),
@@ -733,6 +753,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             23u16 => {
                 Instruction {
+                    name: "OpTypeVector",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Id),
@@ -743,6 +764,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             24u16 => {
                 Instruction {
+                    name: "OpTypeMatrix",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Id),
@@ -753,6 +775,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             25u16 => {
                 Instruction {
+                    name: "OpTypeImage",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Id),
@@ -769,18 +792,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             26u16 => {
                 Instruction {
+                    name: "OpTypeSampler",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[],
                 }
             }
             27u16 => {
                 Instruction {
+                    name: "OpTypeSampledImage",
                     operands: &[Operand::One(Kind::Result), Operand::One(Kind::Id)],
                     capabilities: &[],
                 }
             }
             28u16 => {
                 Instruction {
+                    name: "OpTypeArray",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Id),
@@ -791,24 +817,28 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             29u16 => {
                 Instruction {
+                    name: "OpTypeRuntimeArray",
                     operands: &[Operand::One(Kind::Result), Operand::One(Kind::Id)],
                     capabilities: &[1u32],
                 }
             }
             30u16 => {
                 Instruction {
+                    name: "OpTypeStruct",
                     operands: &[Operand::One(Kind::Result), Operand::Any(Kind::Id)],
                     capabilities: &[],
                 }
             }
             31u16 => {
                 Instruction {
+                    name: "OpTypeOpaque",
                     operands: &[Operand::One(Kind::Result), Operand::One(Kind::Text)],
                     capabilities: &[6u32],
                 }
             }
             32u16 => {
                 Instruction {
+                    name: "OpTypePointer",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Value(storageclass)),
@@ -819,6 +849,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             33u16 => {
                 Instruction {
+                    name: "OpTypeFunction",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Id),
@@ -829,30 +860,35 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             34u16 => {
                 Instruction {
+                    name: "OpTypeEvent",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[6u32],
                 }
             }
             35u16 => {
                 Instruction {
+                    name: "OpTypeDeviceEvent",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[19u32],
                 }
             }
             36u16 => {
                 Instruction {
+                    name: "OpTypeReserveId",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[17u32],
                 }
             }
             37u16 => {
                 Instruction {
+                    name: "OpTypeQueue",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[19u32],
                 }
             }
             38u16 => {
                 Instruction {
+                    name: "OpTypePipe",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Value(accessqualifier)),
@@ -862,6 +898,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             39u16 => {
                 Instruction {
+                    name: "OpTypeForwardPointer",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Value(storageclass)),
@@ -871,6 +908,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             41u16 => {
                 Instruction {
+                    name: "OpConstantTrue",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -880,6 +918,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             42u16 => {
                 Instruction {
+                    name: "OpConstantFalse",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -889,6 +928,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             43u16 => {
                 Instruction {
+                    name: "OpConstant",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -899,6 +939,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             44u16 => {
                 Instruction {
+                    name: "OpConstantComposite",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -909,6 +950,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             45u16 => {
                 Instruction {
+                    name: "OpConstantSampler",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -921,6 +963,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             46u16 => {
                 Instruction {
+                    name: "OpConstantNull",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -930,6 +973,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             48u16 => {
                 Instruction {
+                    name: "OpSpecConstantTrue",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -939,6 +983,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             49u16 => {
                 Instruction {
+                    name: "OpSpecConstantFalse",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -948,6 +993,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             50u16 => {
                 Instruction {
+                    name: "OpSpecConstant",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -958,6 +1004,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             51u16 => {
                 Instruction {
+                    name: "OpSpecConstantComposite",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -968,6 +1015,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             52u16 => {
                 Instruction {
+                    name: "OpSpecConstantOp",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -978,6 +1026,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             54u16 => {
                 Instruction {
+                    name: "OpFunction",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -989,6 +1038,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             55u16 => {
                 Instruction {
+                    name: "OpFunctionParameter",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -998,12 +1048,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             56u16 => {
                 Instruction {
+                    name: "OpFunctionEnd",
                     operands: &[],
                     capabilities: &[],
                 }
             }
             57u16 => {
                 Instruction {
+                    name: "OpFunctionCall",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1015,6 +1067,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             59u16 => {
                 Instruction {
+                    name: "OpVariable",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1026,6 +1079,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             60u16 => {
                 Instruction {
+                    name: "OpImageTexelPointer",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1038,6 +1092,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             61u16 => {
                 Instruction {
+                    name: "OpLoad",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1049,6 +1104,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             62u16 => {
                 Instruction {
+                    name: "OpStore",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -1059,6 +1115,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             63u16 => {
                 Instruction {
+                    name: "OpCopyMemory",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -1070,6 +1127,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             64u16 => {
                 Instruction {
+                    name: "OpCopyMemorySized",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -1082,6 +1140,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             65u16 => {
                 Instruction {
+                    name: "OpAccessChain",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1093,6 +1152,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             66u16 => {
                 Instruction {
+                    name: "OpInBoundsAccessChain",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1104,6 +1164,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             67u16 => {
                 Instruction {
+                    name: "OpPtrAccessChain",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1116,6 +1177,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             68u16 => {
                 Instruction {
+                    name: "OpArrayLength",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1127,6 +1189,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             69u16 => {
                 Instruction {
+                    name: "OpGenericPtrMemSemantics",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1137,6 +1200,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             70u16 => {
                 Instruction {
+                    name: "OpInBoundsPtrAccessChain",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1149,6 +1213,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             71u16 => {
                 Instruction {
+                    name: "OpDecorate",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Value(decoration)),
@@ -1158,6 +1223,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             72u16 => {
                 Instruction {
+                    name: "OpMemberDecorate",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Literal),
@@ -1168,18 +1234,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             73u16 => {
                 Instruction {
+                    name: "OpDecorationGroup",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[],
                 }
             }
             74u16 => {
                 Instruction {
+                    name: "OpGroupDecorate",
                     operands: &[Operand::One(Kind::Id), Operand::Any(Kind::Id)],
                     capabilities: &[],
                 }
             }
             75u16 => {
                 Instruction {
+                    name: "OpGroupMemberDecorate",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::Any(Kind::IdAndLiteral),
@@ -1189,6 +1258,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             77u16 => {
                 Instruction {
+                    name: "OpVectorExtractDynamic",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1200,6 +1270,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             78u16 => {
                 Instruction {
+                    name: "OpVectorInsertDynamic",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1212,6 +1283,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             79u16 => {
                 Instruction {
+                    name: "OpVectorShuffle",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1224,6 +1296,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             80u16 => {
                 Instruction {
+                    name: "OpCompositeConstruct",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1234,6 +1307,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             81u16 => {
                 Instruction {
+                    name: "OpCompositeExtract",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1245,6 +1319,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             82u16 => {
                 Instruction {
+                    name: "OpCompositeInsert",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1257,6 +1332,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             83u16 => {
                 Instruction {
+                    name: "OpCopyObject",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1267,6 +1343,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             84u16 => {
                 Instruction {
+                    name: "OpTranspose",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1277,6 +1354,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             86u16 => {
                 Instruction {
+                    name: "OpSampledImage",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1288,6 +1366,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             87u16 => {
                 Instruction {
+                    name: "OpImageSampleImplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1300,6 +1379,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             88u16 => {
                 Instruction {
+                    name: "OpImageSampleExplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1312,6 +1392,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             89u16 => {
                 Instruction {
+                    name: "OpImageSampleDrefImplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1325,6 +1406,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             90u16 => {
                 Instruction {
+                    name: "OpImageSampleDrefExplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1338,6 +1420,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             91u16 => {
                 Instruction {
+                    name: "OpImageSampleProjImplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1350,6 +1433,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             92u16 => {
                 Instruction {
+                    name: "OpImageSampleProjExplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1362,6 +1446,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             93u16 => {
                 Instruction {
+                    name: "OpImageSampleProjDrefImplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1375,6 +1460,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             94u16 => {
                 Instruction {
+                    name: "OpImageSampleProjDrefExplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1388,6 +1474,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             95u16 => {
                 Instruction {
+                    name: "OpImageFetch",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1400,6 +1487,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             96u16 => {
                 Instruction {
+                    name: "OpImageGather",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1413,6 +1501,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             97u16 => {
                 Instruction {
+                    name: "OpImageDrefGather",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1426,6 +1515,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             98u16 => {
                 Instruction {
+                    name: "OpImageRead",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1438,6 +1528,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             99u16 => {
                 Instruction {
+                    name: "OpImageWrite",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -1449,6 +1540,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             100u16 => {
                 Instruction {
+                    name: "OpImage",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1459,6 +1551,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             101u16 => {
                 Instruction {
+                    name: "OpImageQueryFormat",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1469,6 +1562,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             102u16 => {
                 Instruction {
+                    name: "OpImageQueryOrder",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1479,6 +1573,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             103u16 => {
                 Instruction {
+                    name: "OpImageQuerySizeLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1490,6 +1585,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             104u16 => {
                 Instruction {
+                    name: "OpImageQuerySize",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1500,6 +1596,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             105u16 => {
                 Instruction {
+                    name: "OpImageQueryLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1511,6 +1608,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             106u16 => {
                 Instruction {
+                    name: "OpImageQueryLevels",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1521,6 +1619,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             107u16 => {
                 Instruction {
+                    name: "OpImageQuerySamples",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1531,6 +1630,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             109u16 => {
                 Instruction {
+                    name: "OpConvertFToU",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1541,6 +1641,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             110u16 => {
                 Instruction {
+                    name: "OpConvertFToS",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1551,6 +1652,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             111u16 => {
                 Instruction {
+                    name: "OpConvertSToF",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1561,6 +1663,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             112u16 => {
                 Instruction {
+                    name: "OpConvertUToF",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1571,6 +1674,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             113u16 => {
                 Instruction {
+                    name: "OpUConvert",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1581,6 +1685,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             114u16 => {
                 Instruction {
+                    name: "OpSConvert",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1591,6 +1696,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             115u16 => {
                 Instruction {
+                    name: "OpFConvert",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1601,6 +1707,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             116u16 => {
                 Instruction {
+                    name: "OpQuantizeToF16",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1611,6 +1718,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             117u16 => {
                 Instruction {
+                    name: "OpConvertPtrToU",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1621,6 +1729,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             118u16 => {
                 Instruction {
+                    name: "OpSatConvertSToU",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1631,6 +1740,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             119u16 => {
                 Instruction {
+                    name: "OpSatConvertUToS",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1641,6 +1751,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             120u16 => {
                 Instruction {
+                    name: "OpConvertUToPtr",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1651,6 +1762,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             121u16 => {
                 Instruction {
+                    name: "OpPtrCastToGeneric",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1661,6 +1773,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             122u16 => {
                 Instruction {
+                    name: "OpGenericCastToPtr",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1671,6 +1784,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             123u16 => {
                 Instruction {
+                    name: "OpGenericCastToPtrExplicit",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1682,6 +1796,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             124u16 => {
                 Instruction {
+                    name: "OpBitcast",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1692,6 +1807,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             126u16 => {
                 Instruction {
+                    name: "OpSNegate",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1702,6 +1818,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             127u16 => {
                 Instruction {
+                    name: "OpFNegate",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1712,6 +1829,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             128u16 => {
                 Instruction {
+                    name: "OpIAdd",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1723,6 +1841,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             129u16 => {
                 Instruction {
+                    name: "OpFAdd",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1734,6 +1853,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             130u16 => {
                 Instruction {
+                    name: "OpISub",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1745,6 +1865,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             131u16 => {
                 Instruction {
+                    name: "OpFSub",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1756,6 +1877,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             132u16 => {
                 Instruction {
+                    name: "OpIMul",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1767,6 +1889,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             133u16 => {
                 Instruction {
+                    name: "OpFMul",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1778,6 +1901,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             134u16 => {
                 Instruction {
+                    name: "OpUDiv",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1789,6 +1913,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             135u16 => {
                 Instruction {
+                    name: "OpSDiv",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1800,6 +1925,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             136u16 => {
                 Instruction {
+                    name: "OpFDiv",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1811,6 +1937,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             137u16 => {
                 Instruction {
+                    name: "OpUMod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1822,6 +1949,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             138u16 => {
                 Instruction {
+                    name: "OpSRem",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1833,6 +1961,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             139u16 => {
                 Instruction {
+                    name: "OpSMod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1844,6 +1973,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             140u16 => {
                 Instruction {
+                    name: "OpFRem",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1855,6 +1985,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             141u16 => {
                 Instruction {
+                    name: "OpFMod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1866,6 +1997,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             142u16 => {
                 Instruction {
+                    name: "OpVectorTimesScalar",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1877,6 +2009,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             143u16 => {
                 Instruction {
+                    name: "OpMatrixTimesScalar",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1888,6 +2021,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             144u16 => {
                 Instruction {
+                    name: "OpVectorTimesMatrix",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1899,6 +2033,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             145u16 => {
                 Instruction {
+                    name: "OpMatrixTimesVector",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1910,6 +2045,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             146u16 => {
                 Instruction {
+                    name: "OpMatrixTimesMatrix",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1921,6 +2057,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             147u16 => {
                 Instruction {
+                    name: "OpOuterProduct",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1932,6 +2069,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             148u16 => {
                 Instruction {
+                    name: "OpDot",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1943,6 +2081,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             149u16 => {
                 Instruction {
+                    name: "OpIAddCarry",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1954,6 +2093,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             150u16 => {
                 Instruction {
+                    name: "OpISubBorrow",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1965,6 +2105,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             151u16 => {
                 Instruction {
+                    name: "OpUMulExtended",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1976,6 +2117,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             152u16 => {
                 Instruction {
+                    name: "OpSMulExtended",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1987,6 +2129,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             154u16 => {
                 Instruction {
+                    name: "OpAny",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -1997,6 +2140,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             155u16 => {
                 Instruction {
+                    name: "OpAll",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2007,6 +2151,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             156u16 => {
                 Instruction {
+                    name: "OpIsNan",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2017,6 +2162,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             157u16 => {
                 Instruction {
+                    name: "OpIsInf",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2027,6 +2173,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             158u16 => {
                 Instruction {
+                    name: "OpIsFinite",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2037,6 +2184,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             159u16 => {
                 Instruction {
+                    name: "OpIsNormal",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2047,6 +2195,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             160u16 => {
                 Instruction {
+                    name: "OpSignBitSet",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2057,6 +2206,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             161u16 => {
                 Instruction {
+                    name: "OpLessOrGreater",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2068,6 +2218,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             162u16 => {
                 Instruction {
+                    name: "OpOrdered",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2079,6 +2230,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             163u16 => {
                 Instruction {
+                    name: "OpUnordered",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2090,6 +2242,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             164u16 => {
                 Instruction {
+                    name: "OpLogicalEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2101,6 +2254,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             165u16 => {
                 Instruction {
+                    name: "OpLogicalNotEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2112,6 +2266,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             166u16 => {
                 Instruction {
+                    name: "OpLogicalOr",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2123,6 +2278,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             167u16 => {
                 Instruction {
+                    name: "OpLogicalAnd",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2134,6 +2290,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             168u16 => {
                 Instruction {
+                    name: "OpLogicalNot",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2144,6 +2301,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             169u16 => {
                 Instruction {
+                    name: "OpSelect",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2156,6 +2314,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             170u16 => {
                 Instruction {
+                    name: "OpIEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2167,6 +2326,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             171u16 => {
                 Instruction {
+                    name: "OpINotEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2178,6 +2338,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             172u16 => {
                 Instruction {
+                    name: "OpUGreaterThan",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2189,6 +2350,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             173u16 => {
                 Instruction {
+                    name: "OpSGreaterThan",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2200,6 +2362,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             174u16 => {
                 Instruction {
+                    name: "OpUGreaterThanEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2211,6 +2374,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             175u16 => {
                 Instruction {
+                    name: "OpSGreaterThanEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2222,6 +2386,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             176u16 => {
                 Instruction {
+                    name: "OpULessThan",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2233,6 +2398,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             177u16 => {
                 Instruction {
+                    name: "OpSLessThan",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2244,6 +2410,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             178u16 => {
                 Instruction {
+                    name: "OpULessThanEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2255,6 +2422,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             179u16 => {
                 Instruction {
+                    name: "OpSLessThanEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2266,6 +2434,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             180u16 => {
                 Instruction {
+                    name: "OpFOrdEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2277,6 +2446,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             181u16 => {
                 Instruction {
+                    name: "OpFUnordEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2288,6 +2458,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             182u16 => {
                 Instruction {
+                    name: "OpFOrdNotEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2299,6 +2470,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             183u16 => {
                 Instruction {
+                    name: "OpFUnordNotEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2310,6 +2482,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             184u16 => {
                 Instruction {
+                    name: "OpFOrdLessThan",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2321,6 +2494,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             185u16 => {
                 Instruction {
+                    name: "OpFUnordLessThan",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2332,6 +2506,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             186u16 => {
                 Instruction {
+                    name: "OpFOrdGreaterThan",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2343,6 +2518,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             187u16 => {
                 Instruction {
+                    name: "OpFUnordGreaterThan",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2354,6 +2530,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             188u16 => {
                 Instruction {
+                    name: "OpFOrdLessThanEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2365,6 +2542,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             189u16 => {
                 Instruction {
+                    name: "OpFUnordLessThanEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2376,6 +2554,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             190u16 => {
                 Instruction {
+                    name: "OpFOrdGreaterThanEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2387,6 +2566,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             191u16 => {
                 Instruction {
+                    name: "OpFUnordGreaterThanEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2398,6 +2578,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             194u16 => {
                 Instruction {
+                    name: "OpShiftRightLogical",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2409,6 +2590,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             195u16 => {
                 Instruction {
+                    name: "OpShiftRightArithmetic",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2420,6 +2602,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             196u16 => {
                 Instruction {
+                    name: "OpShiftLeftLogical",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2431,6 +2614,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             197u16 => {
                 Instruction {
+                    name: "OpBitwiseOr",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2442,6 +2626,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             198u16 => {
                 Instruction {
+                    name: "OpBitwiseXor",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2453,6 +2638,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             199u16 => {
                 Instruction {
+                    name: "OpBitwiseAnd",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2464,6 +2650,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             200u16 => {
                 Instruction {
+                    name: "OpNot",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2474,6 +2661,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             201u16 => {
                 Instruction {
+                    name: "OpBitFieldInsert",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2487,6 +2675,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             202u16 => {
                 Instruction {
+                    name: "OpBitFieldSExtract",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2499,6 +2688,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             203u16 => {
                 Instruction {
+                    name: "OpBitFieldUExtract",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2511,6 +2701,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             204u16 => {
                 Instruction {
+                    name: "OpBitReverse",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2521,6 +2712,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             205u16 => {
                 Instruction {
+                    name: "OpBitCount",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2531,6 +2723,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             207u16 => {
                 Instruction {
+                    name: "OpDPdx",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2541,6 +2734,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             208u16 => {
                 Instruction {
+                    name: "OpDPdy",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2551,6 +2745,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             209u16 => {
                 Instruction {
+                    name: "OpFwidth",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2561,6 +2756,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             210u16 => {
                 Instruction {
+                    name: "OpDPdxFine",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2571,6 +2767,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             211u16 => {
                 Instruction {
+                    name: "OpDPdyFine",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2581,6 +2778,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             212u16 => {
                 Instruction {
+                    name: "OpFwidthFine",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2591,6 +2789,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             213u16 => {
                 Instruction {
+                    name: "OpDPdxCoarse",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2601,6 +2800,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             214u16 => {
                 Instruction {
+                    name: "OpDPdyCoarse",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2611,6 +2811,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             215u16 => {
                 Instruction {
+                    name: "OpFwidthCoarse",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2621,30 +2822,35 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             218u16 => {
                 Instruction {
+                    name: "OpEmitVertex",
                     operands: &[],
                     capabilities: &[2u32],
                 }
             }
             219u16 => {
                 Instruction {
+                    name: "OpEndPrimitive",
                     operands: &[],
                     capabilities: &[2u32],
                 }
             }
             220u16 => {
                 Instruction {
+                    name: "OpEmitStreamVertex",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[54u32],
                 }
             }
             221u16 => {
                 Instruction {
+                    name: "OpEndStreamPrimitive",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[54u32],
                 }
             }
             224u16 => {
                 Instruction {
+                    name: "OpControlBarrier",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -2655,12 +2861,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             225u16 => {
                 Instruction {
+                    name: "OpMemoryBarrier",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[],
                 }
             }
             227u16 => {
                 Instruction {
+                    name: "OpAtomicLoad",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2673,6 +2881,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             228u16 => {
                 Instruction {
+                    name: "OpAtomicStore",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -2684,6 +2893,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             229u16 => {
                 Instruction {
+                    name: "OpAtomicExchange",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2697,6 +2907,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             230u16 => {
                 Instruction {
+                    name: "OpAtomicCompareExchange",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2712,6 +2923,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             231u16 => {
                 Instruction {
+                    name: "OpAtomicCompareExchangeWeak",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2727,6 +2939,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             232u16 => {
                 Instruction {
+                    name: "OpAtomicIIncrement",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2739,6 +2952,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             233u16 => {
                 Instruction {
+                    name: "OpAtomicIDecrement",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2751,6 +2965,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             234u16 => {
                 Instruction {
+                    name: "OpAtomicIAdd",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2764,6 +2979,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             235u16 => {
                 Instruction {
+                    name: "OpAtomicISub",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2777,6 +2993,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             236u16 => {
                 Instruction {
+                    name: "OpAtomicSMin",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2790,6 +3007,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             237u16 => {
                 Instruction {
+                    name: "OpAtomicUMin",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2803,6 +3021,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             238u16 => {
                 Instruction {
+                    name: "OpAtomicSMax",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2816,6 +3035,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             239u16 => {
                 Instruction {
+                    name: "OpAtomicUMax",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2829,6 +3049,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             240u16 => {
                 Instruction {
+                    name: "OpAtomicAnd",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2842,6 +3063,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             241u16 => {
                 Instruction {
+                    name: "OpAtomicOr",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2855,6 +3077,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             242u16 => {
                 Instruction {
+                    name: "OpAtomicXor",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2868,6 +3091,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             245u16 => {
                 Instruction {
+                    name: "OpPhi",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2878,6 +3102,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             246u16 => {
                 Instruction {
+                    name: "OpLoopMerge",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -2888,6 +3113,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             247u16 => {
                 Instruction {
+                    name: "OpSelectionMerge",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Mask(SELECTIONCONTROL)),
@@ -2897,18 +3123,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             248u16 => {
                 Instruction {
+                    name: "OpLabel",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[],
                 }
             }
             249u16 => {
                 Instruction {
+                    name: "OpBranch",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[],
                 }
             }
             250u16 => {
                 Instruction {
+                    name: "OpBranchConditional",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -2920,6 +3149,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             251u16 => {
                 Instruction {
+                    name: "OpSwitch",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -2930,42 +3160,49 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             252u16 => {
                 Instruction {
+                    name: "OpKill",
                     operands: &[],
                     capabilities: &[1u32],
                 }
             }
             253u16 => {
                 Instruction {
+                    name: "OpReturn",
                     operands: &[],
                     capabilities: &[],
                 }
             }
             254u16 => {
                 Instruction {
+                    name: "OpReturnValue",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[],
                 }
             }
             255u16 => {
                 Instruction {
+                    name: "OpUnreachable",
                     operands: &[],
                     capabilities: &[],
                 }
             }
             256u16 => {
                 Instruction {
+                    name: "OpLifetimeStart",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Literal)],
                     capabilities: &[6u32],
                 }
             }
             257u16 => {
                 Instruction {
+                    name: "OpLifetimeStop",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Literal)],
                     capabilities: &[6u32],
                 }
             }
             259u16 => {
                 Instruction {
+                    name: "OpGroupAsyncCopy",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -2981,6 +3218,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             260u16 => {
                 Instruction {
+                    name: "OpGroupWaitEvents",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -2991,6 +3229,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             261u16 => {
                 Instruction {
+                    name: "OpGroupAll",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3002,6 +3241,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             262u16 => {
                 Instruction {
+                    name: "OpGroupAny",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3013,6 +3253,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             263u16 => {
                 Instruction {
+                    name: "OpGroupBroadcast",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3025,6 +3266,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             264u16 => {
                 Instruction {
+                    name: "OpGroupIAdd",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3037,6 +3279,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             265u16 => {
                 Instruction {
+                    name: "OpGroupFAdd",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3049,6 +3292,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             266u16 => {
                 Instruction {
+                    name: "OpGroupFMin",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3061,6 +3305,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             267u16 => {
                 Instruction {
+                    name: "OpGroupUMin",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3073,6 +3318,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             268u16 => {
                 Instruction {
+                    name: "OpGroupSMin",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3085,6 +3331,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             269u16 => {
                 Instruction {
+                    name: "OpGroupFMax",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3097,6 +3344,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             270u16 => {
                 Instruction {
+                    name: "OpGroupUMax",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3109,6 +3357,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             271u16 => {
                 Instruction {
+                    name: "OpGroupSMax",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3121,6 +3370,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             274u16 => {
                 Instruction {
+                    name: "OpReadPipe",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3134,6 +3384,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             275u16 => {
                 Instruction {
+                    name: "OpWritePipe",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3147,6 +3398,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             276u16 => {
                 Instruction {
+                    name: "OpReservedReadPipe",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3162,6 +3414,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             277u16 => {
                 Instruction {
+                    name: "OpReservedWritePipe",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3177,6 +3430,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             278u16 => {
                 Instruction {
+                    name: "OpReserveReadPipePackets",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3190,6 +3444,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             279u16 => {
                 Instruction {
+                    name: "OpReserveWritePipePackets",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3203,6 +3458,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             280u16 => {
                 Instruction {
+                    name: "OpCommitReadPipe",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -3214,6 +3470,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             281u16 => {
                 Instruction {
+                    name: "OpCommitWritePipe",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -3225,6 +3482,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             282u16 => {
                 Instruction {
+                    name: "OpIsValidReserveId",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3235,6 +3493,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             283u16 => {
                 Instruction {
+                    name: "OpGetNumPipePackets",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3247,6 +3506,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             284u16 => {
                 Instruction {
+                    name: "OpGetMaxPipePackets",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3259,6 +3519,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             285u16 => {
                 Instruction {
+                    name: "OpGroupReserveReadPipePackets",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3273,6 +3534,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             286u16 => {
                 Instruction {
+                    name: "OpGroupReserveWritePipePackets",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3287,6 +3549,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             287u16 => {
                 Instruction {
+                    name: "OpGroupCommitReadPipe",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -3299,6 +3562,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             288u16 => {
                 Instruction {
+                    name: "OpGroupCommitWritePipe",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -3311,6 +3575,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             291u16 => {
                 Instruction {
+                    name: "OpEnqueueMarker",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3324,6 +3589,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             292u16 => {
                 Instruction {
+                    name: "OpEnqueueKernel",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3344,6 +3610,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             293u16 => {
                 Instruction {
+                    name: "OpGetKernelNDrangeSubGroupCount",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3358,6 +3625,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             294u16 => {
                 Instruction {
+                    name: "OpGetKernelNDrangeMaxSubGroupSize",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3372,6 +3640,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             295u16 => {
                 Instruction {
+                    name: "OpGetKernelWorkGroupSize",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3385,6 +3654,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             296u16 => {
                 Instruction {
+                    name: "OpGetKernelPreferredWorkGroupSizeMultiple",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3398,18 +3668,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             297u16 => {
                 Instruction {
+                    name: "OpRetainEvent",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[19u32],
                 }
             }
             298u16 => {
                 Instruction {
+                    name: "OpReleaseEvent",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[19u32],
                 }
             }
             299u16 => {
                 Instruction {
+                    name: "OpCreateUserEvent",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3419,6 +3692,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             300u16 => {
                 Instruction {
+                    name: "OpIsValidEvent",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3429,12 +3703,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             301u16 => {
                 Instruction {
+                    name: "OpSetUserEventStatus",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[19u32],
                 }
             }
             302u16 => {
                 Instruction {
+                    name: "OpCaptureEventProfilingInfo",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -3445,6 +3721,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             303u16 => {
                 Instruction {
+                    name: "OpGetDefaultQueue",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3454,6 +3731,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             304u16 => {
                 Instruction {
+                    name: "OpBuildNDRange",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3466,6 +3744,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             305u16 => {
                 Instruction {
+                    name: "OpImageSparseSampleImplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3478,6 +3757,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             306u16 => {
                 Instruction {
+                    name: "OpImageSparseSampleExplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3490,6 +3770,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             307u16 => {
                 Instruction {
+                    name: "OpImageSparseSampleDrefImplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3503,6 +3784,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             308u16 => {
                 Instruction {
+                    name: "OpImageSparseSampleDrefExplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3516,6 +3798,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             309u16 => {
                 Instruction {
+                    name: "OpImageSparseSampleProjImplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3528,6 +3811,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             310u16 => {
                 Instruction {
+                    name: "OpImageSparseSampleProjExplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3540,6 +3824,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             311u16 => {
                 Instruction {
+                    name: "OpImageSparseSampleProjDrefImplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3553,6 +3838,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             312u16 => {
                 Instruction {
+                    name: "OpImageSparseSampleProjDrefExplicitLod",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3566,6 +3852,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             313u16 => {
                 Instruction {
+                    name: "OpImageSparseFetch",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3578,6 +3865,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             314u16 => {
                 Instruction {
+                    name: "OpImageSparseGather",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3591,6 +3879,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             315u16 => {
                 Instruction {
+                    name: "OpImageSparseDrefGather",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3604,6 +3893,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             316u16 => {
                 Instruction {
+                    name: "OpImageSparseTexelsResident",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3614,12 +3904,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             317u16 => {
                 Instruction {
+                    name: "OpNoLine",
                     operands: &[],
                     capabilities: &[],
                 }
             }
             318u16 => {
                 Instruction {
+                    name: "OpAtomicFlagTestAndSet",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3632,6 +3924,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             319u16 => {
                 Instruction {
+                    name: "OpAtomicFlagClear",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -3642,6 +3935,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             320u16 => {
                 Instruction {
+                    name: "OpImageSparseRead",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3654,6 +3948,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             321u16 => {
                 Instruction {
+                    name: "OpSizeOf",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3664,12 +3959,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             322u16 => {
                 Instruction {
+                    name: "OpTypePipeStorage",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[60u32],
                 }
             }
             323u16 => {
                 Instruction {
+                    name: "OpConstantPipeStorage",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3682,6 +3979,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             324u16 => {
                 Instruction {
+                    name: "OpCreatePipeFromPipeStorage",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3692,6 +3990,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             325u16 => {
                 Instruction {
+                    name: "OpGetKernelLocalSizeForSubgroupCount",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3706,6 +4005,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             326u16 => {
                 Instruction {
+                    name: "OpGetKernelMaxNumSubgroups",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3719,12 +4019,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             327u16 => {
                 Instruction {
+                    name: "OpTypeNamedBarrier",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[59u32],
                 }
             }
             328u16 => {
                 Instruction {
+                    name: "OpNamedBarrierInitialize",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3735,6 +4037,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             329u16 => {
                 Instruction {
+                    name: "OpMemoryNamedBarrier",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -3745,12 +4048,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             330u16 => {
                 Instruction {
+                    name: "OpModuleProcessed",
                     operands: &[Operand::One(Kind::Text)],
                     capabilities: &[],
                 }
             }
             331u16 => {
                 Instruction {
+                    name: "OpExecutionModeId",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Value(executionmode)),
@@ -3760,6 +4065,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             332u16 => {
                 Instruction {
+                    name: "OpDecorateId",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Value(decoration)),
@@ -3769,6 +4075,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             333u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformElect",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3779,6 +4086,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             334u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformAll",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3790,6 +4098,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             335u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformAny",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3801,6 +4110,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             336u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformAllEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3812,6 +4122,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             337u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformBroadcast",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3824,6 +4135,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             338u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformBroadcastFirst",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3835,6 +4147,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             339u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformBallot",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3846,6 +4159,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             340u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformInverseBallot",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3857,6 +4171,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             341u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformBallotBitExtract",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3869,6 +4184,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             342u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformBallotBitCount",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3881,6 +4197,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             343u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformBallotFindLSB",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3892,6 +4209,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             344u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformBallotFindMSB",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3903,6 +4221,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             345u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformShuffle",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3915,6 +4234,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             346u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformShuffleXor",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3927,6 +4247,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             347u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformShuffleUp",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3939,6 +4260,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             348u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformShuffleDown",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3951,6 +4273,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             349u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformIAdd",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3964,6 +4287,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             350u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformFAdd",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3977,6 +4301,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             351u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformIMul",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -3990,6 +4315,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             352u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformFMul",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4003,6 +4329,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             353u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformSMin",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4016,6 +4343,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             354u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformUMin",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4029,6 +4357,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             355u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformFMin",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4042,6 +4371,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             356u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformSMax",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4055,6 +4385,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             357u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformUMax",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4068,6 +4399,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             358u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformFMax",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4081,6 +4413,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             359u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformBitwiseAnd",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4094,6 +4427,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             360u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformBitwiseOr",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4107,6 +4441,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             361u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformBitwiseXor",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4120,6 +4455,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             362u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformLogicalAnd",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4133,6 +4469,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             363u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformLogicalOr",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4146,6 +4483,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             364u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformLogicalXor",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4159,6 +4497,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             365u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformQuadBroadcast",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4171,6 +4510,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             366u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformQuadSwap",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4183,6 +4523,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             400u16 => {
                 Instruction {
+                    name: "OpCopyLogical",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4193,6 +4534,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             401u16 => {
                 Instruction {
+                    name: "OpPtrEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4204,6 +4546,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             402u16 => {
                 Instruction {
+                    name: "OpPtrNotEqual",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4215,6 +4558,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             403u16 => {
                 Instruction {
+                    name: "OpPtrDiff",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4226,6 +4570,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4160u16 => {
                 Instruction {
+                    name: "OpColorAttachmentReadEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4237,6 +4582,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4161u16 => {
                 Instruction {
+                    name: "OpDepthAttachmentReadEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4247,6 +4593,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4162u16 => {
                 Instruction {
+                    name: "OpStencilAttachmentReadEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4257,6 +4604,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4163u16 => {
                 Instruction {
+                    name: "OpTypeTensorARM",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Id),
@@ -4268,6 +4616,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4164u16 => {
                 Instruction {
+                    name: "OpTensorReadARM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4280,6 +4629,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4165u16 => {
                 Instruction {
+                    name: "OpTensorWriteARM",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -4291,6 +4641,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4166u16 => {
                 Instruction {
+                    name: "OpTensorQuerySizeARM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4302,6 +4653,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4181u16 => {
                 Instruction {
+                    name: "OpGraphConstantARM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4312,6 +4664,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4182u16 => {
                 Instruction {
+                    name: "OpGraphEntryPointARM",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Text),
@@ -4322,6 +4675,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4183u16 => {
                 Instruction {
+                    name: "OpGraphARM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4331,6 +4685,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4184u16 => {
                 Instruction {
+                    name: "OpGraphInputARM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4342,6 +4697,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4185u16 => {
                 Instruction {
+                    name: "OpGraphSetOutputARM",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -4352,12 +4708,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4186u16 => {
                 Instruction {
+                    name: "OpGraphEndARM",
                     operands: &[],
                     capabilities: &[4191u32],
                 }
             }
             4190u16 => {
                 Instruction {
+                    name: "OpTypeGraphARM",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Literal),
@@ -4368,12 +4726,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4416u16 => {
                 Instruction {
+                    name: "OpTerminateInvocation",
                     operands: &[],
                     capabilities: &[1u32],
                 }
             }
             4417u16 => {
                 Instruction {
+                    name: "OpTypeUntypedPointerKHR",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Value(storageclass)),
@@ -4383,6 +4743,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4418u16 => {
                 Instruction {
+                    name: "OpUntypedVariableKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4395,6 +4756,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4419u16 => {
                 Instruction {
+                    name: "OpUntypedAccessChainKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4407,6 +4769,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4420u16 => {
                 Instruction {
+                    name: "OpUntypedInBoundsAccessChainKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4419,6 +4782,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4421u16 => {
                 Instruction {
+                    name: "OpSubgroupBallotKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4429,6 +4793,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4422u16 => {
                 Instruction {
+                    name: "OpSubgroupFirstInvocationKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4439,6 +4804,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4423u16 => {
                 Instruction {
+                    name: "OpUntypedPtrAccessChainKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4452,6 +4818,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4424u16 => {
                 Instruction {
+                    name: "OpUntypedInBoundsPtrAccessChainKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4465,6 +4832,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4425u16 => {
                 Instruction {
+                    name: "OpUntypedArrayLengthKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4477,6 +4845,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4426u16 => {
                 Instruction {
+                    name: "OpUntypedPrefetchKHR",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -4489,6 +4858,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4427u16 => {
                 Instruction {
+                    name: "OpFmaKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4501,6 +4871,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4428u16 => {
                 Instruction {
+                    name: "OpSubgroupAllKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4511,6 +4882,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4429u16 => {
                 Instruction {
+                    name: "OpSubgroupAnyKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4521,6 +4893,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4430u16 => {
                 Instruction {
+                    name: "OpSubgroupAllEqualKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4531,6 +4904,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4431u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformRotateKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4544,6 +4918,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4432u16 => {
                 Instruction {
+                    name: "OpSubgroupReadInvocationKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4555,6 +4930,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4433u16 => {
                 Instruction {
+                    name: "OpExtInstWithForwardRefsKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4567,6 +4943,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4434u16 => {
                 Instruction {
+                    name: "OpUntypedGroupAsyncCopyKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4585,6 +4962,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4445u16 => {
                 Instruction {
+                    name: "OpTraceRayKHR",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -4603,12 +4981,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4446u16 => {
                 Instruction {
+                    name: "OpExecuteCallableKHR",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[4479u32],
                 }
             }
             4447u16 => {
                 Instruction {
+                    name: "OpConvertUToAccelerationStructureKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4619,18 +4999,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4448u16 => {
                 Instruction {
+                    name: "OpIgnoreIntersectionKHR",
                     operands: &[],
                     capabilities: &[4479u32],
                 }
             }
             4449u16 => {
                 Instruction {
+                    name: "OpTerminateRayKHR",
                     operands: &[],
                     capabilities: &[4479u32],
                 }
             }
             4450u16 => {
                 Instruction {
+                    name: "OpSDot",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4643,6 +5026,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4451u16 => {
                 Instruction {
+                    name: "OpUDot",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4655,6 +5039,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4452u16 => {
                 Instruction {
+                    name: "OpSUDot",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4667,6 +5052,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4453u16 => {
                 Instruction {
+                    name: "OpSDotAccSat",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4680,6 +5066,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4454u16 => {
                 Instruction {
+                    name: "OpUDotAccSat",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4693,6 +5080,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4455u16 => {
                 Instruction {
+                    name: "OpSUDotAccSat",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4706,6 +5094,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4456u16 => {
                 Instruction {
+                    name: "OpTypeCooperativeMatrixKHR",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Id),
@@ -4719,6 +5108,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4457u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixLoadKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4732,6 +5122,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4458u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixStoreKHR",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -4744,6 +5135,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4459u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixMulAddKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4757,6 +5149,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4460u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixLengthKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4767,6 +5160,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4461u16 => {
                 Instruction {
+                    name: "OpConstantCompositeReplicateEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4777,6 +5171,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4462u16 => {
                 Instruction {
+                    name: "OpSpecConstantCompositeReplicateEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4787,6 +5182,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4463u16 => {
                 Instruction {
+                    name: "OpCompositeConstructReplicateEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4797,12 +5193,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4472u16 => {
                 Instruction {
+                    name: "OpTypeRayQueryKHR",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[4472u32],
                 }
             }
             4473u16 => {
                 Instruction {
+                    name: "OpRayQueryInitializeKHR",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -4818,24 +5216,28 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4474u16 => {
                 Instruction {
+                    name: "OpRayQueryTerminateKHR",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[4472u32],
                 }
             }
             4475u16 => {
                 Instruction {
+                    name: "OpRayQueryGenerateIntersectionKHR",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[4472u32],
                 }
             }
             4476u16 => {
                 Instruction {
+                    name: "OpRayQueryConfirmIntersectionKHR",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[4472u32],
                 }
             }
             4477u16 => {
                 Instruction {
+                    name: "OpRayQueryProceedKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4846,6 +5248,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4479u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionTypeKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4857,6 +5260,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4480u16 => {
                 Instruction {
+                    name: "OpImageSampleWeightedQCOM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4869,6 +5273,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4481u16 => {
                 Instruction {
+                    name: "OpImageBoxFilterQCOM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4881,6 +5286,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4482u16 => {
                 Instruction {
+                    name: "OpImageBlockMatchSSDQCOM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4895,6 +5301,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4483u16 => {
                 Instruction {
+                    name: "OpImageBlockMatchSADQCOM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4909,6 +5316,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4497u16 => {
                 Instruction {
+                    name: "OpBitCastArrayQCOM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4919,6 +5327,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4500u16 => {
                 Instruction {
+                    name: "OpImageBlockMatchWindowSSDQCOM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4933,6 +5342,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4501u16 => {
                 Instruction {
+                    name: "OpImageBlockMatchWindowSADQCOM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4947,6 +5357,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4502u16 => {
                 Instruction {
+                    name: "OpImageBlockMatchGatherSSDQCOM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4961,6 +5372,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4503u16 => {
                 Instruction {
+                    name: "OpImageBlockMatchGatherSADQCOM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4975,6 +5387,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4540u16 => {
                 Instruction {
+                    name: "OpCompositeConstructCoopMatQCOM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4985,6 +5398,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4541u16 => {
                 Instruction {
+                    name: "OpCompositeExtractCoopMatQCOM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -4995,6 +5409,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             4542u16 => {
                 Instruction {
+                    name: "OpExtractSubArrayQCOM",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5006,6 +5421,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5000u16 => {
                 Instruction {
+                    name: "OpGroupIAddNonUniformAMD",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5018,6 +5434,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5001u16 => {
                 Instruction {
+                    name: "OpGroupFAddNonUniformAMD",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5030,6 +5447,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5002u16 => {
                 Instruction {
+                    name: "OpGroupFMinNonUniformAMD",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5042,6 +5460,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5003u16 => {
                 Instruction {
+                    name: "OpGroupUMinNonUniformAMD",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5054,6 +5473,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5004u16 => {
                 Instruction {
+                    name: "OpGroupSMinNonUniformAMD",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5066,6 +5486,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5005u16 => {
                 Instruction {
+                    name: "OpGroupFMaxNonUniformAMD",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5078,6 +5499,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5006u16 => {
                 Instruction {
+                    name: "OpGroupUMaxNonUniformAMD",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5090,6 +5512,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5007u16 => {
                 Instruction {
+                    name: "OpGroupSMaxNonUniformAMD",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5102,6 +5525,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5011u16 => {
                 Instruction {
+                    name: "OpFragmentMaskFetchAMD",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5113,6 +5537,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5012u16 => {
                 Instruction {
+                    name: "OpFragmentFetchAMD",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5125,6 +5550,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5056u16 => {
                 Instruction {
+                    name: "OpReadClockKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5135,6 +5561,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5074u16 => {
                 Instruction {
+                    name: "OpAllocateNodePayloadsAMDX",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5147,18 +5574,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5075u16 => {
                 Instruction {
+                    name: "OpEnqueueNodePayloadsAMDX",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[5067u32],
                 }
             }
             5076u16 => {
                 Instruction {
+                    name: "OpTypeNodePayloadArrayAMDX",
                     operands: &[Operand::One(Kind::Result), Operand::One(Kind::Id)],
                     capabilities: &[5067u32],
                 }
             }
             5078u16 => {
                 Instruction {
+                    name: "OpFinishWritingNodePayloadAMDX",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5169,6 +5599,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5090u16 => {
                 Instruction {
+                    name: "OpNodePayloadArrayLengthAMDX",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5179,6 +5610,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5101u16 => {
                 Instruction {
+                    name: "OpIsNodePayloadValidAMDX",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5190,18 +5622,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5103u16 => {
                 Instruction {
+                    name: "OpConstantStringAMDX",
                     operands: &[Operand::One(Kind::Result), Operand::One(Kind::Text)],
                     capabilities: &[5067u32],
                 }
             }
             5104u16 => {
                 Instruction {
+                    name: "OpSpecConstantStringAMDX",
                     operands: &[Operand::One(Kind::Result), Operand::One(Kind::Text)],
                     capabilities: &[5067u32],
                 }
             }
             5110u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformQuadAllKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5212,6 +5647,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5111u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformQuadAnyKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5222,6 +5658,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5115u16 => {
                 Instruction {
+                    name: "OpTypeBufferEXT",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Value(storageclass)),
@@ -5231,6 +5668,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5119u16 => {
                 Instruction {
+                    name: "OpBufferPointerEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5241,6 +5679,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5126u16 => {
                 Instruction {
+                    name: "OpUntypedImageTexelPointerEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5254,6 +5693,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5127u16 => {
                 Instruction {
+                    name: "OpMemberDecorateIdEXT",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Literal),
@@ -5264,6 +5704,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5129u16 => {
                 Instruction {
+                    name: "OpConstantSizeOfEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5274,6 +5715,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5249u16 => {
                 Instruction {
+                    name: "OpHitObjectRecordHitMotionNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5295,6 +5737,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5250u16 => {
                 Instruction {
+                    name: "OpHitObjectRecordHitWithIndexMotionNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5315,6 +5758,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5251u16 => {
                 Instruction {
+                    name: "OpHitObjectRecordMissMotionNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5329,6 +5773,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5252u16 => {
                 Instruction {
+                    name: "OpHitObjectGetWorldToObjectNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5339,6 +5784,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5253u16 => {
                 Instruction {
+                    name: "OpHitObjectGetObjectToWorldNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5349,6 +5795,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5254u16 => {
                 Instruction {
+                    name: "OpHitObjectGetObjectRayDirectionNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5359,6 +5806,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5255u16 => {
                 Instruction {
+                    name: "OpHitObjectGetObjectRayOriginNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5369,6 +5817,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5256u16 => {
                 Instruction {
+                    name: "OpHitObjectTraceRayMotionNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5389,6 +5838,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5257u16 => {
                 Instruction {
+                    name: "OpHitObjectGetShaderRecordBufferHandleNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5399,6 +5849,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5258u16 => {
                 Instruction {
+                    name: "OpHitObjectGetShaderBindingTableRecordIndexNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5409,12 +5860,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5259u16 => {
                 Instruction {
+                    name: "OpHitObjectRecordEmptyNV",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[5383u32],
                 }
             }
             5260u16 => {
                 Instruction {
+                    name: "OpHitObjectTraceRayNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5434,6 +5887,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5261u16 => {
                 Instruction {
+                    name: "OpHitObjectRecordHitNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5454,6 +5908,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5262u16 => {
                 Instruction {
+                    name: "OpHitObjectRecordHitWithIndexNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5473,6 +5928,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5263u16 => {
                 Instruction {
+                    name: "OpHitObjectRecordMissNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5486,12 +5942,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5264u16 => {
                 Instruction {
+                    name: "OpHitObjectExecuteShaderNV",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[5383u32],
                 }
             }
             5265u16 => {
                 Instruction {
+                    name: "OpHitObjectGetCurrentTimeNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5502,12 +5960,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5266u16 => {
                 Instruction {
+                    name: "OpHitObjectGetAttributesNV",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[5383u32],
                 }
             }
             5267u16 => {
                 Instruction {
+                    name: "OpHitObjectGetHitKindNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5518,6 +5978,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5268u16 => {
                 Instruction {
+                    name: "OpHitObjectGetPrimitiveIndexNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5528,6 +5989,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5269u16 => {
                 Instruction {
+                    name: "OpHitObjectGetGeometryIndexNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5538,6 +6000,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5270u16 => {
                 Instruction {
+                    name: "OpHitObjectGetInstanceIdNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5548,6 +6011,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5271u16 => {
                 Instruction {
+                    name: "OpHitObjectGetInstanceCustomIndexNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5558,6 +6022,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5272u16 => {
                 Instruction {
+                    name: "OpHitObjectGetWorldRayDirectionNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5568,6 +6033,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5273u16 => {
                 Instruction {
+                    name: "OpHitObjectGetWorldRayOriginNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5578,6 +6044,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5274u16 => {
                 Instruction {
+                    name: "OpHitObjectGetRayTMaxNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5588,6 +6055,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5275u16 => {
                 Instruction {
+                    name: "OpHitObjectGetRayTMinNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5598,6 +6066,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5276u16 => {
                 Instruction {
+                    name: "OpHitObjectIsEmptyNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5608,6 +6077,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5277u16 => {
                 Instruction {
+                    name: "OpHitObjectIsHitNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5618,6 +6088,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5278u16 => {
                 Instruction {
+                    name: "OpHitObjectIsMissNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5628,6 +6099,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5279u16 => {
                 Instruction {
+                    name: "OpReorderThreadWithHitObjectNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::Optional(Kind::Id),
@@ -5638,18 +6110,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5280u16 => {
                 Instruction {
+                    name: "OpReorderThreadWithHintNV",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[5383u32],
                 }
             }
             5281u16 => {
                 Instruction {
+                    name: "OpTypeHitObjectNV",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5383u32],
                 }
             }
             5283u16 => {
                 Instruction {
+                    name: "OpImageSampleFootprintNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5664,6 +6139,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5288u16 => {
                 Instruction {
+                    name: "OpTypeVectorIdEXT",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Id),
@@ -5674,6 +6150,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5289u16 => {
                 Instruction {
+                    name: "OpCooperativeVectorMatrixMulNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5694,6 +6171,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5290u16 => {
                 Instruction {
+                    name: "OpCooperativeVectorOuterProductAccumulateNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5708,6 +6186,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5291u16 => {
                 Instruction {
+                    name: "OpCooperativeVectorReduceSumAccumulateNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5718,6 +6197,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5292u16 => {
                 Instruction {
+                    name: "OpCooperativeVectorMatrixMulAddNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5741,6 +6221,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5293u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixConvertNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5751,6 +6232,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5294u16 => {
                 Instruction {
+                    name: "OpEmitMeshTasksEXT",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5762,12 +6244,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5295u16 => {
                 Instruction {
+                    name: "OpSetMeshOutputsEXT",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[5283u32],
                 }
             }
             5296u16 => {
                 Instruction {
+                    name: "OpGroupNonUniformPartitionEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5778,12 +6262,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5299u16 => {
                 Instruction {
+                    name: "OpWritePackedPrimitiveIndices4x8NV",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[5266u32],
                 }
             }
             5300u16 => {
                 Instruction {
+                    name: "OpFetchMicroTriangleVertexPositionNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5798,6 +6284,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5301u16 => {
                 Instruction {
+                    name: "OpFetchMicroTriangleVertexBarycentricNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5812,6 +6299,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5302u16 => {
                 Instruction {
+                    name: "OpCooperativeVectorLoadNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5824,6 +6312,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5303u16 => {
                 Instruction {
+                    name: "OpCooperativeVectorStoreNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5835,6 +6324,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5304u16 => {
                 Instruction {
+                    name: "OpHitObjectRecordFromQueryEXT",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5846,6 +6336,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5305u16 => {
                 Instruction {
+                    name: "OpHitObjectRecordMissEXT",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5860,6 +6351,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5306u16 => {
                 Instruction {
+                    name: "OpHitObjectRecordMissMotionEXT",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5875,6 +6367,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5307u16 => {
                 Instruction {
+                    name: "OpHitObjectGetIntersectionTriangleVertexPositionsEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5885,6 +6378,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5308u16 => {
                 Instruction {
+                    name: "OpHitObjectGetRayFlagsEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -5895,12 +6389,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5309u16 => {
                 Instruction {
+                    name: "OpHitObjectSetShaderBindingTableRecordIndexEXT",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[5388u32],
                 }
             }
             5310u16 => {
                 Instruction {
+                    name: "OpHitObjectReorderExecuteShaderEXT",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5912,6 +6408,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5311u16 => {
                 Instruction {
+                    name: "OpHitObjectTraceReorderExecuteEXT",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5933,6 +6430,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5312u16 => {
                 Instruction {
+                    name: "OpHitObjectTraceMotionReorderExecuteEXT",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5955,18 +6453,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5313u16 => {
                 Instruction {
+                    name: "OpTypeHitObjectEXT",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5388u32],
                 }
             }
             5314u16 => {
                 Instruction {
+                    name: "OpReorderThreadWithHintEXT",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[5388u32],
                 }
             }
             5315u16 => {
                 Instruction {
+                    name: "OpReorderThreadWithHitObjectEXT",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::Optional(Kind::Id),
@@ -5977,6 +6478,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5316u16 => {
                 Instruction {
+                    name: "OpHitObjectTraceRayEXT",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -5996,6 +6498,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5317u16 => {
                 Instruction {
+                    name: "OpHitObjectTraceRayMotionEXT",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -6016,18 +6519,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5318u16 => {
                 Instruction {
+                    name: "OpHitObjectRecordEmptyEXT",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[5388u32],
                 }
             }
             5319u16 => {
                 Instruction {
+                    name: "OpHitObjectExecuteShaderEXT",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[5388u32],
                 }
             }
             5320u16 => {
                 Instruction {
+                    name: "OpHitObjectGetCurrentTimeEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6038,12 +6544,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5321u16 => {
                 Instruction {
+                    name: "OpHitObjectGetAttributesEXT",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[5388u32],
                 }
             }
             5322u16 => {
                 Instruction {
+                    name: "OpHitObjectGetHitKindEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6054,6 +6562,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5323u16 => {
                 Instruction {
+                    name: "OpHitObjectGetPrimitiveIndexEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6064,6 +6573,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5324u16 => {
                 Instruction {
+                    name: "OpHitObjectGetGeometryIndexEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6074,6 +6584,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5325u16 => {
                 Instruction {
+                    name: "OpHitObjectGetInstanceIdEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6084,6 +6595,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5326u16 => {
                 Instruction {
+                    name: "OpHitObjectGetInstanceCustomIndexEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6094,6 +6606,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5327u16 => {
                 Instruction {
+                    name: "OpHitObjectGetObjectRayOriginEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6104,6 +6617,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5328u16 => {
                 Instruction {
+                    name: "OpHitObjectGetObjectRayDirectionEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6114,6 +6628,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5329u16 => {
                 Instruction {
+                    name: "OpHitObjectGetWorldRayDirectionEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6124,6 +6639,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5330u16 => {
                 Instruction {
+                    name: "OpHitObjectGetWorldRayOriginEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6134,6 +6650,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5331u16 => {
                 Instruction {
+                    name: "OpHitObjectGetObjectToWorldEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6144,6 +6661,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5332u16 => {
                 Instruction {
+                    name: "OpHitObjectGetWorldToObjectEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6154,6 +6672,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5333u16 => {
                 Instruction {
+                    name: "OpHitObjectGetRayTMaxEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6164,6 +6683,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5334u16 => {
                 Instruction {
+                    name: "OpReportIntersectionKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6175,18 +6695,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5335u16 => {
                 Instruction {
+                    name: "OpIgnoreIntersectionNV",
                     operands: &[],
                     capabilities: &[5340u32],
                 }
             }
             5336u16 => {
                 Instruction {
+                    name: "OpTerminateRayNV",
                     operands: &[],
                     capabilities: &[5340u32],
                 }
             }
             5337u16 => {
                 Instruction {
+                    name: "OpTraceNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -6205,6 +6728,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5338u16 => {
                 Instruction {
+                    name: "OpTraceMotionNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -6224,6 +6748,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5339u16 => {
                 Instruction {
+                    name: "OpTraceRayMotionNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -6243,6 +6768,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5340u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionTriangleVertexPositionsKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6254,18 +6780,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5341u16 => {
                 Instruction {
+                    name: "OpTypeAccelerationStructureKHR",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5340u32, 4479u32, 4472u32, 5380u32],
                 }
             }
             5344u16 => {
                 Instruction {
+                    name: "OpExecuteCallableNV",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[5340u32],
                 }
             }
             5345u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionClusterIdNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6277,6 +6806,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5346u16 => {
                 Instruction {
+                    name: "OpHitObjectGetClusterIdNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6287,6 +6817,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5347u16 => {
                 Instruction {
+                    name: "OpHitObjectGetRayTMinEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6297,6 +6828,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5348u16 => {
                 Instruction {
+                    name: "OpHitObjectGetShaderBindingTableRecordIndexEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6307,6 +6839,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5349u16 => {
                 Instruction {
+                    name: "OpHitObjectGetShaderRecordBufferHandleEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6317,6 +6850,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5350u16 => {
                 Instruction {
+                    name: "OpHitObjectIsEmptyEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6327,6 +6861,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5351u16 => {
                 Instruction {
+                    name: "OpHitObjectIsHitEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6337,6 +6872,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5352u16 => {
                 Instruction {
+                    name: "OpHitObjectIsMissEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6347,6 +6883,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5358u16 => {
                 Instruction {
+                    name: "OpTypeCooperativeMatrixNV",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Id),
@@ -6359,6 +6896,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5359u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixLoadNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6372,6 +6910,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5360u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixStoreNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -6384,6 +6923,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5361u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixMulAddNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6396,6 +6936,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5362u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixLengthNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6406,18 +6947,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5364u16 => {
                 Instruction {
+                    name: "OpBeginInvocationInterlockEXT",
                     operands: &[],
                     capabilities: &[5363u32, 5378u32, 5372u32],
                 }
             }
             5365u16 => {
                 Instruction {
+                    name: "OpEndInvocationInterlockEXT",
                     operands: &[],
                     capabilities: &[5363u32, 5378u32, 5372u32],
                 }
             }
             5366u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixReduceNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6430,6 +6974,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5367u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixLoadTensorNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6444,6 +6989,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5368u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixStoreTensorNV",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -6456,6 +7002,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5369u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixPerElementOpNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6468,6 +7015,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5370u16 => {
                 Instruction {
+                    name: "OpTypeTensorLayoutNV",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Id),
@@ -6478,6 +7026,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5371u16 => {
                 Instruction {
+                    name: "OpTypeTensorViewNV",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Id),
@@ -6489,6 +7038,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5372u16 => {
                 Instruction {
+                    name: "OpCreateTensorLayoutNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6498,6 +7048,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5373u16 => {
                 Instruction {
+                    name: "OpTensorLayoutSetDimensionNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6509,6 +7060,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5374u16 => {
                 Instruction {
+                    name: "OpTensorLayoutSetStrideNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6520,6 +7072,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5375u16 => {
                 Instruction {
+                    name: "OpTensorLayoutSliceNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6531,6 +7084,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5376u16 => {
                 Instruction {
+                    name: "OpTensorLayoutSetClampValueNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6542,6 +7096,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5377u16 => {
                 Instruction {
+                    name: "OpCreateTensorViewNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6551,6 +7106,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5378u16 => {
                 Instruction {
+                    name: "OpTensorViewSetDimensionNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6562,6 +7118,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5379u16 => {
                 Instruction {
+                    name: "OpTensorViewSetStrideNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6573,12 +7130,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5380u16 => {
                 Instruction {
+                    name: "OpDemoteToHelperInvocation",
                     operands: &[],
                     capabilities: &[5379u32],
                 }
             }
             5381u16 => {
                 Instruction {
+                    name: "OpIsHelperInvocationEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6588,6 +7147,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5382u16 => {
                 Instruction {
+                    name: "OpTensorViewSetClipNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6602,6 +7162,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5384u16 => {
                 Instruction {
+                    name: "OpTensorLayoutSetBlockSizeNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6613,6 +7174,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5390u16 => {
                 Instruction {
+                    name: "OpCooperativeMatrixTransposeNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6623,6 +7185,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5391u16 => {
                 Instruction {
+                    name: "OpConvertUToImageNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6633,6 +7196,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5392u16 => {
                 Instruction {
+                    name: "OpConvertUToSamplerNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6643,6 +7207,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5393u16 => {
                 Instruction {
+                    name: "OpConvertImageToUNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6653,6 +7218,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5394u16 => {
                 Instruction {
+                    name: "OpConvertSamplerToUNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6663,6 +7229,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5395u16 => {
                 Instruction {
+                    name: "OpConvertUToSampledImageNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6673,6 +7240,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5396u16 => {
                 Instruction {
+                    name: "OpConvertSampledImageToUNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6683,12 +7251,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5397u16 => {
                 Instruction {
+                    name: "OpSamplerImageAddressingModeNV",
                     operands: &[Operand::One(Kind::Literal)],
                     capabilities: &[5390u32],
                 }
             }
             5398u16 => {
                 Instruction {
+                    name: "OpRawAccessChainNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6703,6 +7273,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5427u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionSpherePositionNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6714,6 +7285,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5428u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionSphereRadiusNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6725,6 +7297,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5429u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionLSSPositionsNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6736,6 +7309,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5430u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionLSSRadiiNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6747,6 +7321,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5431u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionLSSHitValueNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6758,6 +7333,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5432u16 => {
                 Instruction {
+                    name: "OpHitObjectGetSpherePositionNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6768,6 +7344,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5433u16 => {
                 Instruction {
+                    name: "OpHitObjectGetSphereRadiusNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6778,6 +7355,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5434u16 => {
                 Instruction {
+                    name: "OpHitObjectGetLSSPositionsNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6788,6 +7366,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5435u16 => {
                 Instruction {
+                    name: "OpHitObjectGetLSSRadiiNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6798,6 +7377,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5436u16 => {
                 Instruction {
+                    name: "OpHitObjectIsSphereHitNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6808,6 +7388,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5437u16 => {
                 Instruction {
+                    name: "OpHitObjectIsLSSHitNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6818,6 +7399,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5438u16 => {
                 Instruction {
+                    name: "OpRayQueryIsSphereHitNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6829,6 +7411,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5439u16 => {
                 Instruction {
+                    name: "OpRayQueryIsLSSHitNV",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6840,6 +7423,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5571u16 => {
                 Instruction {
+                    name: "OpSubgroupShuffleINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6851,6 +7435,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5572u16 => {
                 Instruction {
+                    name: "OpSubgroupShuffleDownINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6863,6 +7448,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5573u16 => {
                 Instruction {
+                    name: "OpSubgroupShuffleUpINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6875,6 +7461,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5574u16 => {
                 Instruction {
+                    name: "OpSubgroupShuffleXorINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6886,6 +7473,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5575u16 => {
                 Instruction {
+                    name: "OpSubgroupBlockReadINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6896,12 +7484,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5576u16 => {
                 Instruction {
+                    name: "OpSubgroupBlockWriteINTEL",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
                     capabilities: &[5569u32],
                 }
             }
             5577u16 => {
                 Instruction {
+                    name: "OpSubgroupImageBlockReadINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6913,6 +7503,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5578u16 => {
                 Instruction {
+                    name: "OpSubgroupImageBlockWriteINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -6923,6 +7514,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5580u16 => {
                 Instruction {
+                    name: "OpSubgroupImageMediaBlockReadINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6936,6 +7528,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5581u16 => {
                 Instruction {
+                    name: "OpSubgroupImageMediaBlockWriteINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -6948,6 +7541,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5585u16 => {
                 Instruction {
+                    name: "OpUCountLeadingZerosINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6958,6 +7552,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5586u16 => {
                 Instruction {
+                    name: "OpUCountTrailingZerosINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6968,6 +7563,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5587u16 => {
                 Instruction {
+                    name: "OpAbsISubINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6979,6 +7575,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5588u16 => {
                 Instruction {
+                    name: "OpAbsUSubINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -6990,6 +7587,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5589u16 => {
                 Instruction {
+                    name: "OpIAddSatINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7001,6 +7599,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5590u16 => {
                 Instruction {
+                    name: "OpUAddSatINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7012,6 +7611,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5591u16 => {
                 Instruction {
+                    name: "OpIAverageINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7023,6 +7623,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5592u16 => {
                 Instruction {
+                    name: "OpUAverageINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7034,6 +7635,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5593u16 => {
                 Instruction {
+                    name: "OpIAverageRoundedINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7045,6 +7647,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5594u16 => {
                 Instruction {
+                    name: "OpUAverageRoundedINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7056,6 +7659,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5595u16 => {
                 Instruction {
+                    name: "OpISubSatINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7067,6 +7671,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5596u16 => {
                 Instruction {
+                    name: "OpUSubSatINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7078,6 +7683,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5597u16 => {
                 Instruction {
+                    name: "OpIMul32x16INTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7089,6 +7695,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5598u16 => {
                 Instruction {
+                    name: "OpUMul32x16INTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7100,6 +7707,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5600u16 => {
                 Instruction {
+                    name: "OpConstantFunctionPointerINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7110,6 +7718,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5601u16 => {
                 Instruction {
+                    name: "OpFunctionPointerCallINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7120,12 +7729,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5609u16 => {
                 Instruction {
+                    name: "OpAsmTargetINTEL",
                     operands: &[Operand::One(Kind::Result), Operand::One(Kind::Text)],
                     capabilities: &[5606u32],
                 }
             }
             5610u16 => {
                 Instruction {
+                    name: "OpAsmINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7139,6 +7750,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5611u16 => {
                 Instruction {
+                    name: "OpAsmCallINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7150,6 +7762,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5614u16 => {
                 Instruction {
+                    name: "OpAtomicFMinEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7163,6 +7776,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5615u16 => {
                 Instruction {
+                    name: "OpAtomicFMaxEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7176,12 +7790,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5630u16 => {
                 Instruction {
+                    name: "OpAssumeTrueKHR",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[5629u32],
                 }
             }
             5631u16 => {
                 Instruction {
+                    name: "OpExpectKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7193,6 +7809,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5632u16 => {
                 Instruction {
+                    name: "OpDecorateString",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Value(decoration)),
@@ -7202,6 +7819,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5633u16 => {
                 Instruction {
+                    name: "OpMemberDecorateString",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Literal),
@@ -7212,6 +7830,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5699u16 => {
                 Instruction {
+                    name: "OpVmeImageINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7223,84 +7842,98 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5700u16 => {
                 Instruction {
+                    name: "OpTypeVmeImageINTEL",
                     operands: &[Operand::One(Kind::Result), Operand::One(Kind::Id)],
                     capabilities: &[5696u32],
                 }
             }
             5701u16 => {
                 Instruction {
+                    name: "OpTypeAvcImePayloadINTEL",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5696u32],
                 }
             }
             5702u16 => {
                 Instruction {
+                    name: "OpTypeAvcRefPayloadINTEL",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5696u32],
                 }
             }
             5703u16 => {
                 Instruction {
+                    name: "OpTypeAvcSicPayloadINTEL",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5696u32],
                 }
             }
             5704u16 => {
                 Instruction {
+                    name: "OpTypeAvcMcePayloadINTEL",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5696u32],
                 }
             }
             5705u16 => {
                 Instruction {
+                    name: "OpTypeAvcMceResultINTEL",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5696u32],
                 }
             }
             5706u16 => {
                 Instruction {
+                    name: "OpTypeAvcImeResultINTEL",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5696u32],
                 }
             }
             5707u16 => {
                 Instruction {
+                    name: "OpTypeAvcImeResultSingleReferenceStreamoutINTEL",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5696u32],
                 }
             }
             5708u16 => {
                 Instruction {
+                    name: "OpTypeAvcImeResultDualReferenceStreamoutINTEL",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5696u32],
                 }
             }
             5709u16 => {
                 Instruction {
+                    name: "OpTypeAvcImeSingleReferenceStreaminINTEL",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5696u32],
                 }
             }
             5710u16 => {
                 Instruction {
+                    name: "OpTypeAvcImeDualReferenceStreaminINTEL",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5696u32],
                 }
             }
             5711u16 => {
                 Instruction {
+                    name: "OpTypeAvcRefResultINTEL",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5696u32],
                 }
             }
             5712u16 => {
                 Instruction {
+                    name: "OpTypeAvcSicResultINTEL",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[5696u32],
                 }
             }
             5713u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetDefaultInterBaseMultiReferencePenaltyINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7312,6 +7945,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5714u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceSetInterBaseMultiReferencePenaltyINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7323,6 +7957,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5715u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetDefaultInterShapePenaltyINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7334,6 +7969,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5716u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceSetInterShapePenaltyINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7345,6 +7981,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5717u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetDefaultInterDirectionPenaltyINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7356,6 +7993,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5718u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceSetInterDirectionPenaltyINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7367,6 +8005,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5719u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetDefaultIntraLumaShapePenaltyINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7378,6 +8017,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5720u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetDefaultInterMotionVectorCostTableINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7389,6 +8029,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5721u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetDefaultHighPenaltyCostTableINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7398,6 +8039,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5722u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetDefaultMediumPenaltyCostTableINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7407,6 +8049,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5723u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetDefaultLowPenaltyCostTableINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7416,6 +8059,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5724u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceSetMotionVectorCostFunctionINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7429,6 +8073,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5725u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetDefaultIntraLumaModePenaltyINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7440,6 +8085,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5726u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetDefaultNonDcLumaIntraPenaltyINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7449,6 +8095,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5727u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetDefaultIntraChromaModeBasePenaltyINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7458,6 +8105,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5728u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceSetAcOnlyHaarINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7468,6 +8116,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5729u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceSetSourceInterlacedFieldPolarityINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7479,6 +8128,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5730u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceSetSingleReferenceInterlacedFieldPolarityINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7490,6 +8140,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5731u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceSetDualReferenceInterlacedFieldPolaritiesINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7502,6 +8153,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5732u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceConvertToImePayloadINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7512,6 +8164,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5733u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceConvertToImeResultINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7522,6 +8175,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5734u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceConvertToRefPayloadINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7532,6 +8186,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5735u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceConvertToRefResultINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7542,6 +8197,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5736u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceConvertToSicPayloadINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7552,6 +8208,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5737u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceConvertToSicResultINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7562,6 +8219,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5738u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetMotionVectorsINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7572,6 +8230,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5739u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetInterDistortionsINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7582,6 +8241,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5740u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetBestInterDistortionsINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7592,6 +8252,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5741u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetInterMajorShapeINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7602,6 +8263,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5742u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetInterMinorShapeINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7612,6 +8274,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5743u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetInterDirectionsINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7622,6 +8285,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5744u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetInterMotionVectorCountINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7632,6 +8296,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5745u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetInterReferenceIdsINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7642,6 +8307,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5746u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcMceGetInterReferenceInterlacedFieldPolaritiesINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7654,6 +8320,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5747u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeInitializeINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7666,6 +8333,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5748u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeSetSingleReferenceINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7678,6 +8346,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5749u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeSetDualReferenceINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7691,6 +8360,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5750u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeRefWindowSizeINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7702,6 +8372,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5751u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeAdjustRefOffsetINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7715,6 +8386,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5752u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeConvertToMcePayloadINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7725,6 +8397,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5753u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeSetMaxMotionVectorCountINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7736,6 +8409,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5754u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeSetUnidirectionalMixDisableINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7746,6 +8420,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5755u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeSetEarlySearchTerminationThresholdINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7757,6 +8432,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5756u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeSetWeightedSadINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7768,6 +8444,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5757u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeEvaluateWithSingleReferenceINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7780,6 +8457,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5758u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeEvaluateWithDualReferenceINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7793,6 +8471,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5759u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeEvaluateWithSingleReferenceStreaminINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7806,6 +8485,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5760u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeEvaluateWithDualReferenceStreaminINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7820,6 +8500,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5761u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeEvaluateWithSingleReferenceStreamoutINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7832,6 +8513,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5762u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeEvaluateWithDualReferenceStreamoutINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7845,6 +8527,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5763u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeEvaluateWithSingleReferenceStreaminoutINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7858,6 +8541,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5764u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeEvaluateWithDualReferenceStreaminoutINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7872,6 +8556,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5765u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeConvertToMceResultINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7882,6 +8567,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5766u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetSingleReferenceStreaminINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7892,6 +8578,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5767u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetDualReferenceStreaminINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7902,6 +8589,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5768u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeStripSingleReferenceStreamoutINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7912,6 +8600,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5769u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeStripDualReferenceStreamoutINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7922,6 +8611,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5770u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetStreamoutSingleReferenceMajorShapeMotionVectorsINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7933,6 +8623,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5771u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetStreamoutSingleReferenceMajorShapeDistortionsINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7944,6 +8635,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5772u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetStreamoutSingleReferenceMajorShapeReferenceIdsINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7955,6 +8647,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5773u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetStreamoutDualReferenceMajorShapeMotionVectorsINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7967,6 +8660,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5774u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetStreamoutDualReferenceMajorShapeDistortionsINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7979,6 +8673,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5775u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetStreamoutDualReferenceMajorShapeReferenceIdsINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -7991,6 +8686,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5776u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetBorderReachedINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8002,6 +8698,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5777u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetTruncatedSearchIndicationINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8012,6 +8709,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5778u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetUnidirectionalEarlySearchTerminationINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8022,6 +8720,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5779u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetWeightingPatternMinimumMotionVectorINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8032,6 +8731,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5780u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcImeGetWeightingPatternMinimumDistortionINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8042,6 +8742,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5781u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcFmeInitializeINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8058,6 +8759,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5782u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcBmeInitializeINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8075,6 +8777,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5783u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcRefConvertToMcePayloadINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8085,6 +8788,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5784u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcRefSetBidirectionalMixDisableINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8095,6 +8799,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5785u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcRefSetBilinearFilterEnableINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8105,6 +8810,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5786u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcRefEvaluateWithSingleReferenceINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8117,6 +8823,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5787u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcRefEvaluateWithDualReferenceINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8130,6 +8837,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5788u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcRefEvaluateWithMultiReferenceINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8142,6 +8850,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5789u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcRefEvaluateWithMultiReferenceInterlacedINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8155,6 +8864,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5790u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcRefConvertToMceResultINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8165,6 +8875,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5791u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicInitializeINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8175,6 +8886,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5792u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicConfigureSkcINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8190,6 +8902,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5793u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicConfigureIpeLumaINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8207,6 +8920,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5794u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicConfigureIpeLumaChromaINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8227,6 +8941,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5795u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicGetMotionVectorMaskINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8238,6 +8953,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5796u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicConvertToMcePayloadINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8248,6 +8964,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5797u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicSetIntraLumaShapePenaltyINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8259,6 +8976,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5798u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicSetIntraLumaModeCostFunctionINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8272,6 +8990,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5799u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicSetIntraChromaModeCostFunctionINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8283,6 +9002,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5800u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicSetBilinearFilterEnableINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8293,6 +9013,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5801u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicSetSkcForwardTransformEnableINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8304,6 +9025,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5802u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicSetBlockBasedRawSkipSadINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8315,6 +9037,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5803u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicEvaluateIpeINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8326,6 +9049,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5804u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicEvaluateWithSingleReferenceINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8338,6 +9062,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5805u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicEvaluateWithDualReferenceINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8351,6 +9076,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5806u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicEvaluateWithMultiReferenceINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8363,6 +9089,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5807u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicEvaluateWithMultiReferenceInterlacedINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8376,6 +9103,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5808u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicConvertToMceResultINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8386,6 +9114,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5809u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicGetIpeLumaShapeINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8396,6 +9125,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5810u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicGetBestIpeLumaDistortionINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8406,6 +9136,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5811u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicGetBestIpeChromaDistortionINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8416,6 +9147,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5812u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicGetPackedIpeLumaModesINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8426,6 +9158,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5813u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicGetIpeChromaModeINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8436,6 +9169,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5814u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicGetPackedSkcLumaCountThresholdINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8446,6 +9180,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5815u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicGetPackedSkcLumaSumThresholdINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8456,6 +9191,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5816u16 => {
                 Instruction {
+                    name: "OpSubgroupAvcSicGetInterRawSadsINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8466,6 +9202,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5818u16 => {
                 Instruction {
+                    name: "OpVariableLengthArrayINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8476,6 +9213,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5819u16 => {
                 Instruction {
+                    name: "OpSaveMemoryINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8485,12 +9223,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5820u16 => {
                 Instruction {
+                    name: "OpRestoreMemoryINTEL",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[5817u32],
                 }
             }
             5840u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatSinCosPiALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8506,6 +9246,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5841u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatCastALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8521,6 +9262,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5842u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatCastFromIntALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8536,6 +9278,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5843u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatCastToIntALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8551,6 +9294,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5846u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatAddALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8568,6 +9312,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5847u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatSubALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8585,6 +9330,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5848u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatMulALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8602,6 +9348,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5849u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatDivALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8619,6 +9366,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5850u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatGTALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8632,6 +9380,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5851u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatGEALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8645,6 +9394,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5852u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatLTALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8658,6 +9408,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5853u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatLEALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8671,6 +9422,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5854u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatEQALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8684,6 +9436,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5855u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatRecipALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8699,6 +9452,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5856u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatRSqrtALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8714,6 +9468,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5857u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatCbrtALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8729,6 +9484,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5858u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatHypotALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8746,6 +9502,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5859u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatSqrtALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8761,6 +9518,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5860u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatLogINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8776,6 +9534,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5861u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatLog2INTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8791,6 +9550,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5862u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatLog10INTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8806,6 +9566,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5863u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatLog1pINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8821,6 +9582,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5864u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatExpINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8836,6 +9598,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5865u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatExp2INTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8851,6 +9614,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5866u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatExp10INTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8866,6 +9630,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5867u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatExpm1INTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8881,6 +9646,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5868u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatSinINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8896,6 +9662,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5869u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatCosINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8911,6 +9678,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5870u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatSinCosINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8926,6 +9694,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5871u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatSinPiINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8941,6 +9710,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5872u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatCosPiINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8956,6 +9726,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5873u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatASinINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8971,6 +9742,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5874u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatASinPiINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -8986,6 +9758,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5875u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatACosINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9001,6 +9774,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5876u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatACosPiINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9016,6 +9790,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5877u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatATanINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9031,6 +9806,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5878u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatATanPiINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9046,6 +9822,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5879u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatATan2INTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9063,6 +9840,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5880u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatPowINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9080,6 +9858,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5881u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatPowRINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9097,6 +9876,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5882u16 => {
                 Instruction {
+                    name: "OpArbitraryFloatPowNINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9114,18 +9894,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5887u16 => {
                 Instruction {
+                    name: "OpLoopControlINTEL",
                     operands: &[Operand::Any(Kind::Literal)],
                     capabilities: &[5886u32],
                 }
             }
             5911u16 => {
                 Instruction {
+                    name: "OpAliasDomainDeclINTEL",
                     operands: &[Operand::One(Kind::Result), Operand::Optional(Kind::Id)],
                     capabilities: &[5910u32],
                 }
             }
             5912u16 => {
                 Instruction {
+                    name: "OpAliasScopeDeclINTEL",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Id),
@@ -9136,12 +9919,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5913u16 => {
                 Instruction {
+                    name: "OpAliasScopeListDeclINTEL",
                     operands: &[Operand::One(Kind::Result), Operand::Any(Kind::Id)],
                     capabilities: &[5910u32],
                 }
             }
             5923u16 => {
                 Instruction {
+                    name: "OpFixedSqrtALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9157,6 +9942,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5924u16 => {
                 Instruction {
+                    name: "OpFixedRecipALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9172,6 +9958,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5925u16 => {
                 Instruction {
+                    name: "OpFixedRsqrtALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9187,6 +9974,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5926u16 => {
                 Instruction {
+                    name: "OpFixedSinALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9202,6 +9990,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5927u16 => {
                 Instruction {
+                    name: "OpFixedCosALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9217,6 +10006,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5928u16 => {
                 Instruction {
+                    name: "OpFixedSinCosALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9232,6 +10022,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5929u16 => {
                 Instruction {
+                    name: "OpFixedSinPiALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9247,6 +10038,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5930u16 => {
                 Instruction {
+                    name: "OpFixedCosPiALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9262,6 +10054,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5931u16 => {
                 Instruction {
+                    name: "OpFixedSinCosPiALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9277,6 +10070,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5932u16 => {
                 Instruction {
+                    name: "OpFixedLogALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9292,6 +10086,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5933u16 => {
                 Instruction {
+                    name: "OpFixedExpALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9307,6 +10102,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5934u16 => {
                 Instruction {
+                    name: "OpPtrCastToCrossWorkgroupALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9317,6 +10113,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5938u16 => {
                 Instruction {
+                    name: "OpCrossWorkgroupCastToPtrALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9327,6 +10124,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5946u16 => {
                 Instruction {
+                    name: "OpReadPipeBlockingALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9338,6 +10136,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5947u16 => {
                 Instruction {
+                    name: "OpWritePipeBlockingALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9349,6 +10148,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             5949u16 => {
                 Instruction {
+                    name: "OpFPGARegALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9359,6 +10159,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6016u16 => {
                 Instruction {
+                    name: "OpRayQueryGetRayTMinKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9369,6 +10170,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6017u16 => {
                 Instruction {
+                    name: "OpRayQueryGetRayFlagsKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9379,6 +10181,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6018u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionTKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9390,6 +10193,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6019u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionInstanceCustomIndexKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9401,6 +10205,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6020u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionInstanceIdKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9412,6 +10217,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6021u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionInstanceShaderBindingTableRecordOffsetKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9423,6 +10229,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6022u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionGeometryIndexKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9434,6 +10241,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6023u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionPrimitiveIndexKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9445,6 +10253,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6024u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionBarycentricsKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9456,6 +10265,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6025u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionFrontFaceKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9467,6 +10277,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6026u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionCandidateAABBOpaqueKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9477,6 +10288,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6027u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionObjectRayDirectionKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9488,6 +10300,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6028u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionObjectRayOriginKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9499,6 +10312,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6029u16 => {
                 Instruction {
+                    name: "OpRayQueryGetWorldRayDirectionKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9509,6 +10323,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6030u16 => {
                 Instruction {
+                    name: "OpRayQueryGetWorldRayOriginKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9519,6 +10334,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6031u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionObjectToWorldKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9530,6 +10346,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6032u16 => {
                 Instruction {
+                    name: "OpRayQueryGetIntersectionWorldToObjectKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9541,6 +10358,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6035u16 => {
                 Instruction {
+                    name: "OpAtomicFAddEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9554,6 +10372,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6086u16 => {
                 Instruction {
+                    name: "OpTypeBufferSurfaceINTEL",
                     operands: &[
                         Operand::One(Kind::Result),
                         Operand::One(Kind::Value(accessqualifier)),
@@ -9563,24 +10382,28 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6090u16 => {
                 Instruction {
+                    name: "OpTypeStructContinuedINTEL",
                     operands: &[Operand::Any(Kind::Id)],
                     capabilities: &[6089u32],
                 }
             }
             6091u16 => {
                 Instruction {
+                    name: "OpConstantCompositeContinuedINTEL",
                     operands: &[Operand::Any(Kind::Id)],
                     capabilities: &[6089u32],
                 }
             }
             6092u16 => {
                 Instruction {
+                    name: "OpSpecConstantCompositeContinuedINTEL",
                     operands: &[Operand::Any(Kind::Id)],
                     capabilities: &[6089u32],
                 }
             }
             6096u16 => {
                 Instruction {
+                    name: "OpCompositeConstructContinuedINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9591,6 +10414,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6116u16 => {
                 Instruction {
+                    name: "OpConvertFToBF16INTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9601,6 +10425,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6117u16 => {
                 Instruction {
+                    name: "OpConvertBF16ToFINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9611,6 +10436,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6142u16 => {
                 Instruction {
+                    name: "OpControlBarrierArriveINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -9621,6 +10447,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6143u16 => {
                 Instruction {
+                    name: "OpControlBarrierWaitINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -9631,6 +10458,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6145u16 => {
                 Instruction {
+                    name: "OpArithmeticFenceEXT",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9641,6 +10469,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6163u16 => {
                 Instruction {
+                    name: "OpTaskSequenceCreateALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9655,12 +10484,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6164u16 => {
                 Instruction {
+                    name: "OpTaskSequenceAsyncALTERA",
                     operands: &[Operand::One(Kind::Id), Operand::Any(Kind::Id)],
                     capabilities: &[6162u32],
                 }
             }
             6165u16 => {
                 Instruction {
+                    name: "OpTaskSequenceGetALTERA",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9671,18 +10502,21 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6166u16 => {
                 Instruction {
+                    name: "OpTaskSequenceReleaseALTERA",
                     operands: &[Operand::One(Kind::Id)],
                     capabilities: &[6162u32],
                 }
             }
             6199u16 => {
                 Instruction {
+                    name: "OpTypeTaskSequenceALTERA",
                     operands: &[Operand::One(Kind::Result)],
                     capabilities: &[6162u32],
                 }
             }
             6221u16 => {
                 Instruction {
+                    name: "OpSubgroupBlockPrefetchINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -9693,6 +10527,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6231u16 => {
                 Instruction {
+                    name: "OpSubgroup2DBlockLoadINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -9710,6 +10545,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6232u16 => {
                 Instruction {
+                    name: "OpSubgroup2DBlockLoadTransformINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -9727,6 +10563,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6233u16 => {
                 Instruction {
+                    name: "OpSubgroup2DBlockLoadTransposeINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -9744,6 +10581,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6234u16 => {
                 Instruction {
+                    name: "OpSubgroup2DBlockPrefetchINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -9760,6 +10598,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6235u16 => {
                 Instruction {
+                    name: "OpSubgroup2DBlockStoreINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -9777,6 +10616,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6237u16 => {
                 Instruction {
+                    name: "OpSubgroupMatrixMultiplyAccumulateINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9791,6 +10631,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6242u16 => {
                 Instruction {
+                    name: "OpBitwiseFunctionINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9804,6 +10645,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6244u16 => {
                 Instruction {
+                    name: "OpUntypedVariableLengthArrayINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9815,12 +10657,14 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6248u16 => {
                 Instruction {
+                    name: "OpConditionalExtensionINTEL",
                     operands: &[Operand::One(Kind::Id), Operand::One(Kind::Text)],
                     capabilities: &[6245u32],
                 }
             }
             6249u16 => {
                 Instruction {
+                    name: "OpConditionalEntryPointINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Value(executionmodel)),
@@ -9833,6 +10677,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6250u16 => {
                 Instruction {
+                    name: "OpConditionalCapabilityINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Value(capability)),
@@ -9842,6 +10687,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6251u16 => {
                 Instruction {
+                    name: "OpSpecConstantTargetINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9853,6 +10699,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6252u16 => {
                 Instruction {
+                    name: "OpSpecConstantArchitectureINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9866,6 +10713,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6253u16 => {
                 Instruction {
+                    name: "OpSpecConstantCapabilitiesINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9876,6 +10724,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6254u16 => {
                 Instruction {
+                    name: "OpConditionalCopyObjectINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9886,6 +10735,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6401u16 => {
                 Instruction {
+                    name: "OpGroupIMulKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9898,6 +10748,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6402u16 => {
                 Instruction {
+                    name: "OpGroupFMulKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9910,6 +10761,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6403u16 => {
                 Instruction {
+                    name: "OpGroupBitwiseAndKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9922,6 +10774,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6404u16 => {
                 Instruction {
+                    name: "OpGroupBitwiseOrKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9934,6 +10787,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6405u16 => {
                 Instruction {
+                    name: "OpGroupBitwiseXorKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9946,6 +10800,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6406u16 => {
                 Instruction {
+                    name: "OpGroupLogicalAndKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9958,6 +10813,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6407u16 => {
                 Instruction {
+                    name: "OpGroupLogicalOrKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9970,6 +10826,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6408u16 => {
                 Instruction {
+                    name: "OpGroupLogicalXorKHR",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9982,6 +10839,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6426u16 => {
                 Instruction {
+                    name: "OpRoundFToTF32INTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -9992,6 +10850,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6428u16 => {
                 Instruction {
+                    name: "OpMaskedGatherINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -10005,6 +10864,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6429u16 => {
                 Instruction {
+                    name: "OpMaskedScatterINTEL",
                     operands: &[
                         Operand::One(Kind::Id),
                         Operand::One(Kind::Id),
@@ -10016,6 +10876,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6529u16 => {
                 Instruction {
+                    name: "OpConvertHandleToImageINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -10026,6 +10887,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6530u16 => {
                 Instruction {
+                    name: "OpConvertHandleToSamplerINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -10036,6 +10898,7 @@ pub fn instruction(opcode: u16) -> Option<Instruction> {
             }
             6531u16 => {
                 Instruction {
+                    name: "OpConvertHandleToSampledImageINTEL",
                     operands: &[
                         Operand::One(Kind::ResultType),
                         Operand::One(Kind::Result),
@@ -10134,6 +10997,492 @@ pub fn glsl_std_450(number: u32) -> Option<usize> {
         81u32 => Some(3usize),
         _ => None,
     }
+}
+///The operands of an instruction of `DebugInfo`.
+pub fn debug_info(number: u32) -> Option<&'static [Operand]> {
+    Some(
+        match number {
+            0u32 => &[],
+            1u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            2u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            3u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            4u32 => &[Operand::One(Kind::Id), Operand::One(Kind::Literal)],
+            5u32 => &[Operand::One(Kind::Id), Operand::Any(Kind::Id)],
+            6u32 => &[Operand::One(Kind::Id), Operand::One(Kind::Literal)],
+            7u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                ]
+            }
+            8u32 => &[Operand::One(Kind::Id), Operand::Any(Kind::Id)],
+            9u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::Any(Kind::IdAndId),
+                ]
+            }
+            10u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::Any(Kind::Id),
+                ]
+            }
+            11u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::Optional(Kind::Id),
+                ]
+            }
+            12u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            13u32 => &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
+            14u32 => &[Operand::One(Kind::Id), Operand::Any(Kind::Id)],
+            15u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            16u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            17u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::Any(Kind::Id),
+                ]
+            }
+            18u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::Optional(Kind::Id),
+                ]
+            }
+            19u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            20u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::Optional(Kind::Id),
+                ]
+            }
+            21u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::Optional(Kind::Id),
+                ]
+            }
+            22u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                ]
+            }
+            23u32 => &[Operand::One(Kind::Id), Operand::Optional(Kind::Id)],
+            24u32 => &[],
+            25u32 => {
+                &[
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::Optional(Kind::Id),
+                ]
+            }
+            26u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::Optional(Kind::Literal),
+                ]
+            }
+            27u32 => &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
+            28u32 => {
+                &[Operand::One(Kind::Id), Operand::One(Kind::Id), Operand::One(Kind::Id)]
+            }
+            29u32 => {
+                &[Operand::One(Kind::Id), Operand::One(Kind::Id), Operand::Any(Kind::Id)]
+            }
+            30u32 => &[Operand::One(Kind::Literal), Operand::Any(Kind::Literal)],
+            31u32 => &[Operand::Any(Kind::Id)],
+            32u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::Optional(Kind::Id),
+                ]
+            }
+            33u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                ]
+            }
+            _ => return None,
+        },
+    )
+}
+///The operands of an instruction of `OpenCL.DebugInfo.100`.
+pub fn opencl_debug_info_100(number: u32) -> Option<&'static [Operand]> {
+    Some(
+        match number {
+            0u32 => &[],
+            1u32 => {
+                &[
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            2u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            3u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            4u32 => &[Operand::One(Kind::Id), Operand::One(Kind::Literal)],
+            5u32 => &[Operand::One(Kind::Id), Operand::Any(Kind::Id)],
+            6u32 => &[Operand::One(Kind::Id), Operand::One(Kind::Literal)],
+            7u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                ]
+            }
+            8u32 => {
+                &[
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::Any(Kind::Id),
+                ]
+            }
+            9u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::Any(Kind::IdAndId),
+                ]
+            }
+            10u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::Any(Kind::Id),
+                ]
+            }
+            11u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::Optional(Kind::Id),
+                ]
+            }
+            12u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            13u32 => &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
+            14u32 => &[Operand::One(Kind::Id), Operand::Any(Kind::Id)],
+            15u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            16u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            17u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::Any(Kind::Id),
+                ]
+            }
+            18u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::Optional(Kind::Id),
+                ]
+            }
+            19u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            20u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::Optional(Kind::Id),
+                ]
+            }
+            21u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::Optional(Kind::Id),
+                ]
+            }
+            22u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                ]
+            }
+            23u32 => &[Operand::One(Kind::Id), Operand::Optional(Kind::Id)],
+            24u32 => &[],
+            25u32 => {
+                &[
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::Optional(Kind::Id),
+                ]
+            }
+            26u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::Optional(Kind::Literal),
+                ]
+            }
+            27u32 => &[Operand::One(Kind::Id), Operand::One(Kind::Id)],
+            28u32 => {
+                &[Operand::One(Kind::Id), Operand::One(Kind::Id), Operand::One(Kind::Id)]
+            }
+            29u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::Any(Kind::Id),
+                ]
+            }
+            30u32 => &[Operand::One(Kind::Literal), Operand::Any(Kind::Literal)],
+            31u32 => &[Operand::Any(Kind::Id)],
+            32u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::Optional(Kind::Id),
+                ]
+            }
+            33u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                ]
+            }
+            34u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                ]
+            }
+            35u32 => &[Operand::One(Kind::Id), Operand::Optional(Kind::Id)],
+            36u32 => {
+                &[
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Id),
+                    Operand::One(Kind::Literal),
+                ]
+            }
+            _ => return None,
+        },
+    )
 }
 /// What offers a capability; none if nothing that is served does.
 pub fn offer(number: u32) -> Option<Offer> {

@@ -12,7 +12,7 @@ use crate::bytes::{Plain, bytes_of, from_bytes};
 use crate::features::Features;
 
 /// Longer than any case may take on the slowest machine: whoever waits as long hangs.
-pub const PATIENCE: u64 = 60_000_000_000;
+pub const PATIENCE: u64 = 600_000_000_000;
 
 /// Off unless a case asks for them: they change what memory accesses out of bounds mean.
 pub const ROBUSTNESS: &[&str] = &[

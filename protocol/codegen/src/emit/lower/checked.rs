@@ -3,7 +3,6 @@
 
 /// Command, module, what is checked.
 const CHECKED: &[(&str, &str, &str)] = &[
-    ("vkCreateImage", "images", "extent, levels, layers, samples"),
     ("vkCreateImageView", "images", "the range lies in the image"),
     ("vkCreateBufferView", "buffers", "the range lies in the buffer"),
     ("vkBindBufferMemory", "buffers", "the buffer lies in the memory, and is bound once"),
@@ -16,6 +15,7 @@ const CHECKED: &[(&str, &str, &str)] = &[
     ("vkCmdCopyBuffer2", "buffers", "regions lie in both buffers"),
     ("vkCmdCopyImage", "region", "regions lie in both images"),
     ("vkCmdCopyImage2", "region", "regions lie in both images"),
+    ("vkCopyImageToImage", "region", "regions lie in both images"),
     ("vkCmdBlitImage", "region", "regions lie in both images"),
     ("vkCmdBlitImage2", "region", "regions lie in both images"),
     ("vkCmdResolveImage", "region", "regions lie in both images"),

@@ -162,7 +162,8 @@ fn raise_member(protocol: &Protocol, s: &Struct, m: &Member) -> TokenStream {
             Type::Scalar(_) => quote!(sys.#name),
             Type::Enum(_) | Type::Flags(_) => {
                 let ty = format_ident!("{}", protocol.rust_name(&m.ty));
-                quote!(venus::#ty(sys.#name))
+                let known = is_masked(&m.ty).then(|| quote!(.known()));
+                quote!(venus::#ty(sys.#name) #known)
             }
             Type::Struct(_) => quote!(self.#name.raise(&sys.#name, arena)?),
             Type::Handle(_) | Type::Union(_) | Type::Opaque(_) => quote!(self.#name),
@@ -170,8 +171,8 @@ fn raise_member(protocol: &Protocol, s: &Struct, m: &Member) -> TokenStream {
         Shape::Fixed(_) => match &m.ty {
             Type::Scalar(_) => quote!(sys.#name),
             Type::Enum(_) | Type::Flags(_) => {
-                let ty = format_ident!("{}", protocol.rust_name(&m.ty));
-                quote!(sys.#name.map(venus::#ty))
+                let raise = raise_numbers(protocol, &m.ty);
+                quote!(sys.#name.map(#raise))
             }
             Type::Struct(_) => quote!(raise_fixed(&self.#name, &sys.#name, arena)?),
             Type::Handle(_) | Type::Union(_) | Type::Opaque(_) => quote!(self.#name),
@@ -182,6 +183,17 @@ fn raise_member(protocol: &Protocol, s: &Struct, m: &Member) -> TokenStream {
         }
         _ => quote!(self.#name),
     }
+}
+
+/// Whether the driver may set bits of it that the codec does not know: they belong to extensions that no guest has.
+fn is_masked(ty: &Type) -> bool {
+    matches!(ty, Type::Flags(name) if name != TRANSLATED)
+}
+
+/// Makes enumerations or flags of the driver's numbers.
+fn raise_numbers(protocol: &Protocol, ty: &Type) -> TokenStream {
+    let name = format_ident!("{}", protocol.rust_name(ty));
+    if is_masked(ty) { quote!(|x| venus::#name(x).known()) } else { quote!(venus::#name) }
 }
 
 fn written_count(s: &Struct, len: &Len, owner: &TokenStream) -> TokenStream {
@@ -205,8 +217,8 @@ pub fn raise_array(
     match ty {
         Type::Scalar(_) => quote!(raise_plain(#partial, #pointer, #count, arena)?),
         Type::Enum(_) | Type::Flags(_) => {
-            let name = format_ident!("{}", protocol.rust_name(ty));
-            quote!(raise_mapped(#partial, #pointer, #count, venus::#name, arena)?)
+            let raise = raise_numbers(protocol, ty);
+            quote!(raise_mapped(#partial, #pointer, #count, #raise, arena)?)
         }
         Type::Struct(_) => quote!(raise_array(#partial, #pointer, #count, arena)?),
         Type::Handle(_) | Type::Union(_) | Type::Opaque(_) => partial.clone(),

@@ -17,6 +17,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         from_push_constants(),
         list(),
+        tree(),
         in_a_struct(),
         from_words(),
         arithmetic(),
@@ -67,6 +68,38 @@ void main() {{
     do {{ seen++; total += node.value; node = node.next; }} while (uint64_t(node) != uint64_t(first));
     count = seen;
     sum = total;
+}}"
+    ))
+}
+
+/// An array of references to what is being declared: a type made of a pointer that comes later.
+fn tree() -> Case {
+    Case::new("addresses.tree", |gpu| {
+        gpu.require(&["bufferDeviceAddress", "shaderInt64"])?;
+        let nodes = (0..15).map(|_| gpu.buffer(32)).collect::<anyhow::Result<Vec<_>>>()?;
+        for (index, node) in nodes.iter().enumerate() {
+            // Below the leaves it begins again.
+            let child = |side: usize| gpu.address(&nodes[(2 * index + 1 + side) % nodes.len()]);
+            node.write(&[child(0), child(1), index as u64 + 1]);
+        }
+        let to = gpu.buffer(64 * 4)?;
+        gpu.compute_with(0, &[&to], &[gpu.address(&nodes[0])], 1)?;
+        let walk = |path: usize| (0..6).fold(0, |at, step| (2 * at + 1 + (path >> step & 1)) % 15) as u32 + 1;
+        expect(&to.values::<u32>(), &(0..64).map(walk).collect::<Vec<_>>())
+    })
+    .glsl(format!(
+        "{HEAD}layout(local_size_x = 64) in;
+layout(buffer_reference) buffer Node;
+layout(buffer_reference, std430) buffer Node {{ Node children[2]; uint value; }};
+layout(binding = 0) writeonly buffer To {{ uint found[]; }};
+layout(push_constant) uniform Push {{ Node root; }};
+void main() {{
+    uint path = gl_LocalInvocationID.x;
+    Node node = root;
+    for (uint step = 0; step < 6; step++) {{
+        if ((path >> step & 1) == 0) {{ node = node.children[0]; }} else {{ node = node.children[1]; }}
+    }}
+    found[path] = node.value;
 }}"
     ))
 }

@@ -9,6 +9,7 @@ mod dispatches;
 mod elementwise;
 mod extensions;
 mod image_copies;
+mod image_formats;
 mod matrices;
 mod memory;
 mod pipelines;
@@ -16,6 +17,7 @@ mod properties;
 mod push_descriptors;
 mod queries;
 mod recording;
+mod releases;
 mod robustness;
 mod sampled_images;
 mod shaders;
@@ -42,6 +44,7 @@ pub fn all() -> Vec<Case> {
         storage_images::cases,
         sampled_images::cases,
         image_copies::cases,
+        image_formats::cases,
         recording::cases,
         memory::cases,
         matrices::cases,
@@ -50,6 +53,7 @@ pub fn all() -> Vec<Case> {
         devices::cases,
         properties::cases,
         synchronization::cases,
+        releases::cases,
         queries::cases,
     ];
     groups.into_iter().flat_map(|cases| cases()).collect()

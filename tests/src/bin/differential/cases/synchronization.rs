@@ -21,7 +21,8 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-fn semaphore(gpu: &Gpu, timeline: Option<u64>) -> Result<vk::Semaphore> {
+/// A semaphore; a timeline that begins with this value, or a binary one.
+pub(super) fn semaphore(gpu: &Gpu, timeline: Option<u64>) -> Result<vk::Semaphore> {
     let mut ty = vk::SemaphoreTypeCreateInfo::default()
         .semaphore_type(vk::SemaphoreType::TIMELINE)
         .initial_value(timeline.unwrap_or_default());
@@ -58,7 +59,7 @@ fn copy(gpu: &Gpu, family: u32, buffer: Buffer, from: u64, to: u64) -> Result<vk
 }
 
 /// Submits with binary or timeline semaphores: each with its value, which binary ones ignore.
-fn submit(
+pub(super) fn submit(
     gpu: &Gpu,
     queue: vk::Queue,
     waits: &[(vk::Semaphore, u64)],
@@ -159,6 +160,30 @@ fn binary() -> Vec<Case> {
             submit(gpu, gpu.queue(), &[(semaphores[19], 0)], &[last], &[], fence)?;
             gpu.wait(fence)?;
             expect(&to.values::<u32>(), &[18, 18])
+        }),
+        Case::new("synchronization.binary.values_do_not_apply", |gpu| {
+            gpu.require(&["timelineSemaphore"])?;
+            let (to, again) = (gpu.buffer(8)?, semaphore(gpu, None)?);
+            let values: &[u64] = &[7, 8, 9];
+            for (waits, signals) in [(&values[..0], values), (values, &values[..2]), (values, &values[..0])] {
+                let (semaphores, stages) = ([again], [vk::PipelineStageFlags::ALL_COMMANDS]);
+                let commands = [[fill(gpu, gpu.family(), to, 0, 5)?], [copy(gpu, gpu.family(), to, 0, 4)?]];
+                let [mut first, mut second] = [(); 2].map(|()| {
+                    vk::TimelineSemaphoreSubmitInfo::default()
+                        .wait_semaphore_values(waits)
+                        .signal_semaphore_values(signals)
+                });
+                let signal =
+                    vk::SubmitInfo::default().command_buffers(&commands[0]).signal_semaphores(&semaphores);
+                let wait =
+                    vk::SubmitInfo::default().command_buffers(&commands[1]).wait_semaphores(&semaphores);
+                let wait = wait.wait_dst_stage_mask(&stages);
+                let infos = [signal.push_next(&mut first), wait.push_next(&mut second)];
+                let fence = gpu.fence(false)?;
+                unsafe { gpu.device.queue_submit(gpu.queue(), &infos, fence) }?;
+                gpu.wait(fence)?;
+            }
+            expect(&to.values::<u32>(), &[5, 5])
         }),
         Case::new("synchronization.binary.used_again", |gpu| {
             let (to, again) = (gpu.buffer(8)?, semaphore(gpu, None)?);

@@ -1,0 +1,409 @@
+//! Control groups of version 2 (kernel: `admin-guide/cgroup-v2.rst`), so that what the workers of a VM take of the machine's memory and
+//! threads is taken from that VM alone.
+//!
+//! Below the group that the system *delegates* to the daemon lie `broker` and `vm-NAME` for each VM, or nothing of these for a daemon of
+//! one VM; and below a VM's group `device` with the device process and its launcher, and `workers` with everything that a guest can make
+//! grow. Only `workers` is limited, so no limit hits a process that serves others. Processes never lie beside groups, which the kernel
+//! forbids. Knows no VMs and no contexts: groups have names.
+
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// `--cgroup`: whether the group that the daemon was started in is divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CgroupMode {
+    /// If it is marked as delegated, as systemd does with `Delegate=`.
+    #[default]
+    Auto,
+    /// It is, or the daemon does not start.
+    On,
+    /// It is left alone.
+    Off,
+}
+
+/// A group that this process may divide, and has left for one below it.
+#[derive(Clone, Debug)]
+pub struct Delegated {
+    path: PathBuf,
+    lacks: Vec<String>,
+}
+
+/// What the workers of a VM may take; no limit where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupLimits {
+    /// Bytes of memory (`memory.max`).
+    pub memory: Option<u64>,
+    /// Processes and threads (`pids.max`).
+    pub tasks: Option<u64>,
+}
+
+/// The controllers that limits are made with.
+const CONTROLLERS: &[&str] = &["memory", "pids", "cpu"];
+/// How groups that may be divided are marked: by systemd for everybody, and by older ones for root.
+const MARKS: &[&str] = &["user.delegate", "trusted.delegate"];
+/// Below a VM's group, the one of its device process and launcher.
+pub const DEVICE: &str = "device";
+const WORKERS: &str = "workers";
+/// Part of the memory, one of so many, that is kept for the broker and device processes.
+const MEMORY_RESERVE: u64 = 16;
+/// Processes and threads that are kept for the broker and for each VM's device process and launcher.
+const TASKS_RESERVE: u64 = 16;
+/// Processes and threads of a VM's workers if nothing else is said.
+const TASKS: u64 = 16_384;
+
+impl GroupLimits {
+    /// These where there are some, and `others` elsewhere.
+    #[must_use]
+    pub fn or(self, others: &Self) -> Self {
+        Self { memory: self.memory.or(others.memory), tasks: self.tasks.or(others.tasks) }
+    }
+}
+
+impl Delegated {
+    /// As [`Self::claim`]; where there is none that is said once, with what helps.
+    ///
+    /// # Errors
+    ///
+    /// There is none, though there has to be.
+    pub fn claim_or_say(mode: CgroupMode, leaf: &str) -> io::Result<Option<Self>> {
+        match (Self::claim(mode, leaf), mode) {
+            (Ok(delegated), _) => {
+                let (group, lacks) = (delegated.path.display(), delegated.lacks.join(", "));
+                match lacks.is_empty() {
+                    true => log::info!("workers are limited in control groups below {group}"),
+                    false => log::warn!("{group} lacks the controllers {lacks}: of these nothing is limited"),
+                }
+                Ok(Some(delegated))
+            }
+            (Err(_), CgroupMode::Off) => Ok(None),
+            (Err(why), CgroupMode::On) => Err(io::Error::other(format!("--cgroup=on: {why}"))),
+            (Err(why), CgroupMode::Auto) => {
+                log::info!(
+                    "no control groups ({why}): workers of all VMs share what this process may have; Delegate=yes in its unit, or \
+                     --cgroup=on in a group of its own, gives each VM its part"
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    /// Finds the group that this process may divide, and moves it, alone, into `leaf` below that.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, and what helps.
+    pub fn claim(mode: CgroupMode, leaf: &str) -> Result<Self, String> {
+        if mode == CgroupMode::Off {
+            return Err("--cgroup=off".into());
+        }
+        let own = own_group().map_err(|error| error.to_string())?;
+        let around = own.parent().filter(|parent| is_marked(parent) && has_one_group(parent));
+        let path = match (around, mode) {
+            _ if is_marked(&own) => own,
+            // Where systemd was told to start it in a group of its own (DelegateSubgroup=).
+            (Some(parent), _) => parent.to_owned(),
+            (None, CgroupMode::On) => own,
+            (None, _) => return Err(format!("{} is not delegated", own.display())),
+        };
+        Self::divide(path, leaf).map_err(|error| error.to_string())
+    }
+
+    fn divide(path: PathBuf, leaf: &str) -> io::Result<Self> {
+        if !path.join("cgroup.type").exists() {
+            return Err(io::Error::other("the root of all groups cannot be delegated"));
+        }
+        let number = std::process::id().to_string();
+        let listed = read(&path, "cgroup.procs")?;
+        if let Some(other) = listed.split_whitespace().find(|process| *process != number) {
+            return Err(io::Error::other(format!("process {other} is in {}, too", path.display())));
+        }
+        enter(&make(&path, leaf)?)?;
+        let lacks = pass_on_controllers(&path)?;
+        if lacks.len() == CONTROLLERS.len() {
+            return Err(io::Error::other(format!("{} has no controllers", path.display())));
+        }
+        // Everybody waits for who decides; this is the most that can be said.
+        let _ = write(&path.join(leaf), "cpu.weight", 10_000);
+        Ok(Self { path, lacks })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Controllers that were not delegated, which therefore limit nothing.
+    pub fn lacks(&self) -> &[String] {
+        &self.lacks
+    }
+
+    /// What all groups below together may take: the least of this group's limits and those above it.
+    pub fn available(&self) -> GroupLimits {
+        let least = |name: &str| {
+            let levels = self.path.ancestors();
+            levels.filter_map(|group| read(group, name).ok()?.trim().parse::<u64>().ok()).min()
+        };
+        GroupLimits { memory: least("memory.max"), tasks: least("pids.max") }
+    }
+
+    /// What each VM may take that has no limits of its own, given those that the others have: an equal part of what is available,
+    /// a reserve for who serves them left out; of memory seven eighths of the machine's at most.
+    pub fn part_of_each(&self, own: &[GroupLimits]) -> GroupLimits {
+        let GroupLimits { memory, tasks } = self.available();
+        let memory = part(memory.map(|all| all - all / MEMORY_RESERVE), own.iter().map(|own| own.memory));
+        let reserve = TASKS_RESERVE * (own.len() as u64 + 1);
+        let tasks = part(tasks.map(|all| all.saturating_sub(reserve)), own.iter().map(|own| own.tasks));
+        let machine = rustix::system::sysinfo();
+        let machine = (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit)) / 8 * 7;
+        GroupLimits {
+            memory: Some(memory.map_or(machine, |part| part.min(machine))),
+            tasks: Some(tasks.map_or(TASKS, |part| part.min(TASKS))),
+        }
+    }
+
+    /// The group of a VM, made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses.
+    pub fn group(&self, name: &str) -> io::Result<PathBuf> {
+        make(&self.path, name)
+    }
+
+    /// Removes a group and those in it, if no process is left there.
+    pub fn remove(&self, name: &str) {
+        let group = self.path.join(name);
+        for folder in [group.join(DEVICE), group.join(WORKERS), group] {
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+/// What of `all` is left for each of those that have nothing of their own; at least 1, which is better said by the kernel than refused
+/// here.
+fn part(all: Option<u64>, own: impl Iterator<Item = Option<u64>> + Clone) -> Option<u64> {
+    let left = own.clone().flatten().fold(all?, u64::saturating_sub);
+    let without = own.filter(Option::is_none).count() as u64;
+    Some(left.checked_div(without).unwrap_or(0).max(1))
+}
+
+/// Gives a group its part of the processor's time beside others, 1 to 10000.
+///
+/// # Errors
+///
+/// The system refuses, as when the controller was not delegated.
+pub fn set_weight(group: &Path, weight: u32) -> io::Result<()> {
+    write(group, "cpu.weight", weight)
+}
+
+/// Moves this process, which has started no other, into the `device` group of a VM, and makes its group of workers, which is returned.
+///
+/// # Errors
+///
+/// The system refuses.
+pub fn enter_vm(group: &Path, limits: &GroupLimits) -> io::Result<PathBuf> {
+    let (device, workers) = (make(group, DEVICE)?, make(group, WORKERS)?);
+    enter(&device)?;
+    let lacks = pass_on_controllers(group)?;
+    for (controller, file, limit) in
+        [("memory", "memory.max", limits.memory), ("pids", "pids.max", limits.tasks)]
+    {
+        if !lacks.iter().any(|lacking| lacking == controller) {
+            write(&workers, file, limit.map_or("max".to_owned(), |limit| limit.to_string()))?;
+        }
+    }
+    Ok(workers)
+}
+
+/// The group of a VM's workers, as the launcher holds it.
+#[derive(Debug)]
+pub struct WorkerGroup {
+    processes: File,
+    events: Option<File>,
+    /// Processes that the kernel has ended for lack of memory, as far as that was told.
+    told: u64,
+}
+
+impl WorkerGroup {
+    /// Opens it.
+    ///
+    /// # Errors
+    ///
+    /// It is not there.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let processes = File::options().write(true).open(path.join("cgroup.procs"))?;
+        let mut group = Self { processes, events: File::open(path.join("memory.events")).ok(), told: 0 };
+        group.told = group.killed();
+        Ok(group)
+    }
+
+    /// Moves the calling process there, which has one thread.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses.
+    pub fn enter(&self) -> io::Result<()> {
+        (&self.processes).write_all(b"0")
+    }
+
+    /// Whether a process of the group that was killed was killed for lack of memory. Each such end is told once.
+    pub fn explains_a_kill(&mut self) -> bool {
+        let explains = self.killed() > self.told;
+        self.told += u64::from(explains);
+        explains
+    }
+
+    fn killed(&self) -> u64 {
+        let mut text = [0; 1024];
+        let count = self.events.as_ref().and_then(|events| events.read_at(&mut text, 0).ok()).unwrap_or(0);
+        kills(&String::from_utf8_lossy(&text[..count]))
+    }
+}
+
+/// The count of `oom_kill` in a file of events.
+fn kills(events: &str) -> u64 {
+    events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Makes this process, and those that it starts, the first to go when memory runs out: a worker is one guest's program, and what serves
+/// others is spared. Everybody may raise this number.
+///
+/// # Errors
+///
+/// The system refuses.
+pub fn go_first() -> io::Result<()> {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let refused = |error: io::Error| io::Error::other(format!("{FILE}: {error}"));
+    let own: i32 = fs::read_to_string(FILE).map_err(refused)?.trim().parse().map_err(io::Error::other)?;
+    fs::write(FILE, (own + GO_FIRST).min(1000).to_string()).map_err(refused)
+}
+
+/// As if half of the machine's memory were its own.
+const GO_FIRST: i32 = 500;
+
+/// The group of this process, as a folder.
+fn own_group() -> io::Result<PathBuf> {
+    let groups = fs::read_to_string("/proc/self/cgroup")?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::"));
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let found = own.and_then(|own| folder_of(own, &mounts));
+    found.ok_or_else(|| io::Error::other("cgroup v2 is not mounted, or does not show this process' group"))
+}
+
+/// Where a group is, given what is mounted.
+fn folder_of(group: &str, mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|mount| {
+        let (mount, kind) = mount.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, place) = (fields.next()?, fields.next()?);
+        let below = Path::new(group).strip_prefix(root).ok()?;
+        // A name with `..` is of a group outside of what this process sees.
+        let seen = kind.starts_with("cgroup2 ") && !group.contains("/..");
+        seen.then(|| Path::new(place).join(below).components().collect())
+    })
+}
+
+fn is_marked(group: &Path) -> bool {
+    MARKS.iter().any(|mark| {
+        let mut value = [0; 8];
+        let count = rustix::fs::getxattr(group, *mark, &mut value[..]).unwrap_or(0);
+        value[..count].starts_with(b"1")
+    })
+}
+
+/// A group that a service manager has made for one process. Others may be somebody's who divides them.
+fn has_one_group(parent: &Path) -> bool {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).count() == 1
+}
+
+fn make(parent: &Path, name: &str) -> io::Result<PathBuf> {
+    let path = parent.join(name);
+    match fs::create_dir(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(failed(&path, &error)),
+        Ok(()) | Err(_) => Ok(path),
+    }
+}
+
+fn enter(group: &Path) -> io::Result<()> {
+    write(group, "cgroup.procs", std::process::id())
+}
+
+/// Lets groups below this one have limits; answers with the controllers that cannot be had.
+fn pass_on_controllers(group: &Path) -> io::Result<Vec<String>> {
+    let present = read(group, "cgroup.controllers")?;
+    let mut lacks = Vec::new();
+    for controller in CONTROLLERS {
+        if present.split_whitespace().any(|name| name == *controller) {
+            write(group, "cgroup.subtree_control", format_args!("+{controller}"))?;
+        } else {
+            lacks.push((*controller).to_owned());
+        }
+    }
+    Ok(lacks)
+}
+
+fn read(group: &Path, name: &str) -> io::Result<String> {
+    let path = group.join(name);
+    fs::read_to_string(&path).map_err(|error| failed(&path, &error))
+}
+
+fn write(group: &Path, name: &str, value: impl Display) -> io::Result<()> {
+    let path = group.join(name);
+    // Never made by us: what is not there is no file of a group.
+    let file = File::options().write(true).open(&path);
+    let written = file.and_then(|mut file| file.write_all(value.to_string().as_bytes()));
+    written.map_err(|error| failed(&path, &error))
+}
+
+fn failed(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_found_below_what_is_mounted_of_it() {
+        let whole = "24 1 0:21 / /proc rw - proc proc rw\n\
+                     31 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+        let of_unit = folder_of("/system.slice/gpu.service", whole);
+        assert_eq!(of_unit.as_deref(), Some(Path::new("/sys/fs/cgroup/system.slice/gpu.service")));
+        assert_eq!(folder_of("/", whole).as_deref(), Some(Path::new("/sys/fs/cgroup")));
+        assert_eq!(folder_of("/../other", whole), None);
+        let part = "31 23 0:26 /pod/a /cgroup rw - cgroup2 none rw";
+        assert_eq!(folder_of("/pod/a/b", part).as_deref(), Some(Path::new("/cgroup/b")));
+        assert_eq!(folder_of("/pod/b", part), None);
+        assert_eq!(folder_of("/a", "31 23 0:26 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids"), None);
+    }
+
+    #[test]
+    fn who_has_no_limit_gets_an_equal_part_of_what_is_left() {
+        let own = |limits: &'static [Option<u64>]| limits.iter().copied();
+        assert_eq!(part(None, own(&[None, Some(3)])), None);
+        assert_eq!(part(Some(90), own(&[None, Some(30), None])), Some(30));
+        assert_eq!(part(Some(90), own(&[None])), Some(90));
+        assert_eq!(part(Some(90), own(&[None, Some(100)])), Some(1));
+        assert_eq!(part(Some(90), own(&[Some(10)])), Some(1));
+    }
+
+    #[test]
+    fn kills_are_counted_and_not_what_led_to_them() {
+        assert_eq!(kills("low 0\nhigh 1\nmax 99\noom 7\noom_kill 3\noom_group_kill 0\n"), 3);
+        assert_eq!(kills(""), 0);
+    }
+
+    #[test]
+    fn nothing_is_divided_unless_it_is_delegated() {
+        assert!(Delegated::claim(CgroupMode::Off, "broker").unwrap_err().contains("off"));
+        // Nobody delegates the group that tests run in.
+        assert!(Delegated::claim(CgroupMode::Auto, "broker").is_err());
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Delegated::divide(folder.path().to_owned(), "broker").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
+    }
+}

@@ -1,0 +1,245 @@
+//! What workers and the probe print, and their drivers: brought into the log by the device process, within limits.
+//!
+//! Each has a socket of its own for standard output and error, so nobody else's lines can be changed, held up or forged. What comes is
+//! read as far as it is there, never waited for, and whatever is too much is read and dropped, so that a driver that prints waits for
+//! nobody either. A line is logged as one of ours that says who printed what, without control characters.
+
+use crate::config::SHARE;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use std::fmt::Write;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Bytes of a line that are shown.
+const LINE_BYTES: usize = 1000;
+/// Bytes taken from one process before everything else gets its turn.
+const TURN_BYTES: usize = 64 << 10;
+/// Time that [`Budget`] counts lines for.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// How many lines may go into the log: so many a minute, of which one process leaves others a share ([`SHARE`]).
+#[derive(Debug)]
+pub struct Budget {
+    limit: u32,
+    begun: Instant,
+    /// Periods so far.
+    period: u64,
+    used: u32,
+    dropped: u64,
+}
+
+/// The end at which one process is heard.
+#[derive(Debug)]
+pub struct Output {
+    /// Who prints, for the log.
+    name: String,
+    socket: OwnedFd,
+    line: Vec<u8>,
+    /// The rest of the line is not shown.
+    cut: bool,
+    /// The period in which it has printed last, and its lines in it.
+    used: (u64, u32),
+}
+
+/// Whether more may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Later.
+    More,
+    /// Never: nobody holds the other end.
+    End,
+}
+
+impl Budget {
+    /// `limit` lines a minute (`log_lines`).
+    pub fn new(limit: u32) -> Self {
+        Self { limit, begun: Instant::now(), period: 0, used: 0, dropped: 0 }
+    }
+
+    /// Whether a line of who has had `used` may be logged.
+    fn allow(&mut self, (period, used): &mut (u64, u32), now: Instant) -> bool {
+        if now.saturating_duration_since(self.begun) >= PERIOD {
+            if self.dropped > 0 {
+                log::warn!("{} lines that workers printed were dropped: limit log_lines", self.dropped);
+            }
+            *self = Self { limit: self.limit, begun: now, period: self.period + 1, used: 0, dropped: 0 };
+        }
+        if *period != self.period {
+            (*period, *used) = (self.period, 0);
+        }
+        let allowed = u64::from(*used) < SHARE * u64::from(self.limit - self.used);
+        if allowed {
+            *used += 1;
+            self.used += 1;
+        } else {
+            self.dropped += 1;
+        }
+        allowed
+    }
+
+    /// Whether a line was dropped that was the first of its period.
+    fn drops_first(&self) -> bool {
+        self.dropped == 1
+    }
+}
+
+impl Output {
+    /// One for who is called so, and the end to be given to it.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor is left.
+    pub fn new(name: String) -> io::Result<(Self, OwnedFd)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let output = Self { name, socket: ours.into(), line: Vec::new(), cut: false, used: (0, 0) };
+        Ok((output, theirs.into()))
+    }
+
+    /// Logs what has come; a bounded part of it.
+    pub fn hear(&mut self, budget: &mut Budget) -> Heard {
+        self.read(|name, line, used| log_line(name, line, used, budget))
+    }
+
+    /// Hands complete lines on, with the name and the count of who printed them.
+    fn read(&mut self, mut put: impl FnMut(&str, &[u8], &mut (u64, u32))) -> Heard {
+        let mut bytes = [0; 4096];
+        for _ in 0..TURN_BYTES / bytes.len() {
+            match recv(&self.socket, bytes.as_mut_slice(), RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN | Errno::INTR) => return Heard::More,
+                Ok((_, 0)) | Err(_) => {
+                    self.put(&mut put);
+                    return Heard::End;
+                }
+                Ok((count, _)) => self.take(&bytes[..count.min(bytes.len())], &mut put),
+            }
+        }
+        Heard::More
+    }
+
+    fn take(&mut self, bytes: &[u8], put: &mut impl FnMut(&str, &[u8], &mut (u64, u32))) {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (text, ends) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
+            let room = LINE_BYTES.saturating_sub(self.line.len());
+            self.cut |= text.len() > room;
+            self.line.extend_from_slice(&text[..text.len().min(room)]);
+            if ends {
+                self.put(put);
+            }
+        }
+    }
+
+    fn put(&mut self, put: &mut impl FnMut(&str, &[u8], &mut (u64, u32))) {
+        if std::mem::take(&mut self.cut) {
+            self.line.extend_from_slice(b" ...");
+        }
+        if !self.line.is_empty() {
+            put(&self.name, &self.line, &mut self.used);
+        }
+        self.line.clear();
+    }
+}
+
+impl AsFd for Output {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn log_line(name: &str, line: &[u8], used: &mut (u64, u32), budget: &mut Budget) {
+    if budget.allow(used, Instant::now()) {
+        log::warn!("{name} prints: {}", shown(line));
+    } else if budget.drops_first() {
+        log::warn!(
+            "limit log_lines reached: lines that {name} and others print are dropped for up to a minute"
+        );
+    }
+}
+
+/// A line as nobody can take for another: without what moves a cursor or changes the order of characters, and backslashes doubled.
+fn shown(line: &[u8]) -> String {
+    let mut shown = String::with_capacity(line.len());
+    for character in String::from_utf8_lossy(line).chars() {
+        let _ = match character {
+            '\'' | '"' | '\u{fffd}' => shown.write_char(character),
+            '\t' => shown.write_char(' '),
+            character => write!(shown, "{}", character.escape_debug()),
+        };
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    struct Rig {
+        output: Output,
+        theirs: UnixStream,
+        lines: Vec<String>,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let (output, theirs) = Output::new("a worker".into()).unwrap();
+            let theirs = UnixStream::from(theirs);
+            theirs.set_nonblocking(true).unwrap();
+            Self { output, theirs, lines: Vec::new() }
+        }
+
+        fn hear(&mut self) -> Heard {
+            self.output.read(|_, line, _| self.lines.push(shown(line)))
+        }
+    }
+
+    #[test]
+    fn lines_come_as_they_are_ended_and_the_last_at_the_end() {
+        let mut rig = Rig::new();
+        rig.theirs.write_all(b"one\n\ntw").unwrap();
+        assert_eq!(rig.hear(), Heard::More);
+        assert_eq!(rig.lines, ["one"]);
+        rig.theirs.write_all(b"o\nthree").unwrap();
+        rig.theirs.shutdown(std::net::Shutdown::Both).unwrap();
+        assert_eq!(rig.hear(), Heard::End);
+        assert_eq!(rig.lines, ["one", "two", "three"]);
+    }
+
+    #[test]
+    fn a_line_is_cut_and_cannot_be_taken_for_another() {
+        let mut rig = Rig::new();
+        rig.theirs.write_all(&[b'x'; 10 * LINE_BYTES]).unwrap();
+        rig.theirs.write_all(b"\r\n\x1b[2J\x00\xff\\ \"\xe2\x80\xae\n").unwrap();
+        assert_eq!(rig.hear(), Heard::More);
+        assert_eq!(rig.lines[0], "x".repeat(LINE_BYTES) + " ...");
+        assert_eq!(rig.lines[1], "\\u{1b}[2J\\0\u{fffd}\\\\ \"\\u{202e}");
+        assert!(rig.output.line.capacity() <= 2 * LINE_BYTES);
+    }
+
+    #[test]
+    fn one_turn_takes_a_bounded_part_of_a_flood() {
+        let mut rig = Rig::new();
+        let mut sent = 0;
+        while let Ok(count) = rig.theirs.write(&[b'\n'; 4096]) {
+            sent += count;
+        }
+        assert!(sent > TURN_BYTES, "{sent}");
+        assert_eq!(rig.hear(), Heard::More);
+        assert!(rig.theirs.write(b"\n").is_ok() && rig.lines.is_empty());
+    }
+
+    #[test]
+    fn a_minute_has_so_many_lines_and_one_process_leaves_others_some() {
+        let mut budget = Budget::new(600);
+        let now = Instant::now();
+        let (mut flood, mut other) = ((0, 0), (0, 0));
+        assert_eq!((0..10_000).filter(|_| budget.allow(&mut flood, now)).count(), 525);
+        assert_eq!((0..10).filter(|_| budget.allow(&mut other, now)).count(), 10);
+        assert_eq!(budget.dropped, 10_000 - 525);
+        assert!((0..10_000).filter(|_| budget.allow(&mut (0, 0), now)).count() <= 65);
+        assert!(budget.allow(&mut flood, now + PERIOD));
+        assert_eq!((budget.used, flood.1), (1, 1));
+    }
+}

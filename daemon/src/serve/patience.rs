@@ -1,0 +1,157 @@
+//! What cannot wait for the frontend: contexts that an operator or a hang ends are ended while it maps and unmaps.
+//!
+//! A frontend takes its time, and a hostile one all of it. While it is waited for, the broker is heard, hangs are looked at, and workers are
+//! killed; the guest is told when the frontend has answered. A frontend that does not answer for `frontend_timeout` loses the session.
+
+use super::broker::Broker;
+use super::effects::World;
+use super::hangs::Reached;
+use crate::ipc::{FromBroker, ReceiveError};
+use crate::transport::{Asked, SessionError};
+use protocol::ids::ContextId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at what has no event.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How long the frontend was waited for.
+#[derive(Debug)]
+struct Patience {
+    limit: Duration,
+    waited: Duration,
+    looked: Instant,
+}
+
+impl Patience {
+    fn new(limit: Duration, now: Instant) -> Self {
+        Self { limit, waited: Duration::ZERO, looked: now }
+    }
+
+    /// Whether it is at an end. Time counts while the queues run, as some frontends answer nothing while they do not; and not if nobody
+    /// looked, as this process was stopped itself then.
+    fn is_over(&mut self, now: Instant, counts: bool) -> bool {
+        let passed = now.saturating_duration_since(self.looked).min(4 * LOOK);
+        self.looked = now;
+        self.waited += if counts { passed } else { Duration::ZERO };
+        self.waited >= self.limit
+    }
+}
+
+impl World {
+    /// Waits until the frontend has done what it was asked for.
+    ///
+    /// # Errors
+    ///
+    /// It has not, and why.
+    pub(super) fn answered(&mut self, mut asked: Asked) -> Result<(), SessionError> {
+        let mut patience = Patience::new(self.frontend_timeout, Instant::now());
+        while !asked.advance()? {
+            let Some(session) = self.session.as_ref().filter(|session| !session.has_ended()) else {
+                return Err(SessionError::Gone);
+            };
+            if patience.is_over(Instant::now(), !session.is_stopped()) {
+                log::error!(
+                    "limit frontend_timeout ({:?}) reached: the frontend does not answer a request to map or unmap: ending the session",
+                    patience.limit
+                );
+                session.close();
+                return Err(SessionError::Silent(patience.limit));
+            }
+            self.look_around(&asked);
+        }
+        self.progress.begins();
+        Ok(())
+    }
+
+    /// Waits a moment for the frontend's answer, and does what is due.
+    fn look_around(&mut self, asked: &Asked) {
+        self.progress.waits();
+        let broker = self.broker.as_ref().map(AsFd::as_fd);
+        let mut fds: Vec<_> = [PollFd::new(asked, asked.events())]
+            .into_iter()
+            .chain(broker.as_ref().map(|broker| PollFd::new(broker, PollFlags::IN)))
+            .collect();
+        let limit = Timespec::try_from(LOOK).ok();
+        let ready = poll(&mut fds, limit.as_ref());
+        let said = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        drop(fds);
+        if !matches!(ready, Ok(_) | Err(Errno::INTR)) {
+            std::thread::sleep(LOOK);
+        }
+        if said && self.hear_broker().is_err() {
+            // The loop hears of it again, and ends; what it ends with is not waited for.
+            if let Some(session) = &self.session {
+                session.close();
+            }
+        }
+        self.kill_due(Instant::now());
+    }
+
+    /// Does what the broker says, as far as it can be done here.
+    ///
+    /// # Errors
+    ///
+    /// It is gone. Without it nothing would be granted any more.
+    pub(super) fn hear_broker(&mut self) -> Result<(), ReceiveError> {
+        match self.broker.as_ref().map_or(Ok(None), Broker::hear)? {
+            None => {}
+            Some(FromBroker::Kill { ctx_id }) => self.kill(ctx_id, "an operator ended it"),
+            Some(FromBroker::Hung { ctx_id }) => self.kill_hung(ctx_id, Reached::Contended),
+            Some(FromBroker::Report) => self.report_due = true,
+        }
+        Ok(())
+    }
+
+    /// Kills workers that have run out of time.
+    pub(super) fn kill_due(&mut self, now: Instant) {
+        self.workers.kill_late(now);
+        for (ctx_id, reached) in self.hangs.look(now) {
+            self.kill_hung(ctx_id, reached);
+        }
+    }
+
+    /// Ends a context at once.
+    pub(super) fn kill(&mut self, ctx_id: ContextId, why: &str) {
+        if self.workers.is_running(ctx_id) {
+            self.kill_worker(ctx_id, why.into(), false);
+        }
+    }
+
+    /// A submission runs too long: its context is lost, and the VM gets a strike.
+    pub(super) fn kill_hung(&mut self, ctx_id: ContextId, reached: Reached) {
+        if self.workers.is_running(ctx_id) {
+            let why = self.hangs.killed(ctx_id, reached);
+            self.kill_worker(ctx_id, why, true);
+            if let Some(hold) = self.strikes.strike(Instant::now()) {
+                self.warn("strike", format_args!("too many contexts lost so: none for {hold:?}"));
+            }
+        }
+    }
+
+    fn kill_worker(&mut self, ctx_id: ContextId, why: String, hung: bool) {
+        self.warn("context lost", format_args!("context {ctx_id} is lost: {why}"));
+        self.tell_end(ctx_id, Some(why), hung);
+        self.workers.kill(ctx_id);
+        self.lost.push(ctx_id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_time_that_counts_and_was_looked_at_is_waited() {
+        let begin = Instant::now();
+        let mut patience = Patience::new(8 * LOOK, begin);
+        assert!((1..100).all(|at| !patience.is_over(begin + at * LOOK, false)), "a stopped device");
+        let begin = begin + 99 * LOOK;
+        assert!(!patience.is_over(begin + 100 * LOOK, true), "a stopped process");
+        let begin = begin + 100 * LOOK;
+        assert!((1..4).all(|at| !patience.is_over(begin + at * LOOK, true)));
+        assert!(patience.is_over(begin + 4 * LOOK, true));
+    }
+}

@@ -1,0 +1,96 @@
+//! A last resort against what a frontend can do to the device thread with its descriptors: files whose pages, attributes or counters come
+//! late or never hold up who touches them, and no flag or check beforehand excludes that for good, as the frontend can change them.
+//!
+//! The device thread says when it begins something and when it waits. If it stands at the same thing for too long, another thread ends the
+//! process, and with it the session and all workers. Time in which the whole process stood still, as on a machine that was suspended, does
+//! not count: looks are counted, not seconds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What the device thread does: it counts up with each thing begun; the lowest bit says that it waits.
+#[derive(Clone, Debug)]
+pub struct Progress(Arc<AtomicU64>);
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(250);
+const WAITS: u64 = 1;
+
+impl Default for Progress {
+    /// A device thread that waits.
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(WAITS)))
+    }
+}
+
+impl Progress {
+    /// The device thread begins something.
+    pub fn begins(&self) {
+        self.0.store((self.0.load(Ordering::Relaxed) | WAITS).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The device thread waits for something that is to happen.
+    pub fn waits(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed) | WAITS, Ordering::Relaxed);
+    }
+
+    /// Ends the process if the device thread stands at the same thing for `limit`.
+    ///
+    /// # Errors
+    ///
+    /// No thread can be started.
+    pub fn watch(&self, limit: Duration) -> std::io::Result<()> {
+        let progress = self.clone();
+        let thread = std::thread::Builder::new().name("progress".into());
+        thread.spawn(move || {
+            let mut stands = Stands::default();
+            while !stands.look(progress.0.load(Ordering::Relaxed), limit) {
+                std::thread::sleep(LOOK);
+            }
+            log::error!(
+                "limit frontend_timeout ({limit:?}) reached: the device process stands still at what the frontend gave it: ending it"
+            );
+            std::process::exit(1);
+        })?;
+        Ok(())
+    }
+}
+
+/// How often the same thing was seen.
+#[derive(Debug, Default)]
+struct Stands {
+    seen: u64,
+    looks: u32,
+}
+
+impl Stands {
+    /// Whether it has lasted for too long.
+    fn look(&mut self, now: u64, limit: Duration) -> bool {
+        let same = now == self.seen && now & WAITS == 0;
+        self.looks = if same { self.looks + 1 } else { 0 };
+        self.seen = now;
+        LOOK * self.looks >= limit.max(LOOK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_stands_at_the_same_thing_and_does_not_wait_is_ended() {
+        let progress = Progress::default();
+        let mut stands = Stands::default();
+        let limit = LOOK * 4;
+        let mut look = || stands.look(progress.0.load(Ordering::Relaxed), limit);
+        for _ in 0..20 {
+            progress.begins();
+            assert!(!look() && !look());
+        }
+        progress.waits();
+        assert!((0..20).all(|_| !look()));
+        progress.begins();
+        assert!((0..4).all(|_| !look()) && look());
+    }
+}

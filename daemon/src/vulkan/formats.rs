@@ -1,0 +1,190 @@
+//! Formats as a guest sees them: features and images that it cannot use are not there.
+//!
+//! What the codec does not know, a guest cannot name: those bits of an answer are dropped by the generated code, and an image that a
+//! question describes with such bits is not supported. The rest is about copies by the host (`host_copy`): a guest's driver sends the
+//! texels, and Mesa before 26.2 takes those of every plane for as large as the format's smallest, so it sends too few for planes of
+//! more than a byte. Programs copy such images by a buffer where they see that the host does not.
+
+use super::call::Call;
+use super::error::Fault;
+use super::generated::sys;
+use super::lower::{known, raise_pointer};
+use super::physical_device::PhysicalDevice;
+use super::shape::for_each;
+use super::validity::region::Planes;
+use ash::vk;
+use protocol::venus::generated as venus;
+use protocol::venus::generated::{
+    ChainStruct, FormatFeatureFlags2 as Features, ImageCreateFlags, ImageUsageFlags,
+};
+
+/// Images that need features which are not offered.
+const NOT_OFFERED: u32 = ImageCreateFlags::SPARSE_BINDING.0
+    | ImageCreateFlags::SPARSE_RESIDENCY.0
+    | ImageCreateFlags::SPARSE_ALIASED.0
+    | ImageCreateFlags::PROTECTED.0;
+
+/// Whether every guest's driver sends as many bytes as a copy by the host takes.
+fn is_sent_whole(format: venus::Format) -> bool {
+    Planes::of(format).is_none_or(Planes::are_of_bytes)
+}
+
+/// Removes copies by the host.
+fn shape(features: &mut u64) {
+    *features &= !Features::HOST_IMAGE_TRANSFER.0;
+}
+
+/// `vkGetPhysicalDeviceFormatProperties2`.
+pub fn get_physical_device_format_properties2<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceFormatProperties2<'a>,
+) -> Result<venus::GetPhysicalDeviceFormatProperties2Reply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let Some(function) = physical.instance.table.get_physical_device_format_properties2 else {
+        return Err(Fault::missing("vkGetPhysicalDeviceFormatProperties2"));
+    };
+    let (format, out) = (known(c.format)?, call.lowering().out_pointer(c.p_format_properties)?);
+    // SAFETY: the handle is live, `out` and its chain are memory of the arena or null.
+    unsafe { function(physical.raw(), format, out) };
+    if !is_sent_whole(c.format) && !out.is_null() {
+        // SAFETY: as above, and not null; nothing else refers to it.
+        without_host_copies(unsafe { &*out });
+    }
+    Ok(venus::GetPhysicalDeviceFormatProperties2Reply {
+        p_format_properties: raise_pointer(c.p_format_properties, out, call.arena)?,
+    })
+}
+
+/// Removes copies by the host from a format's features. The first struct has no room for them.
+fn without_host_copies(properties: &sys::FormatProperties2) {
+    for_each(properties.p_next, |s_type, at| match s_type {
+        vk::StructureType::FORMAT_PROPERTIES_3 => {
+            // SAFETY: `s_type` says what `at` points to; the chain is memory of the arena that nothing else refers to.
+            let features = unsafe { &mut *at.cast::<sys::FormatProperties3>() };
+            shape(&mut features.linear_tiling_features);
+            shape(&mut features.optimal_tiling_features);
+        }
+        vk::StructureType::DRM_FORMAT_MODIFIER_PROPERTIES_LIST_2_EXT => {
+            // SAFETY: as above.
+            let list = unsafe { &*at.cast::<sys::DrmFormatModifierPropertiesList2EXT>() };
+            let (entries, count) =
+                (list.p_drm_format_modifier_properties, list.drm_format_modifier_count as usize);
+            if !entries.is_null() {
+                // SAFETY: the driver has written so many entries of the array that the arena holds.
+                let entries = unsafe { std::slice::from_raw_parts_mut(entries, count) };
+                entries.iter_mut().for_each(|entry| shape(&mut entry.drm_format_modifier_tiling_features));
+            }
+        }
+        _ => {}
+    });
+}
+
+/// An image that a guest asks about, or makes.
+pub struct Asked {
+    /// Its format.
+    pub format: venus::Format,
+    /// How its texels lie.
+    pub tiling: venus::ImageTiling,
+    /// What it is used for, its stencil included.
+    pub usage: ImageUsageFlags,
+    /// How it is made.
+    pub flags: ImageCreateFlags,
+}
+
+impl Asked {
+    /// With what the chain says of its stencil.
+    pub fn new(
+        format: venus::Format,
+        tiling: venus::ImageTiling,
+        usage: ImageUsageFlags,
+        flags: ImageCreateFlags,
+        chain: &[ChainStruct<'_>],
+    ) -> Self {
+        let stencil = chain.iter().find_map(|next| match next {
+            ChainStruct::ImageStencilUsageCreateInfo(stencil) => Some(stencil.stencil_usage.0),
+            _ => None,
+        });
+        Self { format, tiling, usage: ImageUsageFlags(usage.0 | stencil.unwrap_or(0)), flags }
+    }
+
+    /// Whether no guest can use such an image, whatever the driver says of it.
+    pub fn is_unusable(&self, physical: &PhysicalDevice) -> bool {
+        let unknown = self.usage != self.usage.known() || self.flags != self.flags.known();
+        let copied = self.usage.contains(ImageUsageFlags::HOST_TRANSFER);
+        unknown || self.flags.0 & NOT_OFFERED != 0 || copied && !self.is_copied_by_the_host(physical)
+    }
+
+    /// Whether the host copies texels of the format. Some drivers take the usage for any image.
+    fn is_copied_by_the_host(&self, physical: &PhysicalDevice) -> bool {
+        if !is_sent_whole(self.format) {
+            return false;
+        }
+        let mut found = vk::FormatProperties3::default();
+        let mut properties = vk::FormatProperties2::default().push_next(&mut found);
+        let instance = &physical.instance.ash;
+        let format = vk::Format::from_raw(self.format.0);
+        // SAFETY: the physical device is live, the chain lives until the call returns.
+        unsafe { instance.get_physical_device_format_properties2(physical.handle, format, &mut properties) };
+        let features = match self.tiling {
+            venus::ImageTiling::OPTIMAL => found.optimal_tiling_features,
+            venus::ImageTiling::LINEAR => found.linear_tiling_features,
+            // Each modifier has features of its own; the driver looks at them.
+            _ => return true,
+        };
+        features.as_raw() & Features::HOST_IMAGE_TRANSFER.0 != 0
+    }
+}
+
+/// `vkGetPhysicalDeviceImageFormatProperties`.
+pub fn get_physical_device_image_format_properties<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceImageFormatProperties<'a>,
+) -> Result<venus::GetPhysicalDeviceImageFormatPropertiesReply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let Some(function) = physical.instance.table.get_physical_device_image_format_properties else {
+        return Err(Fault::missing("vkGetPhysicalDeviceImageFormatProperties"));
+    };
+    let unsupported = || Fault::from(vk::Result::ERROR_FORMAT_NOT_SUPPORTED);
+    if Asked::new(c.format, c.tiling, c.usage, c.flags, &[]).is_unusable(&physical) {
+        return Err(unsupported());
+    }
+    // Programs ask for formats that are newer than this.
+    let number = |known: Result<i32, Fault>| known.map_err(|_| unsupported());
+    let (format, ty) = (number(known(c.format))?, number(known(c.ty))?);
+    let tiling = number(known(c.tiling))?;
+    let out = call.lowering().out_pointer(c.p_image_format_properties)?;
+    // SAFETY: the handle is live, `out` is memory of the arena or null.
+    let result = unsafe { function(physical.raw(), format, ty, tiling, c.usage.0, c.flags.0, out) };
+    Ok(venus::GetPhysicalDeviceImageFormatPropertiesReply {
+        result: venus::VkResult(result),
+        p_image_format_properties: raise_pointer(c.p_image_format_properties, out, call.arena)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planes_that_some_drivers_of_guests_cut_are_not_copied_by_the_host() {
+        use venus::Format as F;
+        for whole in [
+            F::R8G8B8A8_UNORM,
+            F::G8_B8_R8_3PLANE_420_UNORM,
+            F::G8_B8_R8_3PLANE_444_UNORM,
+            F::D32_SFLOAT_S8_UINT,
+            F::G16B16G16R16_422_UNORM,
+        ] {
+            assert!(is_sent_whole(whole), "{whole:?}");
+        }
+        for cut in [
+            F::G8_B8R8_2PLANE_420_UNORM,
+            F::G8_B8R8_2PLANE_444_UNORM,
+            F::G10X6_B10X6_R10X6_3PLANE_420_UNORM_3PACK16,
+            F::G12X4_B12X4R12X4_2PLANE_444_UNORM_3PACK16,
+            F::G16_B16_R16_3PLANE_420_UNORM,
+        ] {
+            assert!(!is_sent_whole(cut), "{cut:?}");
+        }
+    }
+}

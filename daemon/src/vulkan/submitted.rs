@@ -1,0 +1,93 @@
+//! Which submissions name a thing: of each queue the last, as a queue completes what was submitted to it in order.
+//!
+//! Queues wait for each other and for the host, so what one has completed says nothing of another, however late it was submitted there.
+
+use smallvec::SmallVec;
+
+/// A submission's number among those of its queue, from 1 on.
+pub type Number = u64;
+
+/// One submission of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The timeline of its queue, which no other of the device has.
+    pub ring_idx: u8,
+    /// Its number there.
+    pub number: Number,
+}
+
+/// The last submission of each queue that names one thing: none, by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Submitted(SmallVec<[Place; 2]>);
+
+impl Submitted {
+    /// Another submission names it.
+    pub fn add(&mut self, place: Place) {
+        match self.0.iter_mut().find(|last| last.ring_idx == place.ring_idx) {
+            Some(last) => last.number = last.number.max(place.number),
+            None => self.0.push(place),
+        }
+    }
+
+    /// Those that name this or that.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        other.places().for_each(|place| self.add(place));
+        self
+    }
+
+    /// One of each queue.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// No submission names it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<Place> for Submitted {
+    fn from(place: Place) -> Self {
+        Self(SmallVec::from_slice(&[place]))
+    }
+}
+
+impl Place {
+    /// In one word, in which the places of one queue have the order of their numbers; never 0.
+    pub fn packed(self) -> u64 {
+        self.number << 8 | u64::from(self.ring_idx)
+    }
+
+    /// The place that a word of [`Self::packed`] says; none for 0.
+    pub fn unpacked(word: u64) -> Option<Self> {
+        (word != 0).then_some(Self { ring_idx: word as u8, number: word >> 8 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_each_queue_the_last_submission_counts_whatever_another_queue_has() {
+        let at = |ring_idx, number| Place { ring_idx, number };
+        let mut one = Submitted::from(at(1, 3));
+        one.add(at(2, 7));
+        one.add(at(1, 2));
+        assert_eq!(one.places().collect::<Vec<_>>(), [at(1, 3), at(2, 7)]);
+        let both = Submitted::from(at(2, 9)).and(&one);
+        assert_eq!(both.places().collect::<Vec<_>>(), [at(2, 9), at(1, 3)]);
+        assert!(Submitted::default().is_empty() && !both.is_empty());
+    }
+
+    #[test]
+    fn places_are_words_in_their_order() {
+        let at = |ring_idx, number| Place { ring_idx, number };
+        for place in [at(1, 1), at(63, 1), at(1, 1 << 40)] {
+            assert_eq!(Place::unpacked(place.packed()), Some(place));
+        }
+        assert!(at(5, 9).packed() < at(5, 10).packed());
+        assert_eq!(Place::unpacked(0), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! That ids are defined where they are used, or later where the specification allows it.
+
+use super::error::{Error, ErrorKind};
+use super::ids::Ids;
+use super::opcode as op;
+use super::operands::Operands;
+use super::section::Section;
+use super::sets::{Set, Sets};
+use super::types;
+use super::words::Instruction;
+
+/// What an id that comes later must turn out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Late {
+    Anything,
+    Type,
+    /// A pointer to a struct.
+    Pointer,
+    Function,
+    Variable,
+    NoGroup,
+}
+
+/// Ids that were named before they are defined: the word, the id, and what it must be.
+#[derive(Debug, Default)]
+pub struct Uses(Vec<(usize, u32, Late)>);
+
+/// Where an instruction stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'s> {
+    /// All ids so far.
+    pub ids: &'s Ids,
+    /// The imported sets.
+    pub sets: &'s Sets,
+    /// The part of the module.
+    pub section: Section,
+    /// The function, counted from 1; 0 outside.
+    pub function: u32,
+}
+
+impl Uses {
+    /// Looks at the ids that an instruction uses.
+    pub fn look(
+        &mut self,
+        instruction: &Instruction<'_>,
+        operands: &Operands,
+        scope: &Scope<'_>,
+    ) -> Result<(), ErrorKind> {
+        let (at, opcode, used) = (instruction.at, instruction.opcode, operands.used.as_slice());
+        match opcode {
+            op::NAME | op::MEMBER_NAME | op::DECORATION_GROUP => {}
+            op::ENTRY_POINT => {
+                self.late(at, used.get(..1).unwrap_or(&[]), Late::Function);
+                self.late(at, used.get(1..).unwrap_or(&[]), Late::Variable);
+            }
+            op::GROUP_DECORATE | op::GROUP_MEMBER_DECORATE => {
+                let (group, targets) = used.split_first().ok_or(ErrorKind::Length)?;
+                if scope.ids.defined(*group)?.opcode != op::DECORATION_GROUP {
+                    return Err(ErrorKind::IdKind(*group, "decoration group"));
+                }
+                self.late(at, targets, Late::NoGroup);
+            }
+            op::TYPE_FORWARD_POINTER => self.late(at, used, Late::Pointer),
+            _ if matches!(scope.section, Section::ExecutionModes | Section::Annotations) => {
+                self.late(at, used, Late::Anything);
+            }
+            op::EXT_INST | op::EXT_INST_WITH_FORWARD_REFS => self.extended(instruction, used, scope)?,
+            _ if op::is_type(opcode) => self.made_of(instruction, used, scope.ids)?,
+            // `Functions` looks at these when it knows all blocks, and at the function called in the end.
+            op::PHI | op::BRANCH | op::SELECTION_MERGE | op::LOOP_MERGE | op::LABEL => {}
+            op::BRANCH_CONDITIONAL | op::SWITCH => values(used.get(..1).unwrap_or(&[]), scope)?,
+            op::FUNCTION_CALL => values(used.get(1..).unwrap_or(&[]), scope)?,
+            _ => {
+                for id in used {
+                    if scope.ids.visible(*id, scope.function)?.opcode == op::LABEL {
+                        return Err(ErrorKind::IdKind(*id, "value"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn late(&mut self, at: usize, used: &[u32], what: Late) {
+        self.0.extend(used.iter().map(|id| (at, *id, what)));
+    }
+
+    /// What a type is made of is defined, or comes later where that is allowed: it must be a pointer then, or what one points to.
+    fn made_of(&mut self, instruction: &Instruction<'_>, used: &[u32], ids: &Ids) -> Result<(), ErrorKind> {
+        for id in used {
+            let found = ids.any(*id)?;
+            let what = match instruction.opcode {
+                _ if found.at != 0 || types::is_pointer_to_come(found) => continue,
+                op::TYPE_STRUCT => Late::Pointer,
+                op::TYPE_POINTER => Late::Type,
+                _ => return Err(ErrorKind::IdMissing(*id)),
+            };
+            self.late(instruction.at, &[*id], what);
+        }
+        Ok(())
+    }
+
+    /// What an extended instruction names. A remark may name functions and, where that is allowed, what comes later.
+    fn extended(
+        &mut self,
+        instruction: &Instruction<'_>,
+        used: &[u32],
+        scope: &Scope<'_>,
+    ) -> Result<(), ErrorKind> {
+        let used = used.get(1..).unwrap_or(&[]);
+        let may_be_late = match scope.sets.of(instruction)? {
+            Set::Glsl => return values(used, scope),
+            Set::NonSemantic => instruction.opcode == op::EXT_INST_WITH_FORWARD_REFS,
+            Set::DebugInfo | Set::OpenClDebugInfo => true,
+        };
+        for id in used {
+            let found = scope.ids.any(*id)?;
+            if found.at == 0 && may_be_late {
+                self.late(instruction.at, &[*id], Late::Anything);
+            } else if found.opcode != op::FUNCTION {
+                scope.ids.visible(*id, scope.function)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what was to come has come, in the end.
+    pub fn finish(&self, ids: &Ids, words: &[u32]) -> Result<(), Error> {
+        for (at, id, what) in &self.0 {
+            let found = ids.defined(*id).map_err(|kind| kind.at(*at))?;
+            let fits = match what {
+                Late::Anything => true,
+                Late::Type => op::is_type(found.opcode),
+                Late::Pointer => match types::pointee(ids, words, *id) {
+                    Some((_, contents)) => {
+                        ids.any(contents).is_ok_and(|contents| contents.opcode == op::TYPE_STRUCT)
+                    }
+                    None => found.opcode == op::TYPE_UNTYPED_POINTER,
+                },
+                Late::Function => found.opcode == op::FUNCTION,
+                Late::Variable => matches!(found.opcode, op::VARIABLE | op::UNTYPED_VARIABLE),
+                Late::NoGroup => found.opcode != op::DECORATION_GROUP,
+            };
+            if !fits {
+                return Err(ErrorKind::IdKind(*id, "what it was announced as").at(*at));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn values(used: &[u32], scope: &Scope<'_>) -> Result<(), ErrorKind> {
+    for id in used {
+        let found = scope.ids.visible(*id, scope.function)?;
+        if found.opcode == op::LABEL || op::is_type(found.opcode) {
+            return Err(ErrorKind::IdKind(*id, "value"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! A control group (version 2) of a test's own, as a service manager makes one for a unit: with limits, and for the daemon to divide.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::daemon::eventually;
+use crate::daemon_process::prepared;
+
+/// The group. When it is dropped its processes are killed and it is removed.
+pub struct Unit {
+    path: PathBuf,
+}
+
+impl Unit {
+    /// Makes it, if this machine lends those controllers to version 2; else says that the caller is skipped.
+    ///
+    /// # Errors
+    /// The system refuses it though it has the controllers.
+    pub fn with(controllers: &[&str]) -> Result<Option<Self>> {
+        let lacks = |why: &str| {
+            println!("skipped: no control groups of version 2 with {controllers:?} here: {why}");
+            eprintln!("skipped: no control groups of version 2 with {controllers:?} here: {why}");
+            Ok(None)
+        };
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let of_two = |mount: &&str| mount.contains(" - cgroup2 ");
+        let Some(root) = mounts.lines().find(of_two).and_then(|mount| mount.split(' ').nth(4)) else {
+            return lacks("not mounted");
+        };
+        let root = Path::new(root);
+        let present = fs::read_to_string(root.join("cgroup.controllers"))?;
+        if let Some(lacking) =
+            controllers.iter().find(|wanted| !present.split_whitespace().any(|name| name == **wanted))
+        {
+            return lacks(lacking);
+        }
+        for controller in present.split_whitespace().filter(|name| ["memory", "pids", "cpu"].contains(name)) {
+            if fs::write(root.join("cgroup.subtree_control"), format!("+{controller}")).is_err() {
+                return lacks("the root group cannot be changed");
+            }
+        }
+        let mut number = std::process::id();
+        let path = loop {
+            let path = root.join(format!("vhost-user-vulkan-test-{number}"));
+            match fs::create_dir(&path) {
+                Ok(()) => break path,
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 100_000,
+                Err(error) => return Err(error).context("cannot make a group"),
+            }
+        };
+        Ok(Some(Self { path }))
+    }
+
+    /// A file or a group in it.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Sets one of its files.
+    ///
+    /// # Errors
+    /// The system refuses the value.
+    pub fn set(&self, name: &str, value: &str) -> Result<()> {
+        fs::write(self.path(name), value).with_context(|| format!("{name} = {value}"))
+    }
+
+    /// What one of its files says.
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub fn read(&self, name: &str) -> Result<String> {
+        Ok(fs::read_to_string(self.path(name)).with_context(|| name.to_owned())?.trim().to_owned())
+    }
+
+    /// The processes of a group in it.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn processes(&self, name: &str) -> Result<Vec<i32>> {
+        let listed = self.read(&format!("{name}/cgroup.procs"))?;
+        Ok(listed.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+    }
+
+    /// The same command, in the group from its first moment.
+    #[must_use]
+    pub fn command(&self, command: &Command) -> Command {
+        prepared(&format!("echo $$ >{}", self.path("cgroup.procs").display()), command)
+    }
+
+    /// Waits until a group in it is gone.
+    ///
+    /// # Errors
+    /// It stays.
+    pub fn ensure_gone(&self, name: &str) -> Result<()> {
+        ensure!(eventually(Duration::from_secs(60), || !self.path(name).exists()), "{name} is left");
+        Ok(())
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        let _ = fs::write(self.path("cgroup.kill"), "1");
+        eventually(Duration::from_secs(30), || remove(&self.path));
+    }
+}
+
+/// Removes a group with all below it.
+fn remove(group: &Path) -> bool {
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            remove(&entry.path());
+        }
+    }
+    fs::remove_dir(group).is_ok() || !group.exists()
+}

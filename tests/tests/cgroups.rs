@@ -1,0 +1,237 @@
+//! What one VM takes of the machine is taken from that VM: its memory and its threads end its own workers, and nothing of a neighbour in
+//! the same unit. Each attack is made without the protection, too, which shows that it is one.
+//!
+//! Needs control groups of version 2 with their controllers. Where a machine lacks these, `vm_cgroups` runs the same tests in one that
+//! has them.
+
+use anyhow::{Context, Result, ensure};
+use protocol::ids::RingIdx;
+use protocol::venus::generated::{CreateRingMESA, RingCreateInfoMESA};
+use rustix::process::Pid;
+use std::sync::Arc;
+use std::time::Duration;
+use tests::broker::{Broker, vhost_user_vulkan};
+use tests::cgroup::Unit;
+use tests::daemon::{self, eventually};
+use tests::daemon_process::{DaemonProcess, launcher, workers};
+use tests::frontend::{Options, Session};
+use tests::guest::device::{Device, Source};
+use tests::guest::ring::{ASYNC, encode};
+use tests::guest::{Gpu, PATIENCE};
+
+const MIB: u64 = 1 << 20;
+
+/// A broker in a unit, with these lines before its tables, and VMs `a` and `b`.
+fn broker(unit: &Unit, top: &str, a: &str) -> Result<Broker> {
+    // Quotas would stop a hog sooner.
+    let more = |keys: &str| format!("host-memory = \"4GiB\"\n{keys}");
+    Broker::start_command(unit.command(&vhost_user_vulkan()?), top, &[("a", &more(a)), ("b", &more(""))])
+}
+
+fn guest(broker: &Broker, vm: &str) -> Result<Arc<Gpu>> {
+    Ok(Arc::new(Gpu::new(Session::connect(&broker.path(vm), Options::default())?)))
+}
+
+/// Workers of a VM.
+fn workers_of(broker: &Broker, vm: &str) -> Result<Vec<u32>> {
+    workers(broker.device(vm)?.as_raw_nonzero().get().unsigned_abs())
+}
+
+/// A program that has so much memory and uses all of it.
+fn fills(guest: &Arc<Gpu>, name: &str, size: u64) -> Result<Device> {
+    let mut program = Device::create(guest, name)?;
+    let memory = program.allocate(size, Source::New)?.map_err(|error| anyhow::anyhow!("{error:?}"))?;
+    program.fill(memory, size, 7)?;
+    Ok(program)
+}
+
+/// A VM of moderate size beside one whose programs take more than the unit has. Whether the moderate one still computes.
+fn one_takes_all_memory(top: &str) -> Result<Option<(bool, String)>> {
+    let Some(unit) = Unit::with(&["memory"])? else { return Ok(None) };
+    unit.set("memory.max", &(900 * MIB).to_string())?;
+    let _ = unit.set("memory.swap.max", "0");
+    let broker = broker(&unit, top, "")?;
+    let (hostile, moderate) = (guest(&broker, "a")?, guest(&broker, "b")?);
+    // The largest process of the unit, and so the first that the kernel would end.
+    let mut victim = fills(&moderate, "victim", 240 * MIB)?;
+    let devices = [broker.device("a")?, broker.device("b")?];
+    let workers = workers_of(&broker, "b")?;
+    let lost = || broker.log().contains(" is lost: its worker ended");
+    let mut programs = Vec::new();
+    while programs.len() < 24 && !lost() {
+        match fills(&hostile, "hog", 64 * MIB) {
+            Ok(program) => programs.push(program),
+            Err(_) => break,
+        }
+    }
+    println!("{} hostile programs of 64 MiB", programs.len());
+    ensure!(eventually(PATIENCE, lost), "nothing was ended\n{}", broker.log());
+    ensure!(broker.is_running(), "the broker is gone\n{}", broker.log());
+    let computes = workers_of(&broker, "b")? == workers
+        && victim.allocate(MIB, Source::New)?.is_ok_and(|memory| victim.fill(memory, MIB, 1).is_ok());
+    if computes {
+        ensure!(devices == [broker.device("a")?, broker.device("b")?], "a device process was ended");
+    }
+    Ok(Some((computes, broker.log())))
+}
+
+#[test]
+fn memory_of_one_vm_ends_no_worker_of_another() -> Result<()> {
+    let Some((computes, log)) = one_takes_all_memory("cgroup = \"on\"")? else { return Ok(()) };
+    ensure!(computes, "a neighbour's worker was ended\n{log}");
+    ensure!(log.contains("have no memory left (--worker-memory)"), "the limit is not named\n{log}");
+    Ok(())
+}
+
+#[test]
+fn without_groups_it_would() -> Result<()> {
+    let Some((computes, log)) = one_takes_all_memory("cgroup = \"off\"")? else { return Ok(()) };
+    ensure!(!computes, "the attack is none\n{log}");
+    Ok(())
+}
+
+/// Starts as many rings as one context may have: each is a thread.
+fn hoard_threads(guest: &Arc<Gpu>) -> Result<()> {
+    const STRIDE: u64 = 4096;
+    let context = guest.create_context("threads")?;
+    let blob = guest.create_shmem(context, 256 * STRIDE)?;
+    for ring in 0..256 {
+        let info = RingCreateInfoMESA {
+            resource_id: blob.resource_id.0,
+            offset: ring * STRIDE,
+            size: STRIDE,
+            head_offset: 0,
+            tail_offset: 64,
+            status_offset: 128,
+            buffer_offset: 256,
+            buffer_size: 1024,
+            extra_offset: 2048,
+            extra_size: 4,
+            ..RingCreateInfoMESA::default()
+        };
+        let create =
+            encode(|w| CreateRingMESA { ring: ring + 1, p_create_info: Some(&info) }.encode(ASYNC, w));
+        guest.submit_fenced(context, RingIdx(0), &create).wait(PATIENCE)?;
+    }
+    Ok(())
+}
+
+/// Both device processes are as they were.
+fn ensure_unharmed(broker: &Broker, devices: [Pid; 2]) -> Result<()> {
+    ensure!(broker.is_running(), "the broker is gone");
+    ensure!(
+        devices == [broker.device("a")?, broker.device("b")?],
+        "a device process was ended\n{}",
+        broker.log()
+    );
+    Ok(())
+}
+
+#[test]
+fn threads_of_one_vm_keep_no_frontend_of_another_out() -> Result<()> {
+    let Some(unit) = Unit::with(&["pids"])? else { return Ok(()) };
+    unit.set("pids.max", "400")?;
+    let broker = broker(&unit, "cgroup = \"on\"", "max-tasks = 150")?;
+    let devices = [broker.device("a")?, broker.device("b")?];
+    let hostile = guest(&broker, "a")?;
+    // Until they get no more, which costs a context.
+    for _ in 0..3 {
+        let _ = hoard_threads(&hostile);
+    }
+    ensure!(broker.log().contains("no thread for a ring"), "there is no limit\n{}", broker.log());
+    let next = guest(&broker, "b").with_context(|| broker.log())?;
+    let context = next.create_context("next")?;
+    next.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE).with_context(|| broker.log())?;
+    ensure!(unit.read("vm-a/workers/pids.max")? == "150");
+    ensure_unharmed(&broker, devices)
+}
+
+#[test]
+fn a_frontend_without_a_thread_is_refused_and_served_when_there_is_one() -> Result<()> {
+    let Some(unit) = Unit::with(&["pids"])? else { return Ok(()) };
+    let broker = broker(&unit, "cgroup = \"off\"", "")?;
+    let devices = [broker.device("a")?, broker.device("b")?];
+    let hostile = guest(&broker, "a")?;
+    hoard_threads(&hostile)?;
+    // The unit has as many as these, and not one more.
+    unit.set("pids.max", &unit.read("pids.current")?)?;
+    ensure!(guest(&broker, "b").is_err(), "the attack is none\n{}", broker.log());
+    let told = || broker.log().contains("a frontend is refused: ");
+    ensure!(eventually(PATIENCE, told), "{}", broker.log());
+    ensure_unharmed(&broker, devices)?;
+    drop(hostile);
+    ensure!(eventually(PATIENCE, || guest(&broker, "b").is_ok_and(|guest| guest.capset().is_ok())));
+    ensure_unharmed(&broker, devices)
+}
+
+#[test]
+fn every_vm_has_a_group_with_its_part_and_its_weight() -> Result<()> {
+    let Some(unit) = Unit::with(&["memory", "pids", "cpu"])? else { return Ok(()) };
+    unit.set("memory.max", &(1600 * MIB).to_string())?;
+    unit.set("pids.max", "1000")?;
+    let mut broker = broker(&unit, "cgroup = \"on\"", "weight = 300\nworker-memory = \"500MiB\"")?;
+    let guest = guest(&broker, "a")?;
+    fills(&guest, "one", MIB)?;
+    let device = broker.device("a")?.as_raw_nonzero().get();
+    let mut serves = unit.processes("vm-a/device")?;
+    serves.sort_unstable();
+    assert_eq!(serves, [device, launcher(device.unsigned_abs())? as i32]);
+    let own = workers_of(&broker, "a")?;
+    let grouped = unit.processes("vm-a/workers")?;
+    // And the first process of its namespace.
+    assert!(
+        own.len() == 1 && grouped.len() == 2 && grouped.contains(&(own[0] as i32)),
+        "{own:?} {grouped:?}"
+    );
+    assert_eq!(unit.processes("broker")?, [broker.pid().as_raw_nonzero().get()]);
+    assert_eq!(unit.read("vm-a/workers/memory.max")?, (500 * MIB).to_string());
+    assert_eq!(unit.read("vm-b/workers/memory.max")?, (1000 * MIB).to_string());
+    // Of 1000, three times sixteen are for who serves them.
+    assert_eq!(unit.read("vm-b/workers/pids.max")?, "476");
+    assert_eq!((unit.read("vm-a/cpu.weight")?, unit.read("vm-b/cpu.weight")?), ("300".into(), "100".into()));
+    broker.say(&["set", "a", "weight=7"])?;
+    assert_eq!(unit.read("vm-a/cpu.weight")?, "7");
+    drop(guest);
+    ensure!(broker.stop()?.success(), "{}", broker.log());
+    unit.ensure_gone("vm-a")?;
+    unit.ensure_gone("vm-b")
+}
+
+#[test]
+fn a_daemon_of_one_vm_limits_its_workers_as_well() -> Result<()> {
+    let Some(unit) = Unit::with(&["memory", "pids"])? else { return Ok(()) };
+    let options = ["--cgroup=on", "--worker-memory=300MiB", "--max-tasks=200", "--host-memory=4GiB"];
+    let daemon = DaemonProcess::start_command(unit.command(&daemon::command()?), &options)?;
+    let guest = Arc::new(Gpu::new(Session::connect(&daemon.socket(), Options::default())?));
+    fills(&guest, "one", MIB)?;
+    let worker = workers(daemon.id())?;
+    ensure!(unit.processes("workers")?.contains(&(worker[0] as i32)), "{}", daemon.log());
+    ensure!(unit.processes("device")?.contains(&(daemon.id() as i32)), "{}", daemon.log());
+    assert_eq!(unit.read("workers/memory.max")?, (300 * MIB).to_string());
+    assert_eq!(unit.read("workers/pids.max")?, "200");
+    let over = fills(&guest, "too much", 400 * MIB);
+    ensure!(over.is_err(), "there is no limit\n{}", daemon.log());
+    let told = || daemon.log().contains("have no memory left (--worker-memory)");
+    ensure!(eventually(PATIENCE, told), "{}", daemon.log());
+    // The device process serves on.
+    fills(&guest, "next", MIB)?;
+    daemon.stop()?;
+    Ok(())
+}
+
+#[test]
+fn without_delegation_it_is_said_once_and_on_demand_it_is_an_error() -> Result<()> {
+    let daemon = DaemonProcess::start_command(daemon::command()?, &[])?;
+    let lines = daemon.log().lines().filter(|line| line.contains("Delegate=yes")).count();
+    ensure!(lines <= 1, "{}", daemon.log());
+    // A group with another process in it is nobody's to divide.
+    let Some(unit) = Unit::with(&[])? else { return Ok(()) };
+    let mut other = unit.command(std::process::Command::new("sleep").arg("1000")).spawn()?;
+    ensure!(eventually(Duration::from_secs(30), || unit.processes(".").is_ok_and(|found| !found.is_empty())));
+    let refused = unit.command(daemon::command()?.args(["--cgroup=on", "--list-gpus"])).output()?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    other.kill()?;
+    other.wait()?;
+    ensure!(!refused.status.success() && said.contains("--cgroup=on: process "), "{said}");
+    Ok(())
+}

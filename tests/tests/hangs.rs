@@ -1,0 +1,149 @@
+//! Of contexts whose submissions do not end, the one goes that is in the way of the others, and the log names the limit.
+//!
+//! A GPU that does not interrupt one context's kernel for another's is played by waits for events inside of command buffers, which count
+//! as running: those of the one that is held up are set when the other is gone.
+
+use anyhow::{Context, Result, anyhow, ensure};
+use protocol::ids::RingIdx;
+use protocol::venus::generated as venus;
+use rustix::process::Pid;
+use std::slice;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tests::broker::Broker;
+use tests::daemon::{Daemon, eventually, is_alive};
+use tests::frontend::{Options, Session};
+use tests::guest::device::{Device, Source};
+use tests::guest::ring::{ASYNC, REPLY};
+use tests::guest::{Gpu, PATIENCE};
+
+const SIZE: u64 = 4096;
+const CONTENDED: &str = "max_submit_time_contended (1s)";
+
+/// A program with a queue, and an event that ends what it submits last.
+struct Program {
+    d: Device,
+    buffer: venus::Buffer,
+    event: venus::Event,
+}
+
+impl Program {
+    fn start(gpu: &Arc<Gpu>, name: &str) -> Result<Self> {
+        let mut d = Device::create(gpu, name)?;
+        let memory = d.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
+        let buffer = d.bound(memory, SIZE)?;
+        let (device, event) = (d.device, venus::Event(d.new_id()));
+        let p_create_info = Some(&venus::EventCreateInfo::default());
+        d.call(|w| venus::CreateEvent { device, p_create_info, p_event: Some(&event) }.encode(REPLY, w))?;
+        Ok(Self { d, buffer, event })
+    }
+
+    /// Submits short work again and again, and waits for each, for so long that everybody knows how short it is.
+    fn compute(&mut self) -> Result<()> {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(1) {
+            let dst_buffer = self.buffer;
+            self.d.submit(|command_buffer, w| {
+                venus::CmdFillBuffer { command_buffer, dst_buffer, dst_offset: 0, size: SIZE, data: 1 }
+                    .encode(ASYNC, w);
+            })?;
+            self.d.gpu().submit_fenced(self.d.context, RingIdx(1), &[]).wait(PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    /// Submits what does not end before [`Self::resume`].
+    fn stop(&mut self) -> Result<()> {
+        let event = self.event;
+        self.d.submit(|command_buffer, w| {
+            let src_stage_mask = venus::PipelineStageFlags::HOST;
+            let dst_stage_mask = venus::PipelineStageFlags::ALL_COMMANDS;
+            let p_events = Some(slice::from_ref(&event));
+            venus::CmdWaitEvents {
+                command_buffer,
+                event_count: 1,
+                p_events,
+                src_stage_mask,
+                dst_stage_mask,
+                ..Default::default()
+            }
+            .encode(ASYNC, w);
+        })
+    }
+
+    /// What was submitted last goes on, and ends.
+    fn resume(&mut self) -> Result<()> {
+        let (device, event) = (self.d.device, self.event);
+        self.d.call(|w| venus::SetEvent { device, event }.encode(REPLY, w))?;
+        self.d.gpu().submit_fenced(self.d.context, RingIdx(1), &[]).wait(PATIENCE).map(drop)?;
+        Ok(())
+    }
+}
+
+/// A program and the process that serves it.
+fn program(daemon: &Daemon, gpu: &Arc<Gpu>, name: &str, before: &[Pid]) -> Result<(Program, Pid)> {
+    let program = Program::start(gpu, name)?;
+    let workers = daemon.wait_for_workers(before.len() + 1)?;
+    let worker = workers.into_iter().find(|worker| !before.contains(worker)).context("its worker")?;
+    Ok((program, worker))
+}
+
+#[test]
+fn who_was_served_until_an_endless_one_came_survives_it_whoever_began_first() -> Result<()> {
+    for is_first in [true, false] {
+        let options = ["--max-submit-time", "60min", "--max-submit-time-contended", "1s"];
+        let daemon = Daemon::start_with(&options)?;
+        let gpu = Arc::new(daemon.guest()?);
+        let (mut served, its_worker) = program(&daemon, &gpu, "served", &[])?;
+        let (mut endless, worker) = program(&daemon, &gpu, "endless", &[its_worker])?;
+        served.compute()?;
+        match is_first {
+            true => served.stop().and_then(|()| endless.stop())?,
+            false => endless.stop().and_then(|()| served.stop())?,
+        }
+        let gone = eventually(PATIENCE, || !is_alive(worker) || !is_alive(its_worker));
+        ensure!(gone, "nobody has to go\n{}", daemon.log());
+        ensure!(is_alive(its_worker), "first {is_first}: the wrong one\n{}", daemon.log());
+        served.resume().with_context(|| daemon.log())?;
+        served.compute().with_context(|| daemon.log())?;
+        let lost = daemon.log().lines().filter(|line| line.contains("is lost: ")).count();
+        ensure!(lost == 1 && daemon.log().contains(CONTENDED), "{}", daemon.log());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_program_that_stops_late_has_to_go_and_not_who_comes_then() -> Result<()> {
+    let options = ["--max-submit-time", "60min", "--max-submit-time-contended", "1s"];
+    let daemon = Daemon::start_with(&options)?;
+    let gpu = Arc::new(daemon.guest()?);
+    let (mut late, worker) = program(&daemon, &gpu, "late", &[])?;
+    let (mut newcomer, its_worker) = program(&daemon, &gpu, "newcomer", &[worker])?;
+    late.compute()?;
+    late.stop()?;
+    // So that there is no doubt who was there first.
+    std::thread::sleep(Duration::from_secs(3));
+    ensure!(is_alive(worker), "nobody waits\n{}", daemon.log());
+    newcomer.stop()?;
+    ensure!(eventually(PATIENCE, || !is_alive(worker)), "{}", daemon.log());
+    ensure!(is_alive(its_worker), "{}", daemon.log());
+    newcomer.resume().with_context(|| daemon.log())?;
+    ensure!(daemon.log().contains(CONTENDED), "{}", daemon.log());
+    Ok(())
+}
+
+#[test]
+fn below_a_scheduler_the_log_names_the_limit_that_applied() -> Result<()> {
+    let keys = "max-submit-time = \"60min\"\nmax-submit-time-contended = \"1s\"";
+    let broker = Broker::start("", &[("first", keys), ("second", keys)])?;
+    let guest =
+        |vm| -> Result<_> { Ok(Arc::new(Gpu::new(Session::connect(&broker.path(vm), Options::default())?))) };
+    let (first, second) = (guest("first")?, guest("second")?);
+    let (mut endless, mut other) = (Program::start(&first, "endless")?, Program::start(&second, "other")?);
+    other.compute()?;
+    endless.stop()?;
+    other.stop()?;
+    ensure!(eventually(PATIENCE, || broker.log().contains(CONTENDED)), "{}", broker.log());
+    ensure!(!broker.log().contains("max_submit_time (60min)"), "{}", broker.log());
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! What a worker that was taken over does with the descriptors that it shares with others: nobody else stands still. These tests take
+//! copies of a real worker's descriptors, as an attacker in it has them.
+
+use anyhow::{Context, Result, ensure};
+use protocol::ids::RingIdx;
+use protocol::virtio_gpu::Command as Request;
+use rustix::fs::OFlags;
+use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use tests::broker::Broker;
+use tests::daemon::{Daemon, Holdings, eventually};
+use tests::daemon_process::workers;
+use tests::guest::PATIENCE;
+use tests::packages::{ClientRoot, Device, Suite};
+use tests::program::Program;
+
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// A program that computes, in so many rounds, and checks each result.
+fn computing(socket: &Path, rounds: &str) -> Result<Command> {
+    let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
+    let mut command = ClientRoot::open(Suite::Testing)?.own(executable, Device::Venus(socket))?;
+    command.args(["--instances", "1", "--devices", "1", "--lanes", "1", "--rounds", rounds]);
+    command.args(["--words", "4096", "--steps", "5000"]);
+    Ok(command)
+}
+
+/// Copies of a process's counters (`eventfd`): its doorbell is among them.
+fn counters(process: Pid) -> Result<Vec<OwnedFd>> {
+    let pidfd = pidfd_open(process, PidfdFlags::empty())?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()))? {
+        let path = entry?.path();
+        if fs::read_link(&path).is_ok_and(|link| link == Path::new("anon_inode:[eventfd]")) {
+            let number = path.file_name().and_then(|name| name.to_str()).context("a number")?.parse()?;
+            found.push(pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty())?);
+        }
+    }
+    Ok(found)
+}
+
+/// Rings, and takes the ring back before whoever was woken can read it; reading then waits.
+fn ring_and_take_back(doorbells: &[OwnedFd]) {
+    for doorbell in doorbells {
+        let _ = rustix::fs::fcntl_setfl(doorbell, OFlags::empty());
+        let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
+        let mut count = [0; 8];
+        let _ = preadv2(doorbell, &mut [IoSliceMut::new(&mut count)], u64::MAX, ReadWriteFlags::NOWAIT);
+    }
+}
+
+fn contexts(broker: &Broker, vm: &str) -> Result<Vec<Value>> {
+    Ok(broker.vm(vm)?["contexts"].as_array().cloned().unwrap_or_default())
+}
+
+#[test]
+fn a_worker_that_plays_with_its_doorbell_stops_neither_the_broker_nor_its_neighbours() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may take the descriptors of a sealed process");
+        return Ok(());
+    }
+    let broker = Broker::start("", &[("a", ""), ("b", "")])?;
+    let (_first, a) = broker.bridge("a")?;
+    let (_second, b) = broker.bridge("b")?;
+    let taken_over = Program::start(computing(&a, "100000000")?)?;
+    let submits = || {
+        let first = contexts(&broker, "a").ok().and_then(|contexts| contexts.first().cloned());
+        first.is_some_and(|context| context["used"]["submissions"].as_u64() > Some(0))
+    };
+    ensure!(eventually(PATIENCE, submits), "the worker to take over does nothing\n{}", broker.log());
+    let worker = workers(broker.device("a")?.as_raw_nonzero().get().unsigned_abs())?;
+    let worker = worker.first().and_then(|pid| Pid::from_raw(*pid as i32)).context("a worker")?;
+    let doorbells = counters(worker)?;
+    ensure!(!doorbells.is_empty(), "the worker has no doorbell");
+    let neighbours = [Program::start(computing(&a, "20")?)?, Program::start(computing(&b, "20")?)?];
+    for _ in 0..20_000 {
+        ring_and_take_back(&doorbells);
+    }
+    // At last they stay full, and whoever writes waits.
+    for doorbell in &doorbells {
+        let _ = rustix::io::write(doorbell, &(u64::MAX - 1).to_ne_bytes());
+    }
+    for program in neighbours {
+        let output = program.wait(LIMIT).context("a neighbour stands still")?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let number = &contexts(&broker, "a")?[0]["context"];
+    broker.say(&["kill", &format!("a/{number}")])?;
+    ensure!(!taken_over.wait(LIMIT)?.status.success());
+    let vm = broker.vm("a")?;
+    assert_eq!((&vm["kills"]["operator"], &vm["restarts"]), (&json!(1), &json!(0)), "{vm}");
+    Ok(())
+}
+
+/// A copy of what a process prints to.
+fn printing_end(process: Pid) -> Result<OwnedFd> {
+    let pidfd = pidfd_open(process, PidfdFlags::empty())?;
+    Ok(pidfd_getfd(&pidfd, 2, PidfdGetfdFlags::empty())?)
+}
+
+#[test]
+fn a_worker_can_neither_forge_nor_cut_nor_flood_the_log() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root may take the descriptors of a sealed process");
+        return Ok(());
+    }
+    let daemon = Daemon::start_with(&["--max-log-lines", "100"])?;
+    let guest = daemon.guest()?;
+    let context = guest.create_context("noisy")?;
+    let worker = daemon.wait_for_workers(1)?[0];
+    guest.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE)?;
+    let before = daemon.log();
+    ensure!(!before.is_empty(), "the daemon has not logged anything that could be cut");
+    let end = printing_end(worker)?;
+    ensure!(rustix::fs::ftruncate(&end, 0).is_err(), "a worker cuts what it prints to");
+    let forged = "[2026-11-22T00:00:00Z ERROR daemon] all is lost";
+    rustix::io::write(&end, format!("\r\u{1b}[2K{forged}\n{forged}\n").as_bytes())?;
+    let shown = || daemon.log().lines().filter(|line| line.contains(forged)).count() == 2;
+    ensure!(eventually(PATIENCE, shown), "{}", daemon.log());
+    let log = daemon.log();
+    ensure!(log.starts_with(&before), "the log was cut");
+    for line in log.lines().filter(|line| line.contains(forged)) {
+        ensure!(line.contains(&format!("the worker of context {context} prints: ")), "forged: {line}");
+    }
+    ensure!(!log.contains('\u{1b}') && !log.contains('\r'), "control characters");
+    let line = [[b'x'; 4000].as_slice(), b"\n"].concat();
+    for _ in 0..2000 {
+        rustix::io::write(&end, &line)?;
+    }
+    let told = || daemon.log().contains("limit log_lines reached");
+    ensure!(eventually(PATIENCE, told), "{}", daemon.log().len());
+    // Others of the VM are served, and what is in the log is bounded: two minutes' lines at most.
+    guest.submit_fenced(guest.create_context("other")?, RingIdx(0), &[]).wait(PATIENCE)?;
+    let flood = daemon.log().len() - log.len();
+    ensure!(flood < 2 * 100 * 1200, "{flood} bytes");
+    rustix::net::shutdown(&end, rustix::net::Shutdown::Both)?;
+    guest.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE)?;
+    guest.destroy_context(context)?;
+    daemon.wait_for_workers(1)?;
+    ensure!(daemon.is_running());
+    Ok(())
+}
+
+#[test]
+fn what_waits_for_workers_that_do_not_read_is_bounded_for_the_whole_vm() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    let deaf = (0..4).map(|at| guest.create_context(&format!("deaf {at}"))).collect::<Result<Vec<_>, _>>()?;
+    for worker in daemon.wait_for_workers(4)? {
+        kill_process(worker, Signal::STOP)?;
+    }
+    let before = Holdings::of(daemon.pid())?.anonymous_kib;
+    let payload = vec![0u8; 8 << 10];
+    // 160 MiB in all, of which each alone could wait if each were counted alone.
+    for _ in 0..5000 {
+        for context in &deaf {
+            guest.send(&Request::Submit3d { data: &payload }, Some(*context), None, Box::new(|_| ()));
+        }
+    }
+    guest.submit_fenced(guest.create_context("other")?, RingIdx(0), &[]).wait(PATIENCE)?;
+    let told = || daemon.log().contains("limit worker_backlog_bytes reached");
+    ensure!(eventually(PATIENCE, told), "{}", daemon.log());
+    let grown = Holdings::of(daemon.pid())?.anonymous_kib.saturating_sub(before);
+    println!("the device process has grown by {grown} KiB");
+    ensure!(grown < 100 << 10, "{grown} KiB");
+    Ok(())
+}

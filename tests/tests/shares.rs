@@ -1,0 +1,128 @@
+//! Who has work all the time gets of the GPU what weights and classes say, by what each was charged.
+//!
+//! All submissions of both VMs stand in their lines before the first may run, so what programs and processors do meanwhile decides nothing; what
+//! a submission costs on a busy machine is charged to whoever made it. How near programs come to their shares `cargo shares` measures.
+
+use anyhow::{Context, Result, anyhow, ensure};
+use protocol::ids::RingIdx;
+use protocol::venus::generated as venus;
+use rustix::process::{Signal, kill_process};
+use std::sync::Arc;
+use tests::broker::Broker;
+use tests::frontend::{Options, Session};
+use tests::guest::device::{Device, Source};
+use tests::guest::ring::ASYNC;
+use tests::guest::{Gpu, PATIENCE, timeline};
+
+/// Some milliseconds of a software driver's time.
+const SIZE: u64 = 16 << 20;
+
+/// What a VM's program submits.
+struct Load {
+    /// Of its VM.
+    keys: &'static str,
+    count: u32,
+    /// How often each submission fills memory of [`SIZE`].
+    fills: u32,
+}
+
+/// A program all of whose submissions wait for a value of a timeline.
+fn queued(broker: &Broker, vm: &str, load: &Load) -> Result<(Device, venus::Semaphore)> {
+    let gpu = Arc::new(Gpu::new(Session::connect(&broker.path(vm), Options::default())?));
+    let mut device = timeline::device(&gpu, vm)?;
+    let memory = device.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
+    let (dst_buffer, size) = (device.bound(memory, SIZE)?, SIZE);
+    let semaphore = timeline::wait_before_signal(&mut device)?;
+    for data in 0..load.count {
+        device.submit(|command_buffer, w| {
+            for _ in 0..load.fills {
+                venus::CmdFillBuffer { command_buffer, dst_buffer, dst_offset: 0, size, data }
+                    .encode(ASYNC, w);
+            }
+        })?;
+    }
+    Ok((device, semaphore))
+}
+
+/// What two VMs, 0 and 1, were charged, in the order of the charges: nanoseconds of the GPU.
+struct Charges(Vec<(usize, f64)>);
+
+/// Lets two programs run at the same time.
+fn run(loads: &[Load; 2]) -> Result<Charges> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("grants");
+    let top = format!("log-grants = \"{}\"", file.display());
+    let mut broker = Broker::start(&top, &[("first", loads[0].keys), ("second", loads[1].keys)])?;
+    let (mut first, on_first) = queued(&broker, "first", &loads[0])?;
+    let (mut second, on_second) = queued(&broker, "second", &loads[1])?;
+    // Nothing is granted before both may run.
+    kill_process(broker.pid(), Signal::STOP)?;
+    let begun =
+        timeline::signal(&mut first, on_first).and_then(|()| timeline::signal(&mut second, on_second));
+    kill_process(broker.pid(), Signal::CONT)?;
+    begun?;
+    for device in [&first, &second] {
+        let done = device.gpu().submit_fenced(device.context, RingIdx(1), &[]);
+        ensure!(done.arrives_within(PATIENCE), "it is never done\n{}", broker.log());
+    }
+    drop((first, second));
+    ensure!(broker.stop()?.success(), "{}", broker.log());
+    let log = std::fs::read_to_string(file)?;
+    let charges = log.lines().filter(|line| !line.starts_with('#')).map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [_, vm, _, _, compute, copy] = words[..] else { anyhow::bail!("{line}") };
+        Ok((usize::from(vm == "second"), compute.parse::<f64>()? + copy.parse::<f64>()?))
+    });
+    Ok(Charges(charges.collect::<Result<_>>()?))
+}
+
+impl Charges {
+    /// Where the first and the last charge of a VM stand.
+    fn of(&self, vm: usize) -> Result<(usize, usize)> {
+        let mut places = (self.0.iter().enumerate()).filter(|(_, charge)| charge.0 == vm).map(|(at, _)| at);
+        let first = places.next().context("a VM was charged nothing")?;
+        Ok((first, places.next_back().unwrap_or(first)))
+    }
+
+    /// The sum of each VM between two places.
+    fn between(&self, begin: usize, end: usize) -> [f64; 2] {
+        let mut sums = [0.0; 2];
+        self.0.get(begin..=end).unwrap_or_default().iter().for_each(|(vm, charged)| sums[*vm] += charged);
+        println!("{:.3} ms and {:.3} ms", sums[0] / 1e6, sums[1] / 1e6);
+        sums
+    }
+
+    /// The sums while both had work: from when both had begun until one was done.
+    fn while_both_had_work(&self) -> Result<[f64; 2]> {
+        let ((begin, end), (other_begin, other_end)) = (self.of(0)?, self.of(1)?);
+        Ok(self.between(begin.max(other_begin), end.min(other_end)))
+    }
+}
+
+#[test]
+fn the_heavier_gets_more_and_the_lighter_gets_its_part() -> Result<()> {
+    let load = |keys| Load { keys, count: 200, fills: 4 };
+    let charges = run(&[load("weight = 300"), load("weight = 100")])?;
+    let [heavy, light] = charges.while_both_had_work()?;
+    ensure!(heavy > 1.3 * light && heavy < 12.0 * light, "{:.2} instead of 3", heavy / light);
+    Ok(())
+}
+
+#[test]
+fn long_work_takes_nothing_from_short_work() -> Result<()> {
+    let long = Load { keys: "", count: 40, fills: 20 };
+    let charges = run(&[long, Load { keys: "", count: 800, fills: 1 }])?;
+    let [long, short] = charges.while_both_had_work()?;
+    ensure!(long > short / 4.0 && long < short * 4.0, "{:.2} instead of 1", long / short);
+    Ok(())
+}
+
+#[test]
+fn the_background_gets_what_is_left() -> Result<()> {
+    let load = |keys| Load { keys, count: 200, fills: 4 };
+    let charges = run(&[load(""), load("class = \"background\"")])?;
+    let (begin, end) = charges.of(0)?;
+    let [front, back] = charges.between(begin, end);
+    ensure!(back < front, "{:.2} of what the foreground got", back / front);
+    Ok(())
+}

@@ -1,0 +1,33 @@
+//! Limits on what a VM takes, on a kernel with all control groups: the guest is the host here, and in it run the tests of `cgroups`.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tests::daemon_process::{daemon_executable, integration_test};
+use tests::packages::Suite;
+use tests::vm::{Guest, LAVAPIPE, Options, Outcome, Script, Vm};
+
+#[test]
+fn what_one_vm_takes_is_taken_from_no_other() -> Result<()> {
+    let guest = Guest::build(Suite::Testing)?;
+    let mut script = Script::new(&format!(
+        "export VK_DRIVER_FILES={LAVAPIPE} VK_LOADER_LAYERS_DISABLE='~implicit~'
+         export VHOST_USER_VULKAN_DAEMON=/vhost-user-vulkan VHOST_USER_VULKAN_GPU=
+         mkdir -p /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup || exit 1
+         cat /sys/fs/cgroup/cgroup.controllers
+         /cgroups --test-threads=1 --nocapture || exit 2
+        "
+    ));
+    for (name, file) in
+        [("vhost-user-vulkan", daemon_executable()?), ("cgroups", integration_test("cgroups")?)]
+    {
+        script = script.with_file(name, std::fs::read(&file).with_context(|| file.display().to_string())?);
+    }
+    script = script.with_software_driver(&guest)?;
+    let options = Options { memory_mib: 3072, limit: Duration::from_secs(1200), ..Options::default() };
+    let Outcome { status, output, console } = Vm::run(&guest, &script, &options)?;
+    ensure!(status == 0, "status {status}\n{output}\n{console}");
+    println!("{output}");
+    ensure!(!output.contains("skipped"), "a test was skipped where none may be\n{output}");
+    Ok(())
+}
