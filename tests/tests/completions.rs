@@ -7,6 +7,7 @@ use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 use tests::broker::Broker;
 use tests::daemon::{Daemon, eventually};
 use tests::frontend::{Options, Session};
@@ -18,6 +19,8 @@ use vm_memory::{Bytes, VolatileMemory};
 const SIZE: u64 = 4096;
 /// What the daemon says of a command that had to wait for longer than any program waits for that keeps to valid usage.
 const OVERDUE: &str = "waited for 1 s for a submission";
+/// A signal met the gap between two looks in one round of two hundred when there was one.
+const ROUNDS: u64 = 1000;
 const ALL: venus::PipelineStageFlags = venus::PipelineStageFlags::ALL_COMMANDS;
 
 /// A device, and memory that its queue writes.
@@ -365,6 +368,20 @@ impl Stand {
         Ok(())
     }
 
+    /// A value may come at any moment between two looks of whoever dispatches: none goes unseen.
+    fn signalled_at_any_moment(&mut self) -> Result<()> {
+        let (begin, end) = (self.timeline()?, self.timeline()?);
+        let works = [self.plain()?, self.plain()?];
+        for (value, work) in (1..=ROUNDS).zip(works.iter().cycle()) {
+            self.submit(&[(&[(begin, value)], work, &[(end, value)])])?;
+            // As long as it takes to look once and a half, in steps that no period of looks has.
+            std::thread::sleep(Duration::from_micros(value * 7 % 750));
+            self.signal(begin, value)?;
+            self.wait(end, value).with_context(|| format!("round {value}"))?;
+        }
+        Ok(())
+    }
+
     fn all(&mut self) -> Result<()> {
         self.by_memory().context("by memory")?;
         self.by_memory_of_several().context("by memory of several")?;
@@ -372,7 +389,8 @@ impl Stand {
         self.by_one_of_two_kinds().context("by one of two kinds")?;
         self.by_an_event().context("by an event")?;
         self.by_the_kernels_fence().context("by the kernel's fence")?;
-        self.several_in_flight().context("several in flight")
+        self.several_in_flight().context("several in flight")?;
+        self.signalled_at_any_moment().context("signalled at any moment")
     }
 
     fn before_waits_for_events(&mut self) -> Result<()> {

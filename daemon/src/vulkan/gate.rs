@@ -7,7 +7,7 @@
 //! Lock order: the turn, lines and submissions of queues, the counts of the gate.
 
 use super::error::ContextLost;
-use super::line::Step;
+use super::line::{Standing, Step};
 use super::queue::Queue;
 use crate::shm::{Counters, Doorbell, GateSide, Work, page_clock};
 use parking_lot::{Mutex, MutexGuard};
@@ -137,20 +137,25 @@ impl Gate {
 
     fn let_pass(&self, count: u32, counted: u32) -> bool {
         let mut counts = self.counts.lock();
-        let counters = &counts.counters;
-        let may = if self.page.is_leased() {
-            let in_driver = counters.dispatched.wrapping_sub(counters.completed);
-            in_driver < LEASED_MIN || u64::from(in_driver).saturating_mul(counts.estimate) < LEASED_WORK
-        } else {
-            // Grants and dispatches wrap; there are never half as many between them.
-            self.page.granted().wrapping_sub(counters.dispatched).wrapping_sub(count) <= u32::MAX / 2
-        };
+        let may = self.has_room(&counts, count);
         if may {
             counts.counters.dispatched = counts.counters.dispatched.wrapping_add(count);
             counts.counters.ready = counts.counters.ready.saturating_sub(counted);
             self.page.tell(counts.counters);
         }
         may
+    }
+
+    /// Whether so many may pass now.
+    fn has_room(&self, counts: &Counts, count: u32) -> bool {
+        let counters = &counts.counters;
+        if self.page.is_leased() {
+            let in_driver = counters.dispatched.wrapping_sub(counters.completed);
+            in_driver < LEASED_MIN || u64::from(in_driver).saturating_mul(counts.estimate) < LEASED_WORK
+        } else {
+            // Grants and dispatches wrap; there are never half as many between them.
+            self.page.granted().wrapping_sub(counters.dispatched).wrapping_sub(count) <= u32::MAX / 2
+        }
     }
 
     /// One that passed was not dispatched after all, or has completed: what the GPU did for it, if anything.
@@ -185,8 +190,8 @@ impl Gate {
 
     /// Something waits in a line that was not there before.
     pub fn arrived(&self) {
-        let look = self.announce();
-        if look || self.page.is_leased() {
+        let standing = self.announce();
+        if standing.unready || standing.free || self.page.is_leased() {
             // Its thread has to look: again and again, whether there is room in the driver, or because nobody has to grant it.
             self.page.poke();
         }
@@ -214,11 +219,12 @@ impl Gate {
         self.queues.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Tells how many wait that are ready; whether others do, which are not or need no grant.
-    fn announce(&self) -> bool {
+    /// Tells how many wait that are ready; how all lines stand.
+    fn announce(&self) -> Standing {
         let turn = self.turn();
-        let standing = self.live_queues().iter().map(|queue| queue.standing()).collect::<Vec<_>>();
-        let ready = standing.iter().map(|standing| standing.ready).sum();
+        let queues = self.live_queues();
+        let standing = queues.iter().map(|queue| queue.standing()).fold(Standing::default(), Standing::and);
+        let ready = standing.ready;
         let mut counts = self.counts.lock();
         let news = std::mem::replace(&mut counts.counters.ready, ready) != ready;
         self.page.tell(counts.counters);
@@ -227,7 +233,18 @@ impl Gate {
         if news && !self.page.is_leased() {
             self.doorbell.ring();
         }
-        standing.iter().any(|standing| standing.unready || standing.free)
+        standing
+    }
+
+    /// How long to sleep, unless somebody pokes, after a look at all lines left something in them.
+    fn until_next_look(&self) -> Option<Duration> {
+        let standing = self.announce();
+        // It has become ready behind that look: nobody tells when a semaphore is signalled, and nobody has to grant it any more.
+        let passes = standing.ready > 0 && self.has_room(&self.counts.lock(), 1);
+        if passes || standing.free {
+            return Some(Duration::ZERO);
+        }
+        standing.unready.then_some(UNREADY_LOOK)
     }
 
     fn run(&self) {
@@ -247,12 +264,12 @@ impl Gate {
             if self.wants_completions() {
                 queues.iter().for_each(|queue| queue.watch_driver());
             }
-            let look = waits && self.announce();
+            let limit = waits.then(|| self.until_next_look()).flatten();
             if !self.page.is_leased() {
                 self.counts.lock().tell(&self.page);
             }
             drop(queues);
-            self.page.sleep(pokes, look.then_some(UNREADY_LOOK));
+            self.page.sleep(pokes, limit);
         }
     }
 

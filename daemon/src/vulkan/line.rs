@@ -58,6 +58,15 @@ pub struct Standing {
     pub free: bool,
 }
 
+impl Standing {
+    /// How two lines stand.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let (ready, unready) = (self.ready.saturating_add(other.ready), self.unready || other.unready);
+        Self { ready, unready, free: self.free || other.free }
+    }
+}
+
 impl Line {
     /// Whether what comes now may pass at once.
     pub fn is_empty(&self) -> bool {
