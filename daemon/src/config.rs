@@ -126,7 +126,7 @@ pub struct ContextLimits {
     pub retired: usize,
     /// Rings alive at once; each costs a thread. Default 256.
     pub rings: usize,
-    /// Bytes of one command, streams included. Default 256 MiB.
+    /// Bytes of one submission's commands, and of the streams that all rings together have copied to execute them. Default 256 MiB.
     pub command_bytes: usize,
     /// Bytes the decoder may allocate for one command. Default 256 MiB.
     pub arena_bytes: usize,

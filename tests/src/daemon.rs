@@ -29,6 +29,19 @@ impl Daemon {
         Self::start_on(&vulkan()?, options)
     }
 
+    /// Starts it where a process may have so many files open.
+    pub fn start_with_open_files(most: u32) -> Result<Self> {
+        let unlimited = vulkan()?.command(&daemon_executable()?)?;
+        let mut limited = Command::new("prlimit");
+        limited.arg(format!("--nofile={most}:{most}")).arg("env");
+        // The daemon's libraries are not those of the programs that start it.
+        for (name, value) in unlimited.get_envs().filter_map(|(name, value)| Some((name, value?))) {
+            limited.arg([name, "=".as_ref(), value].join("".as_ref()));
+        }
+        limited.arg(unlimited.get_program()).args(unlimited.get_args());
+        DaemonProcess::start_command(limited, &[]).map(|process| Self(Some(process)))
+    }
+
     /// Starts it on the software driver below the validation layer, whose findings come with the log. The layer makes calls that no driver needs.
     pub fn start_validated() -> Result<Self> {
         Self::start_on(&HostVulkan::validated()?, &["--max-log-lines", "1000000", "--seccomp", "off"])

@@ -1,16 +1,16 @@
 //! Limits as a guest meets them: heaps as large as what may be had, allocations beyond that become placeholders, errors come with
 //! the next call that can tell, and whoever takes all it can get leaves others their share.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::{BlobId, RingIdx};
 use protocol::venus::generated as venus;
 use protocol::venus::generated::{ChainStruct, VkResult};
 use protocol::virtio_gpu::{BlobFlags, Command};
 use std::sync::Arc;
 use tests::daemon::{Daemon, eventually};
-use tests::guest::PATIENCE;
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::ring::{ASYNC, REPLY, Ring, RingOptions, encode};
+use tests::guest::{Gpu, PATIENCE};
 use vm_memory::{Bytes, VolatileMemory};
 
 const MIB: u64 = 1 << 20;
@@ -521,5 +521,29 @@ fn maps_resources_and_contexts_are_shared() -> Result<()> {
     assert_eq!(56 + more, 175);
     log_says(&daemon, "resources")?;
     assert!(unmapped(next).is_ok());
+    Ok(())
+}
+
+/// Each resource of a guest is a file, and so is each of its threads' channels and each region of its memory.
+#[test]
+fn a_hoarder_of_small_blobs_leaves_files_to_others_and_to_the_session() -> Result<()> {
+    let daemon = Daemon::start_with_open_files(4096)?;
+    let mut guest = daemon.guest()?;
+    let hoard = |guest: &Gpu, name: &str| -> Result<usize> {
+        let context = guest.create_context(name)?;
+        let blob = || guest.create_blob(context, BlobId(0), BlobFlags::empty(), 4096).ok();
+        Ok((0..20_000).map_while(|_| blob()).count())
+    };
+    let first = hoard(&guest, "hoarder")?;
+    log_says(&daemon, "resources")?;
+    // What one leaves is for others, and what they leave for others again.
+    let second = hoard(&guest, "another")?;
+    ensure!((500..4096).contains(&first) && second > 50, "{first} and {second} blobs");
+    guest.session.plug(400).with_context(|| daemon.log())?;
+    let guest = Arc::new(guest);
+    let mut vulkan = Device::create(&guest, "a program")?;
+    let memory = vulkan.allocate(1 << 16, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
+    vulkan.blob(memory, 1 << 16).with_context(|| daemon.log())?;
+    ensure!(!guest.session.is_over(), "{}", daemon.log());
     Ok(())
 }

@@ -45,7 +45,6 @@ fn attempt(daemon: &Daemon, guest: &Gpu, way: &str, to: &str) -> Result<Outcome>
     let context = guest.create_context(format!("{way} {to}").trim())?;
     let mut outcome = None;
     let said = eventually(PATIENCE, || {
-        let ended = daemon.workers() == others;
         let log = daemon.log();
         let of_way = |line: &str| {
             let (_, printed) = line.split_once(" prints: ")?;
@@ -53,6 +52,8 @@ fn attempt(daemon: &Daemon, guest: &Gpu, way: &str, to: &str) -> Result<Outcome>
         };
         let complete = log[before..].rsplit_once('\n').unwrap_or_default().0;
         let lines: Vec<String> = complete.lines().filter_map(of_way).collect();
+        // Looked at behind the log: who has said something has begun, so who is not there has ended.
+        let ended = daemon.workers() == others;
         outcome = match lines.last().map(String::as_str) {
             Some("open") => Some(Outcome::Open),
             Some("trying") if ended => Some(Outcome::Killed),

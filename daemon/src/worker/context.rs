@@ -4,6 +4,7 @@
 //! Lock order: `rings` before a ring's own lock. Nothing here is locked while a command executes.
 
 use super::backend::Backend;
+use super::copies::Copies;
 use super::fences::Fences;
 use super::monitor::Monitor;
 use super::resources::Resources;
@@ -28,6 +29,8 @@ pub struct Context<B> {
     pub resources: Arc<Resources>,
     /// What the device process waits for.
     pub fences: Arc<Fences>,
+    /// What executors have copied out of streams.
+    pub copies: Copies,
     /// Keeps rings ALIVE.
     pub monitor: Monitor,
     /// Ends waits of the virtqueue's executor inside the driver.
@@ -51,6 +54,7 @@ impl<B: Backend> Context<B> {
             limits: setup.limits,
             resources,
             fences: Arc::new(Fences::new(Arc::clone(&channel))),
+            copies: Copies::default(),
             monitor: Monitor::default(),
             cancel: Cancel::default(),
             id: setup.ctx_id,

@@ -10,6 +10,7 @@
 mod allowance;
 mod backend;
 mod context;
+mod copies;
 mod fences;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

@@ -95,7 +95,7 @@ impl<B: Backend> Executor<B> {
     /// `vkExecuteCommandStreamsMESA`: copies the streams out, one behind the other, and executes them.
     fn run_indirect(&mut self) -> Result<(), ContextLost> {
         let mut bytes = std::mem::take(&mut self.copied);
-        transport::copy_streams(&self.state, &mut bytes)?;
+        let _counted = transport::copy_streams(&self.state, &mut bytes)?;
         self.state.indirect.clear();
         self.state.within_indirect = true;
         self.run(&bytes)?;
@@ -198,4 +198,4 @@ fn takes_runs() -> bool {
 const ARENA_KEPT: usize = 1 << 20;
 
 /// Room for indirect streams that grew beyond this is given back.
-const COPIED_KEPT: usize = 8 << 20;
+const COPIED_KEPT: usize = 1 << 20;

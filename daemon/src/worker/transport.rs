@@ -4,6 +4,7 @@
 
 use super::backend::Backend;
 use super::context::Context;
+use super::copies::Counted;
 use super::ring::{HeadWait, Ring};
 use super::stream::{Executor, Place, State};
 use crate::ipc::ToDevice;
@@ -41,24 +42,21 @@ pub(super) fn execute<B: Backend>(state: &mut State<B>, command: &Command<'_>) -
 }
 
 /// Copies the noted streams out of shared memory, one behind the other, before anything looks at their bytes. `into` is empty.
-pub(super) fn copy_streams<B: Backend>(state: &State<B>, into: &mut Vec<u8>) -> Result<(), ContextLost> {
-    let limit = state.context.limits.command_bytes;
+pub(super) fn copy_streams<B: Backend>(state: &State<B>, into: &mut Vec<u8>) -> Result<Counted, ContextLost> {
+    let mut counted = state.context.copies.count();
     for stream in &state.indirect {
         let mapping = state.shared_memory(stream.resource_id)?;
         if !stream.size.is_multiple_of(4) || !mapping.contains(stream.offset, stream.size) {
             return Err(ContextLost::new("command stream outside its resource"));
         }
-        let start = into.len();
         // What a mapping contains fits into this process.
-        let end = start + stream.size as usize;
-        if end > limit {
-            return Err(ContextLost::new(format!("limit reached: command_bytes ({limit})")));
-        }
-        into.resize(end, 0);
+        let (start, bytes) = (into.len(), stream.size as usize);
+        counted.add(bytes, state.context.limits.command_bytes)?;
+        into.resize(start + bytes, 0);
         let copied = mapping.copy_out(stream.offset, &mut into[start..]);
         copied.map_err(|error| ContextLost::new(error.to_string()))?;
     }
-    Ok(())
+    Ok(counted)
 }
 
 fn set_reply_command_stream<B: Backend>(

@@ -119,6 +119,9 @@ struct Closed {
     serves: Condvar,
 }
 
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
 impl Session {
     /// Connects to a listening daemon; waits for the socket to appear for at most 10 s.
     pub fn connect(path: &Path, options: Options) -> Result<Self> {
@@ -265,6 +268,22 @@ impl Session {
     /// Has the backend signal the control queue's used buffers here.
     pub fn set_call(&mut self, call: &EventFd) -> Result<()> {
         self.frontend.set_vring_call(0, call).context("SET_VRING_CALL")
+    }
+
+    /// Plugs so many pages of memory into the guest, one after the other, behind what it has.
+    pub fn plug(&mut self, pages: u64) -> Result<()> {
+        let mut region = self.ram.region()?;
+        let behind = region.memory_size.next_multiple_of(PAGE);
+        region.guest_phys_addr += behind;
+        // Where the frontend has the rest, nobody has anything: these pages have no vring.
+        region.userspace_addr += behind;
+        region.memory_size = PAGE;
+        for page in 0..pages {
+            self.frontend.add_mem_region(&region).with_context(|| format!("ADD_MEM_REG of page {page}"))?;
+            region.guest_phys_addr += PAGE;
+            region.userspace_addr += PAGE;
+        }
+        Ok(())
     }
 
     fn start_rings(&mut self, control_base: u16, cursor_base: u16) -> Result<()> {
