@@ -37,6 +37,9 @@ impl Setup {
     /// # Errors
     /// The daemon refuses it.
     pub fn on(daemon: Daemon) -> Result<Self> {
+        // Mesa aborts without a word when the bridge hangs up: what the bridge says tells why a client failed. Whoever comes second finds it there.
+        let warnings = env_logger::Env::default().default_filter_or("warn");
+        let _ = env_logger::Builder::from_env(warnings).is_test(true).try_init();
         let folder = tempfile::tempdir()?;
         let socket = folder.path().join("vtest.sock");
         let bridge = Bridge::listen(&socket, daemon.guest()?)?;
