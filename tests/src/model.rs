@@ -211,8 +211,8 @@ pub(crate) fn word(number: u32) -> String {
     const SYLLABLES: [&str; 16] =
         ["ba", "do", "fi", "gu", "ha", "jo", "ki", "lu", "ma", "no", "pi", "ru", "sa", "to", "vi", "zu"];
     let syllable = |shift: u32| SYLLABLES[(number >> shift) as usize % SYLLABLES.len()];
-    let third = if number >= 256 { syllable(8) } else { "" };
-    format!("{}{}{third}", syllable(4), syllable(0))
+    let more = [8, 12].into_iter().filter(|shift| number >> shift > 0).map(syllable);
+    [syllable(4), syllable(0)].into_iter().chain(more).collect()
 }
 
 fn entry(key: &str, kind: u32, value: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn words_differ() {
-        let words: std::collections::BTreeSet<String> = (0..4096).map(word).collect();
-        assert_eq!(words.len(), 4096);
+        let words: std::collections::BTreeSet<String> = (0..1 << 16).map(word).collect();
+        assert_eq!(words.len(), 1 << 16);
     }
 }

@@ -22,7 +22,7 @@ struct Arguments {
     heads: u32,
     #[arg(long, default_value_t = Shape::SMALL.key_value_heads)]
     key_value_heads: u32,
-    #[arg(long, default_value_t = Shape::SMALL.words)]
+    #[arg(long, default_value_t = Shape::SMALL.words, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     words: u32,
 }
 
