@@ -43,8 +43,9 @@ impl Daemon {
     }
 
     /// Starts it on the software driver below the validation layer, whose findings come with the log. The layer makes calls that no driver needs.
-    pub fn start_validated() -> Result<Self> {
-        Self::start_on(&HostVulkan::validated()?, &["--max-log-lines", "1000000", "--seccomp", "off"])
+    pub fn start_validated(options: &[&str]) -> Result<Self> {
+        let options = [&["--max-log-lines", "1000000", "--seccomp", "off"], options].concat();
+        Self::start_on(&HostVulkan::validated()?, &options)
     }
 
     /// Starts it on the software driver, where fresh memory of the C library is full of what is not zero.

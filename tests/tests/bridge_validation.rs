@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::process::Command;
-use tests::clients::Setup;
+use tests::clients::{Files, NCNN, OPERATORS, Packages, Place, Setup, VKDISPATCH, WGPU, WHISPER};
 use tests::completion;
 use tests::daemon::{Daemon, eventually};
 use tests::differential::shaders;
@@ -15,7 +15,7 @@ const PRESENT: &str = "CURRENT-VALIDATION-ENABLED";
 /// How the layer begins to tell of an error, and which one.
 const FINDING: &str = "Validation Error: [ ";
 
-/// What the differential suite does on purpose, and what is known of the daemon.
+/// What programs do themselves, natively as well.
 const KNOWN: &[(&str, &str)] = &[
     ("UNASSIGNED-vkAllocateMemory-maxMemoryAllocationSize", "a case asks for too much"),
     ("VUID-vkAllocateMemory-pAllocateInfo-01713", "the same case"),
@@ -23,18 +23,26 @@ const KNOWN: &[(&str, &str)] = &[
         "VUID-VkShaderModuleCreateInfo-pCode-08742",
         "shaders of derivative cases name the older of two extensions",
     ),
+    ("VUID-StandaloneSpirv-None-10684", "shaders of VkFFT say how far apart words of workgroup memory are"),
 ];
 
-/// Runs a client against a validated host and returns what was found, each kind once.
+/// Runs a client against a validated host and returns what was found and is not [`KNOWN`], each kind once.
 fn findings(client: impl FnOnce(&Path) -> Result<Command>) -> Result<Vec<String>> {
-    let setup = Setup::on(Daemon::start_validated()?)?;
+    findings_with(&[], client)
+}
+
+/// The same with options for the daemon.
+fn findings_with(options: &[&str], client: impl FnOnce(&Path) -> Result<Command>) -> Result<Vec<String>> {
+    let setup = Setup::on(Daemon::start_validated(options)?)?;
     succeed(client(setup.socket())?, LIMIT)?;
     setup.settle()?;
     // What workers print reaches the log by way of the device process.
     eventually(LIMIT, || setup.daemon().log().matches(PRESENT).count() > 1);
     let log = setup.daemon().log();
     ensure!(log.matches(PRESENT).count() > 1, "the layer is not in probe and worker:\n{log}");
-    let mut found: Vec<_> = log.split(FINDING).skip(1).map(|text| text.chars().take(800).collect()).collect();
+    let known = |text: &&str| KNOWN.iter().any(|(name, _)| text.starts_with(name));
+    let found = log.split(FINDING).skip(1).filter(|text| !known(text));
+    let mut found: Vec<_> = found.map(|text| text.chars().take(800).collect()).collect();
     found.sort_unstable();
     found.dedup_by_key(|text: &mut String| text.split(' ').next().map(str::to_owned));
     Ok(found)
@@ -67,6 +75,21 @@ fn work_of_llama_is_valid() -> Result<()> {
 }
 
 #[test]
+fn work_of_independent_programs_is_valid() -> Result<()> {
+    let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
+    for client in [WHISPER, NCNN, VKDISPATCH, OPERATORS, WGPU] {
+        // wgpu wants queues that draw.
+        let options: &[&str] = if client.name == WGPU.name { &["--queues", "nominal"] } else { &[] };
+        let found = findings_with(options, |socket| {
+            client.command(&Place::Packages(&packages, Device::Venus(socket)), &files)
+        });
+        let found = found.with_context(|| client.name.to_owned())?;
+        ensure!(found.is_empty(), "{}: {found:#?}", client.name);
+    }
+    Ok(())
+}
+
+#[test]
 fn differential_suite_is_valid() -> Result<()> {
     let program = Path::new(env!("CARGO_BIN_EXE_differential"));
     let shaders = shaders(program)?;
@@ -76,8 +99,6 @@ fn differential_suite_is_valid() -> Result<()> {
         command.arg("run").arg(&shaders);
         Ok(command)
     })?;
-    let known = |text: &String| KNOWN.iter().any(|(name, _)| text.starts_with(name));
-    let unknown: Vec<_> = found.into_iter().filter(|text| !known(text)).collect();
-    ensure!(unknown.is_empty(), "{unknown:#?}");
+    ensure!(found.is_empty(), "{found:#?}");
     Ok(())
 }
