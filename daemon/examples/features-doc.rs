@@ -94,9 +94,9 @@ fn bounds(text: &mut String) {
         ("the same with crosvm", device.live_maps_unannounced as u64, "VM"),
         ("Vulkan objects", context.objects as u64, "`VkInstance`"),
         (
-            "bytes of one command, such as a shader or a host image copy",
+            "bytes of large commands that run at a time, such as shaders and host image copies",
             context.command_bytes as u64,
-            "command",
+            "`VkInstance`",
         ),
     ];
     for (what, most, whose) in rows {
