@@ -11,22 +11,18 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tests::broker::{Broker, find, refused};
+use tests::clients;
 use tests::completion;
 use tests::daemon::{cpu_time, eventually, is_alive};
 use tests::guest::PATIENCE;
-use tests::packages::{ClientRoot, Device, Suite};
+use tests::packages::{ClientRoot, Suite};
 use tests::program::{Background, LIMIT, Program, succeed};
 
 /// How many words are compared.
 const WORDS: u32 = 12;
 
-/// A program that computes the same thing again and again, and checks each result.
 fn computing(socket: &Path, rounds: &str) -> Result<Command> {
-    let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
-    let mut command = ClientRoot::open(Suite::Testing)?.own(executable, Device::Venus(socket))?;
-    command.args(["--instances", "1", "--devices", "1", "--lanes", "1", "--rounds", rounds]);
-    command.args(["--words", "4096", "--steps", "5000"]);
-    Ok(command)
+    clients::computing(Path::new(env!("CARGO_BIN_EXE_many_threads")), socket, rounds)
 }
 
 /// A port that nobody uses at the moment.

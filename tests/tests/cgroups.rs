@@ -1,5 +1,5 @@
-//! What one VM takes of the machine is taken from that VM: its memory and its threads end its own workers, and nothing of a neighbour in
-//! the same unit. Each attack is made without the protection, too, which shows that it is one.
+//! A VM that takes too much memory or too many threads loses its own workers, and no neighbour in the same unit loses anything. Each test
+//! makes its attack without the protection, too, which shows that the attack is real.
 //!
 //! Needs control groups of version 2 with their controllers. Where a machine lacks these, `vm_cgroups` runs the same tests in one that
 //! has them.

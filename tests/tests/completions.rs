@@ -1,4 +1,5 @@
-//! What a submission used is released as soon as a program can know its end, by whatever way, however long others take that are behind it.
+//! The daemon releases what a submission used as soon as the program can know, by whatever way, that the submission has ended, however long
+//! later submissions take.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::cursor::{Arena, Reader, Writer};

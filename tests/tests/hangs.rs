@@ -1,4 +1,5 @@
-//! Of contexts whose submissions do not end, the one goes that is in the way of the others, and the log names the limit.
+//! Where submissions of several contexts do not end, the daemon ends the context that keeps the others from the GPU, and its log names the
+//! limit that was reached.
 //!
 //! A GPU that does not interrupt one context's kernel for another's is played by waits for events inside of command buffers, which count
 //! as running: those of the one that is held up are set when the other is gone.

@@ -1,5 +1,5 @@
-//! What a worker that was taken over does with the descriptors that it shares with others: nobody else stands still. These tests take
-//! copies of a real worker's descriptors, as an attacker in it has them.
+//! A worker that was taken over misuses the descriptors that it shares with other processes, and none of these processes stands still. The
+//! tests take copies of a real worker's descriptors, as an attacker in it has them.
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::RingIdx;
@@ -14,21 +14,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tests::broker::Broker;
+use tests::clients;
 use tests::daemon::{Daemon, Holdings, eventually};
 use tests::daemon_process::workers;
 use tests::guest::PATIENCE;
-use tests::packages::{ClientRoot, Device, Suite};
 use tests::program::Program;
 
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// A program that computes, in so many rounds, and checks each result.
 fn computing(socket: &Path, rounds: &str) -> Result<Command> {
-    let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
-    let mut command = ClientRoot::open(Suite::Testing)?.own(executable, Device::Venus(socket))?;
-    command.args(["--instances", "1", "--devices", "1", "--lanes", "1", "--rounds", rounds]);
-    command.args(["--words", "4096", "--steps", "5000"]);
-    Ok(command)
+    clients::computing(Path::new(env!("CARGO_BIN_EXE_many_threads")), socket, rounds)
 }
 
 /// Copies of a process's counters (`eventfd`): its doorbell is among them.

@@ -1,6 +1,6 @@
 //! Guests that wait by asking on a ring: the answer is held until there is something to tell, or something else to do.
 //!
-//! How long it is held the unit tests of `worker::hold` say; here nobody may notice but by fewer questions.
+//! The unit tests of `worker::hold` say how long the worker holds it; here a guest may notice only that it asks less often.
 
 use anyhow::{Context, Result, ensure};
 use protocol::cursor::{Arena, Reader};

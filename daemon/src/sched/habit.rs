@@ -1,5 +1,5 @@
-//! How long a program takes from its last result to its next submission, learned, and for how long it is worth while to wait for it. Knows
-//! no tenants and no clock.
+//! The scheduler learns how long a program takes from its last result to its next submission, and says for how long waiting for that
+//! program pays. This file knows no tenants and no clock.
 
 use super::Nanos;
 use super::tuning::MICROSECOND;

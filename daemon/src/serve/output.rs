@@ -1,6 +1,6 @@
-//! What workers and the probe print, and their drivers: brought into the log by the device process, within limits.
+//! The device process brings into its log, within limits, what workers, the probe and their drivers print.
 //!
-//! Each has a socket of its own for standard output and error, so nobody else's lines can be changed, held up or forged. What comes is
+//! Each of them has a socket of its own for standard output and error, so nobody else's lines can be changed, held up or forged. What comes is
 //! read as far as it is there, never waited for, and whatever is too much is read and dropped, so that a driver that prints waits for
 //! nobody either. A line is logged as one of ours that says who printed what, without control characters.
 

@@ -1,4 +1,4 @@
-//! What cannot wait for the frontend: contexts that an operator or a hang ends are ended while it maps and unmaps.
+//! The device process ends contexts, at an operator's word or when a submission hangs, also while it waits for the frontend to map or unmap.
 //!
 //! A frontend takes its time, and a hostile one all of it. While it is waited for, the broker is heard, hangs are looked at, and workers are
 //! killed; the guest is told when the frontend has answered. A frontend that does not answer for `frontend_timeout` loses the session.

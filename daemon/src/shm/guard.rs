@@ -2,8 +2,8 @@
 //!
 //! Touching a page behind the end of its file, or one that the system has no room for, is SIGBUS, and the end of the process. Seals rule out
 //! the first where a file has them, and nothing does the second (holes can be punched into sealed files, and a pool of huge pages runs dry).
-//! Of a mapping that is guarded the handler puts zeros in place of the whole, so that whoever touched it goes on, and notes it: what was
-//! read is wrong then, and whoever asks [`memory_was_lost`] ends the session. For all other addresses SIGBUS is what it was.
+//! The signal handler replaces the whole of a guarded mapping by zeros, so that the thread that touched it goes on, and notes it: what that
+//! thread read is wrong then, and the caller of [`memory_was_lost`] ends the session. For all other addresses SIGBUS is what it was.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ffi::{c_int, c_void};

@@ -1,7 +1,7 @@
 //! Formats as a guest sees them: features and images that it cannot use are not there.
 //!
-//! What the codec does not know, a guest cannot name: those bits of an answer are dropped by the generated code, and an image that a
-//! question describes with such bits is not supported. The rest is about copies by the host (`host_copy`): a guest's driver sends the
+//! A guest cannot name bits that the codec does not know: the generated code drops them from answers, and answers "not supported" where
+//! a question describes an image with such bits. The rest is about copies by the host (`host_copy`): a guest's driver sends the
 //! texels, and Mesa before 26.2 takes those of every plane for as large as the format's smallest, so it sends too few for planes of
 //! more than a byte. Programs copy such images by a buffer where they see that the host does not.
 

@@ -67,7 +67,13 @@ fn judge(words: &[u32]) -> Result<Module, ErrorKind> {
 }
 
 fn judge_with(words: &[u32], specialisation: Option<&[(u32, u64)]>) -> Result<Module, ErrorKind> {
-    let device = Device {
+    let specialisation = specialisation.map(|values| values.iter().copied().collect());
+    check(words, &Device { specialisation, ..device() }, &LIMITS).map_err(|error| error.kind)
+}
+
+/// A device without extensions, and no pipeline.
+fn device() -> Device<'static> {
+    Device {
         version: 0x1_0600,
         has_extension: &|_| false,
         graphics: false,
@@ -75,9 +81,8 @@ fn judge_with(words: &[u32], specialisation: Option<&[(u32, u64)]>) -> Result<Mo
         workgroup_invocations: 1024,
         workgroup_bytes: 32 << 10,
         descriptor_sets: 4,
-        specialisation: specialisation.map(|values| values.iter().copied().collect()),
-    };
-    check(words, &device, &LIMITS).map_err(|error| error.kind)
+        specialisation: None,
+    }
 }
 
 /// The module with this part replaced by these words.

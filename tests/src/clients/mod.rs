@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use crate::completion;
-use crate::packages::Wheels;
+use crate::packages::{ClientRoot, Device, Suite, Wheels};
 use crate::program::Program as Running;
 
 pub use place::{Machine, Packages, Place};
@@ -212,6 +212,18 @@ pub enum Verdict {
     Same,
     /// The first line that differs, in one place and in the other.
     Differs(String, String),
+}
+
+/// The command that runs `executable`, which is the program `many_threads`, as a guest's: one thread computes the same thing in so many
+/// rounds and checks each result.
+///
+/// # Errors
+/// Debian testing's Mesa cannot be had.
+pub fn computing(executable: &Path, socket: &Path, rounds: &str) -> Result<Command> {
+    let mut command = ClientRoot::open(Suite::Testing)?.own(executable, Device::Venus(socket))?;
+    command.args(["--instances", "1", "--devices", "1", "--lanes", "1", "--rounds", rounds]);
+    command.args(["--words", "4096", "--steps", "5000"]);
+    Ok(command)
 }
 
 /// Runs `client` in both places, one after the other.

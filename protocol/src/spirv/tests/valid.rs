@@ -1,4 +1,4 @@
-//! What the specification allows and compilers seldom write: accepted, and refused when it goes wrong by a little.
+//! The checker accepts modules that the specification allows and compilers seldom write, and refuses them once they are wrong by a little.
 
 use super::*;
 use ErrorKind::*;
@@ -289,17 +289,7 @@ fn a_merge_block_that_nothing_reaches_may_stand_before() {
 
 #[test]
 fn an_error_says_which_instruction_breaks_which_rule() {
-    let device = Device {
-        version: 0x1_0600,
-        has_extension: &|_| false,
-        graphics: false,
-        workgroup_size: [1024, 1024, 64],
-        workgroup_invocations: 1024,
-        workgroup_bytes: 32 << 10,
-        descriptor_sets: 4,
-        specialisation: None,
-    };
-    let said = |words: &[u32]| check(words, &device, &LIMITS).expect_err("it is wrong").to_string();
+    let said = |words: &[u32]| check(words, &device(), &LIMITS).expect_err("it is wrong").to_string();
     let words = with("load", &op(61, &[4, 35, 36]));
     let at = words.windows(4).position(|words| words == [4 << 16 | 61, 4, 35, 36]).expect("it is there");
     assert_eq!(said(&words), format!("word {at}, OpLoad %35: id %36 is not defined here"));

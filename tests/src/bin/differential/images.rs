@@ -80,6 +80,21 @@ impl Shape {
             .tiling(self.tiling)
             .usage(self.usage | vk::ImageUsageFlags::TRANSFER_SRC | vk::ImageUsageFlags::TRANSFER_DST)
     }
+
+    /// How large such images may be, if the device has them.
+    pub fn properties(&self, gpu: &Gpu) -> Result<vk::ImageFormatProperties, vk::Result> {
+        let info = self.info();
+        unsafe {
+            gpu.instance.get_physical_device_image_format_properties(
+                gpu.physical,
+                info.format,
+                info.image_type,
+                info.tiling,
+                info.usage,
+                info.flags,
+            )
+        }
+    }
 }
 
 impl Picture {
@@ -98,17 +113,7 @@ impl Picture {
     /// An image in device memory. Skips the case when the device has no such images.
     pub fn new(gpu: &Gpu, shape: Shape) -> Result<Self> {
         let info = shape.info();
-        let supported = unsafe {
-            gpu.instance.get_physical_device_image_format_properties(
-                gpu.physical,
-                info.format,
-                info.image_type,
-                info.tiling,
-                info.usage,
-                info.flags,
-            )
-        };
-        match supported {
+        match shape.properties(gpu) {
             Err(vk::Result::ERROR_FORMAT_NOT_SUPPORTED) => {
                 return skip(format!(
                     "images of format {} used as {:#x}",

@@ -243,18 +243,9 @@ fn image(gpu: &Gpu, shape: &Shape, aspect: vk::ImageAspectFlags) -> Result<vk::I
 
 /// Whether there is such an image.
 fn is_supported(gpu: &Gpu, shape: &Shape) -> bool {
-    let info = shape.info();
-    let found = unsafe {
-        gpu.instance.get_physical_device_image_format_properties(
-            gpu.physical,
-            info.format,
-            info.image_type,
-            info.tiling,
-            info.usage,
-            info.flags,
-        )
-    };
-    found.is_ok_and(|found| found.max_mip_levels >= shape.levels && found.max_array_layers >= shape.layers)
+    shape
+        .properties(gpu)
+        .is_ok_and(|found| found.max_mip_levels >= shape.levels && found.max_array_layers >= shape.layers)
 }
 
 fn subresource(part: Part, (level, first, count): (u32, u32, u32)) -> vk::ImageSubresourceLayers {

@@ -1,4 +1,5 @@
-//! What a submission used is released as soon as the program knows its end, while others wait for what the host signals later.
+//! Programs reset and record again what a submission used as soon as they know that it has ended, while later submissions wait for a value that
+//! the host signals.
 
 use anyhow::Result;
 use ash::vk;
