@@ -1,13 +1,15 @@
 //! Writes the seeds of all targets into `corpus/`, and `venus.dict`: the same files in every run.
 
 use daemon::config::{CacheKey, DriverMapped, GpuChoice, MemoryBackEnd, MemoryTrial, Protection, Queues};
-use daemon::ipc::{Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
+use daemon::ipc::{
+    Fence, HeldMemory, MapInfo, ResourceKind, SharedGpu, ToBroker, ToDevice, ToWorker, WorkerSetup,
+};
 use protocol::cursor::{Arena, Reader};
 use protocol::error::{DecodeError, DecodeErrorKind as Kind};
 use protocol::ids::*;
 use protocol::venus::generated::{ChainStruct, Command as Venus, Reply};
 use protocol::virtio_gpu::{self as gpu, BlobFlags, BlobMem, Command, FenceTimeline, Rect};
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, time::Duration};
 
 fn main() -> io::Result<()> {
     fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("venus.dict"), dictionary())?;
@@ -238,7 +240,13 @@ fn packets() -> Vec<Vec<u8>> {
     let (resource_id, size) = (ResourceId(5), 8192);
     let fence = Fence { ring_idx: RingIdx(1), fence_id: FenceId(300) };
     let trial = MemoryTrial { mappable_types: 7, shareable: true, driver_mapped: DriverMapped::default() };
-    let gpu = GpuChoice { uuid: [3; 16], memory: MemoryBackEnd::Memfd, trial, queues: Queues::All, protection: Protection::default() };
+    let gpu = GpuChoice {
+        uuid: [3; 16],
+        memory: MemoryBackEnd::Memfd,
+        trial,
+        queues: Queues::All,
+        protection: Protection::default(),
+    };
     let setup = WorkerSetup {
         ctx_id: ContextId(1),
         debug_name: "vkcube".into(),
@@ -250,7 +258,11 @@ fn packets() -> Vec<Vec<u8>> {
     let to_worker = [
         ToWorker::Setup(setup),
         ToWorker::AttachResource { resource_id, size, kind: ResourceKind::SharedMemory },
-        ToWorker::AttachResource { resource_id, size, kind: ResourceKind::DeviceMemory { mappable: true, memory: None } },
+        ToWorker::AttachResource {
+            resource_id,
+            size,
+            kind: ResourceKind::DeviceMemory { mappable: true, memory: None },
+        },
         ToWorker::AttachResource { resource_id, size, kind: ResourceKind::Expected },
         ToWorker::DetachResource { resource_id },
         ToWorker::Submit { size: 3, inline: vec![1, 2, 3], fence: Some(fence) },
@@ -263,9 +275,20 @@ fn packets() -> Vec<Vec<u8>> {
         ToDevice::BlobRefused { resource_id, reason: reason() },
         ToDevice::FenceSignalled(fence),
         ToDevice::Lost { reason: reason() },
+        ToDevice::ShaderRefused { reason: reason() },
+        ToDevice::Overdue { command: reason(), is_blocked: true },
+        ToDevice::Hung { limit: Duration::from_millis(2500) },
     ];
-    let to_worker = to_worker.iter().map(postcard::to_stdvec);
-    to_worker.chain(to_device.iter().map(postcard::to_stdvec)).map(|bytes| bytes.expect("encodes")).collect()
+    let (ctx_id, held) = (ContextId(1), HeldMemory { device: size, host: size });
+    let to_broker = [
+        ToBroker::Ready { gpus: vec![SharedGpu { uuid: [3; 16], name: reason(), software: false }] },
+        ToBroker::ContextBegins { ctx_id, gpu: 0, debug_name: reason() },
+        ToBroker::ContextEnds { ctx_id, lost: Some(reason()), hung: true },
+        ToBroker::Memory { contexts: vec![(ctx_id, held)], vm: held },
+    ];
+    let packets = to_worker.iter().map(postcard::to_stdvec);
+    let packets = packets.chain(to_device.iter().map(postcard::to_stdvec));
+    packets.chain(to_broker.iter().map(postcard::to_stdvec)).map(|bytes| bytes.expect("encodes")).collect()
 }
 
 /// Four kilobytes, which make some hundred events (splitmix64).

@@ -1,16 +1,22 @@
 //! Entry point for fuzzing messages: a hostile packet in, and a panic only where there is a bug.
 
 use super::channel::decode;
-use super::{ProbeReport, ToDevice, ToWorker};
+use super::{FromBroker, FromLauncher, ProbeReport, ToBroker, ToDevice, ToLauncher, ToWorker};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
 /// A packet that is a message of any kind is the same message after encoding and decoding it again. Answers of how many kinds it is.
 pub fn fuzz_message(packet: &[u8]) -> usize {
-    [check::<ToDevice>, check::<ToWorker>, check::<ProbeReport>]
-        .iter()
-        .map(|check| usize::from(check(packet)))
-        .sum()
+    let checks = [
+        check::<ToDevice>,
+        check::<ToWorker>,
+        check::<ProbeReport>,
+        check::<ToBroker>,
+        check::<FromBroker>,
+        check::<ToLauncher>,
+        check::<FromLauncher>,
+    ];
+    checks.iter().map(|check| usize::from(check(packet))).sum()
 }
 
 fn check<M: Serialize + DeserializeOwned + PartialEq + Debug>(packet: &[u8]) -> bool {

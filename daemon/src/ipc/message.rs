@@ -215,7 +215,8 @@ pub enum ToDevice {
     },
     /// A submission runs longer than it may: the context is lost, and this process is to be killed.
     Hung {
-        /// For how long it was allowed to.
+        /// For how long it was allowed to; in milliseconds on the wire, so that each value is written in one way only.
+        #[serde(with = "milliseconds")]
         limit: Duration,
     },
 }
@@ -248,5 +249,19 @@ mod serde_bytes_vec {
             }
         }
         d.deserialize_bytes(Bytes)
+    }
+}
+
+/// Durations as 32-bit numbers of milliseconds, the unit of the status page.
+mod milliseconds {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::time::Duration;
+
+    pub fn serialize<S: Serializer>(duration: &Duration, s: S) -> Result<S::Ok, S::Error> {
+        u32::try_from(duration.as_millis()).unwrap_or(u32::MAX).serialize(s)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
+        Ok(Duration::from_millis(u32::deserialize(d)?.into()))
     }
 }
