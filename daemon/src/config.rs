@@ -128,7 +128,8 @@ pub struct ContextLimits {
     pub rings: usize,
     /// Bytes of one submission's commands, and of the streams that all rings together have copied to execute them. Default 256 MiB.
     pub command_bytes: usize,
-    /// Bytes the decoder may allocate for one command. Default 256 MiB.
+    /// Bytes that decoded commands of all rings take together while they are executed or wait for the scheduler, beyond 1 MiB for each ring
+    /// and 4 KiB for each submission. Default 256 MiB.
     pub arena_bytes: usize,
     /// Submissions of one queue that are not complete. Default 65 536.
     pub submissions: usize,

@@ -4,6 +4,8 @@
 //! Everything is little endian, and the unit of alignment is 4 bytes (Venus protocol, EXT_command_serialization).
 
 use bumpalo::Bump;
+use std::cell::RefCell;
+use std::fmt::Debug;
 
 use crate::error::{DecodeError, DecodeErrorKind, Overflow};
 
@@ -11,6 +13,14 @@ use crate::error::{DecodeError, DecodeErrorKind, Overflow};
 #[derive(Debug)]
 pub struct Arena {
     bump: Bump,
+    /// Where more than its own limit comes from.
+    room: Option<RefCell<Box<dyn Room>>>,
+}
+
+/// Memory that several arenas share, as one of them sees it. What it has taken it gives back when it is dropped.
+pub trait Room: Debug + Send {
+    /// Takes so many bytes more, if they are there.
+    fn more(&mut self, bytes: usize) -> bool;
 }
 
 /// Bounds on what one command may ask for.
@@ -59,7 +69,25 @@ impl Arena {
     pub fn new(limit: usize) -> Self {
         let bump = Bump::new();
         bump.set_allocation_limit(Some(limit));
-        Self { bump }
+        Self { bump, room: None }
+    }
+
+    /// An empty arena with so many bytes of its own, which takes more from `room`.
+    pub fn within(own: usize, room: impl Room + 'static) -> Self {
+        Self { room: Some(RefCell::new(Box::new(room))), ..Self::new(own) }
+    }
+
+    /// Takes room for a value of this size that has found none: as much again as there is, or as much as it needs.
+    #[cold]
+    fn grow(&self, size: usize) -> bool {
+        let (Some(room), Some(limit)) = (&self.room, self.bump.allocation_limit()) else { return false };
+        let needed = size.saturating_add(CHUNK_EXTRA);
+        let mut room = room.borrow_mut();
+        let more = [limit.max(needed), needed].into_iter().find(|bytes| room.more(*bytes));
+        if let Some(more) = more {
+            self.bump.set_allocation_limit(Some(limit + more));
+        }
+        more.is_some()
     }
 
     /// Forgets all values and keeps the memory.
@@ -74,17 +102,35 @@ impl Arena {
 
     /// Moves a value into the arena.
     pub fn value<T: Copy>(&self, value: T) -> Result<&mut T, DecodeError> {
-        self.bump.try_alloc(value).map_err(|_| ARENA_FULL)
+        loop {
+            match self.bump.try_alloc(value) {
+                Ok(kept) => return Ok(kept),
+                Err(_) if self.grow(size_of::<T>()) => {}
+                Err(_) => return Err(ARENA_FULL),
+            }
+        }
     }
 
     /// Copies values into the arena.
     pub fn slice_copy<T: Copy>(&self, values: &[T]) -> Result<&mut [T], DecodeError> {
-        self.bump.try_alloc_slice_copy(values).map_err(|_| ARENA_FULL)
+        loop {
+            match self.bump.try_alloc_slice_copy(values) {
+                Ok(kept) => return Ok(kept),
+                Err(_) if self.grow(size_of_val(values)) => {}
+                Err(_) => return Err(ARENA_FULL),
+            }
+        }
     }
 
     /// A slice of the arena with `len` times the same value.
     pub fn slice_fill<T: Copy>(&self, len: usize, value: T) -> Result<&mut [T], DecodeError> {
-        self.bump.try_alloc_slice_fill_copy(len, value).map_err(|_| ARENA_FULL)
+        loop {
+            match self.bump.try_alloc_slice_fill_copy(len, value) {
+                Ok(kept) => return Ok(kept),
+                Err(_) if self.grow(size_of::<T>().saturating_mul(len)) => {}
+                Err(_) => return Err(ARENA_FULL),
+            }
+        }
     }
 
     /// Fills a slice of the arena element by element, in order.
@@ -179,10 +225,7 @@ impl<'a> Reader<'a> {
 
     /// Moves a value into the arena.
     pub(crate) fn keep<T: Copy>(&self, value: T) -> Result<&'a T, DecodeError> {
-        match self.arena.bump.try_alloc(value) {
-            Ok(kept) => Ok(kept),
-            Err(_) => Err(self.error(DecodeErrorKind::ArenaFull)),
-        }
+        self.arena.value(value).map(|kept| &*kept).map_err(|error| self.placed(error))
     }
 
     /// Reads `count` elements into the arena. The caller has bounded `count`.
@@ -311,6 +354,9 @@ impl Writer<'static> {
 
 /// Longest chain that is ever accepted; bounds a buffer on the stack.
 pub(crate) const MAX_CHAIN: usize = 128;
+
+/// What a chunk of an arena takes beside the values in it: its footer, and what sizes and alignments are rounded up by.
+const CHUNK_EXTRA: usize = 4096 + 512;
 
 const ARENA_FULL: DecodeError = DecodeError { what: "arena", offset: 0, kind: DecodeErrorKind::ArenaFull };
 

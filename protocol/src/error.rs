@@ -70,7 +70,7 @@ pub enum DecodeErrorKind {
     #[error("too much room for results")]
     OutBudget,
     /// The arena's limit is reached.
-    #[error("decoded values exceed the arena")]
+    #[error("limit reached: decoded values exceed arena_bytes")]
     ArenaFull,
 }
 

@@ -6,11 +6,15 @@ use protocol::ids::{BlobId, RingIdx};
 use protocol::venus::generated as venus;
 use protocol::venus::generated::{ChainStruct, VkResult};
 use protocol::virtio_gpu::{BlobFlags, Command};
+use rustix::process::Pid;
 use std::sync::Arc;
-use tests::daemon::{Daemon, eventually};
+use tests::broker::Broker;
+use tests::daemon::{Daemon, Holdings, eventually};
+use tests::daemon_process::workers;
+use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::ring::{ASYNC, REPLY, Ring, RingOptions, encode};
-use tests::guest::{Gpu, PATIENCE};
+use tests::guest::{Gpu, PATIENCE, timeline};
 use vm_memory::{Bytes, VolatileMemory};
 
 const MIB: u64 = 1 << 20;
@@ -546,4 +550,40 @@ fn a_hoarder_of_small_blobs_leaves_files_to_others_and_to_the_session() -> Resul
     vulkan.blob(memory, 1 << 16).with_context(|| daemon.log())?;
     ensure!(!guest.session.is_over(), "{}", daemon.log());
     Ok(())
+}
+
+/// A submission that waits for the scheduler keeps its command. Each of these takes more than a MiB.
+#[test]
+fn what_submissions_in_the_line_keep_is_counted_for_the_whole_context() -> Result<()> {
+    const VALUES: usize = 100_000;
+    let broker = Broker::start("", &[("a", "")])?;
+    let gpu = Arc::new(Gpu::new(Session::connect(&broker.path("a"), Options::default())?));
+    let mut vulkan = timeline::device(&gpu, "hoarder")?;
+    timeline::wait_before_signal(&mut vulkan)?;
+    let device = broker.device("a")?.as_raw_nonzero().get().unsigned_abs();
+    let worker =
+        workers(device)?.first().and_then(|worker| Pid::from_raw(*worker as i32)).context("no worker")?;
+    let values = venus::TimelineSemaphoreSubmitInfo {
+        wait_semaphore_value_count: VALUES as u32,
+        p_wait_semaphore_values: Some(&[1; VALUES]),
+        ..Default::default()
+    };
+    let chain = [ChainStruct::TimelineSemaphoreSubmitInfo(&values)];
+    let submit = venus::SubmitInfo { p_next: &chain, ..Default::default() };
+    let (queue, p_submits) = (vulkan.queue, Some(std::slice::from_ref(&submit)));
+    let payload = encode(|w| {
+        venus::QueueSubmit { queue, submit_count: 1, p_submits, fence: venus::Fence(0) }.encode(ASYNC, w)
+    });
+    let before = Holdings::of(worker)?.anonymous_kib;
+    let (mut submitted, mut grown) = (0, 0);
+    while submitted < 1000 && !broker.log().contains("arena_bytes") {
+        gpu.submit_fenced(vulkan.context, RingIdx(0), &payload).wait(PATIENCE)?;
+        submitted += 1;
+        grown = Holdings::of(worker).map_or(grown, |now| grown.max(now.anonymous_kib.saturating_sub(before)));
+    }
+    println!("{submitted} submissions, the worker has grown by {} MiB", grown >> 10);
+    ensure!(submitted > 100 && submitted < 1000, "{submitted} submissions\n{}", broker.log());
+    ensure!(grown < 600 << 10, "{grown} KiB");
+    // It was the context's limit: another's program is served.
+    Device::create(&gpu, "next").map(drop).with_context(|| broker.log())
 }

@@ -19,6 +19,7 @@
 
 mod absent;
 mod batches;
+mod budget;
 mod buffer;
 mod call;
 mod cancel;
@@ -82,6 +83,7 @@ mod validity;
 mod watch;
 mod zero;
 
+pub use budget::{Budget, Counted};
 pub use cancel::Cancel;
 pub use error::ContextLost;
 pub use gate::Gate;

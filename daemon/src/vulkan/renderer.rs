@@ -1,5 +1,6 @@
 //! The Vulkan side of one context, shared by all its rings.
 
+use super::budget::Budget;
 use super::call::Call;
 use super::cancel::Cancel;
 use super::device::Device;
@@ -44,6 +45,8 @@ pub struct Renderer {
     pub(super) objects: Arc<Objects>,
     /// Bounds on what the guest may make.
     pub(super) limits: ContextLimits,
+    /// Bytes that decoded commands hold.
+    decoded: Budget,
     /// What it may allocate.
     pub(super) allowance: Arc<dyn Allowance>,
     /// Where to tell what the guest polls.
@@ -105,6 +108,7 @@ impl Renderer {
             objects: Arc::new(Objects::new(&limits)),
             retired: Retired::new(limits.retired, Arc::clone(&pool)),
             pool,
+            decoded: Budget::new("arena_bytes", limits.arena_bytes),
             limits,
             allowance,
             resources,
@@ -116,6 +120,11 @@ impl Renderer {
             host_fences: AtomicBool::new(false),
             timelines: Mutex::new(std::array::from_fn(|_| Weak::new())),
         }
+    }
+
+    /// Memory for decoded commands: so many bytes, and what all arenas share beyond that.
+    pub fn arena(&self, own: usize) -> Arena {
+        Arena::within(own, self.decoded.count())
     }
 
     /// Tells the device process where the guest looks for the results of its fences.

@@ -51,6 +51,9 @@ impl Submitting for venus::QueueSubmit2<'static> {
     }
 }
 
+/// Bytes that each submission in the line has of its own; more is shared by all (`arena_bytes`).
+const HELD_OWN: usize = 4096;
+
 /// Lowers a command, for a call in whose arena the values live.
 pub type Prepare<C, T> =
     dyn for<'b> Fn(&Call<'b>, &Queue, &Device, &<C as Submitting>::On<'b>) -> Result<Prepared<T>, Fault>;
@@ -58,11 +61,10 @@ pub type Prepare<C, T> =
 /// A command's batches and the memory they are in, to be submitted later.
 struct Kept<T> {
     _arena: Arena,
-    _bytes: Box<[u8]>,
     batches: *const T,
 }
 
-// SAFETY: the batches are in the arena or in the bytes, which move along, and are read by one thread at a time.
+// SAFETY: the batches are in the arena, which moves along, and are read by one thread at a time.
 unsafe impl<T> Send for Kept<T> {}
 
 impl Queue {
@@ -116,15 +118,15 @@ impl Queue {
         prepare: &Prepare<C, T>,
         function: impl Fn(vk::Queue, &[T], u64) -> i32 + Send + 'static,
     ) -> Result<i32, Fault> {
-        let (arena, bytes) = (Arena::new(call.renderer.limits.arena_bytes), Box::<[u8]>::from(call.bytes));
+        let arena = call.renderer.arena(HELD_OWN);
         let (groups, batches, fence) = {
             let Call { renderer, cancel, heard, .. } = *call;
             let (owner, families, records) = (call.owner.clone(), call.families.clone(), Cell::new(false));
-            let own =
-                Call { renderer, arena: &arena, bytes: &bytes, cancel, heard, owner, families, records };
-            prepare(&own, self, device, &decode::<C>(&bytes, &arena)?)?
+            let bytes = &*arena.slice_copy(call.bytes)?;
+            let own = Call { renderer, arena: &arena, bytes, cancel, heard, owner, families, records };
+            prepare(&own, self, device, &decode::<C>(bytes, &arena)?)?
         };
-        let kept = Kept { _arena: arena, _bytes: bytes, batches };
+        let kept = Kept { _arena: arena, batches };
         let submit = Box::new(move |raw, range: &Range<usize>, fence, slot| {
             let kept = &kept;
             // SAFETY: `batches` has those of all groups, and its memory is kept.

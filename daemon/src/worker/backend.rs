@@ -5,6 +5,9 @@ use crate::vulkan::{Cancel, ContextLost, Exported, Look, Pulse, Question, Render
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
 
+/// An arena that grew beyond this for one command is given back.
+pub const ARENA_KEPT: usize = 1 << 20;
+
 /// Executes commands of one context. Shared by the threads of all its rings.
 pub trait Backend: Send + Sync + 'static {
     /// Executes one command that is not a transport command. `bytes` is the command's own encoding; `reply` is there if and only
@@ -17,6 +20,9 @@ pub trait Backend: Send + Sync + 'static {
         cancel: &Cancel,
         reply: Option<&mut Writer<'_>>,
     ) -> Result<(), ContextLost>;
+
+    /// Memory for what one executor decodes, with [`ARENA_KEPT`] bytes of its own.
+    fn arena(&self) -> Arena;
 
     /// The question that a command asks, if its answer may be another in a moment without the guest's doing.
     fn question(&self, command: &Command<'_>) -> Option<Question<'_>>;
@@ -61,6 +67,10 @@ impl Backend for Renderer {
         reply: Option<&mut Writer<'_>>,
     ) -> Result<(), ContextLost> {
         Renderer::execute(self, command, bytes, arena, cancel, reply)
+    }
+
+    fn arena(&self) -> Arena {
+        Renderer::arena(self, ARENA_KEPT)
     }
 
     fn question(&self, command: &Command<'_>) -> Option<Question<'_>> {

@@ -4,14 +4,13 @@
 //! Lock order: `rings` before a ring's own lock. Nothing here is locked while a command executes.
 
 use super::backend::Backend;
-use super::copies::Copies;
 use super::fences::Fences;
 use super::monitor::Monitor;
 use super::resources::Resources;
 use super::ring::Ring;
 use crate::config::ContextLimits;
 use crate::ipc::{Channel, ToDevice, WorkerSetup};
-use crate::vulkan::{Cancel, ContextLost};
+use crate::vulkan::{Budget, Cancel, ContextLost};
 use parking_lot::Mutex;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
@@ -30,7 +29,7 @@ pub struct Context<B> {
     /// What the device process waits for.
     pub fences: Arc<Fences>,
     /// What executors have copied out of streams.
-    pub copies: Copies,
+    pub copies: Budget,
     /// Keeps rings ALIVE.
     pub monitor: Monitor,
     /// Ends waits of the virtqueue's executor inside the driver.
@@ -54,7 +53,7 @@ impl<B: Backend> Context<B> {
             limits: setup.limits,
             resources,
             fences: Arc::new(Fences::new(Arc::clone(&channel))),
-            copies: Copies::default(),
+            copies: Budget::new("command_bytes", setup.limits.command_bytes),
             monitor: Monitor::default(),
             cancel: Cancel::default(),
             id: setup.ctx_id,

@@ -10,7 +10,6 @@
 mod allowance;
 mod backend;
 mod context;
-mod copies;
 mod fences;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

@@ -39,6 +39,10 @@ const LENT: u64 = 9;
 type Done = Box<dyn FnOnce() + Send>;
 
 impl Backend for Fake {
+    fn arena(&self) -> Arena {
+        Arena::new(1 << 20)
+    }
+
     fn execute<'a>(
         &self,
         command: &Command<'a>,

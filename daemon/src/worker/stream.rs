@@ -3,7 +3,7 @@
 //! There is one executor per ring and one for the virtqueue. Each has its own reply stream and its own memory for decoded values,
 //! reused from command to command, so that the common case allocates nothing. Follows VK_EXT_command_serialization.
 
-use super::backend::Backend;
+use super::backend::{ARENA_KEPT, Backend};
 use super::context::Context;
 use super::hold::Holds;
 use super::inbox::Inbox;
@@ -49,7 +49,7 @@ pub(super) struct State<B> {
 impl<B: Backend> Executor<B> {
     /// An executor without a reply stream.
     pub fn new(context: Arc<Context<B>>, place: Place) -> Self {
-        let arena = Arena::new(context.limits.arena_bytes);
+        let arena = context.backend.arena();
         let (reply, indirect, holds) = Default::default();
         Self {
             arena,
@@ -72,10 +72,15 @@ impl<B: Backend> Executor<B> {
 
     /// Executes the first command of `bytes`, or the first few if they are recorded one after the other, and answers their length.
     pub fn run_some(&mut self, bytes: &[u8]) -> Result<usize, ContextLost> {
-        let Self { arena, state, .. } = self;
-        if arena.allocated_bytes() > ARENA_KEPT {
-            *arena = Arena::new(state.context.limits.arena_bytes);
+        let length = self.run_first(bytes)?;
+        if self.arena.allocated_bytes() > ARENA_KEPT {
+            self.arena = self.state.context.backend.arena();
         }
+        Ok(length)
+    }
+
+    fn run_first(&mut self, bytes: &[u8]) -> Result<usize, ContextLost> {
+        let Self { arena, state, .. } = self;
         if let Place::Ring(ring) = &state.place
             && takes_runs()
         {
@@ -193,9 +198,6 @@ fn takes_runs() -> bool {
     #[cfg(not(feature = "fuzzing"))]
     true
 }
-
-/// An arena that grew beyond this for one command is given back.
-const ARENA_KEPT: usize = 1 << 20;
 
 /// Room for indirect streams that grew beyond this is given back.
 const COPIED_KEPT: usize = 1 << 20;

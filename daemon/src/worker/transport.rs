@@ -4,11 +4,10 @@
 
 use super::backend::Backend;
 use super::context::Context;
-use super::copies::Counted;
 use super::ring::{HeadWait, Ring};
 use super::stream::{Executor, Place, State};
 use crate::ipc::ToDevice;
-use crate::vulkan::ContextLost;
+use crate::vulkan::{ContextLost, Counted};
 use protocol::ids::ResourceId;
 use protocol::venus::generated::{
     ChainStruct, Command, CreateRingMESA, ExecuteCommandStreamsMESA, SetReplyCommandStreamMESA,
@@ -51,7 +50,7 @@ pub(super) fn copy_streams<B: Backend>(state: &State<B>, into: &mut Vec<u8>) -> 
         }
         // What a mapping contains fits into this process.
         let (start, bytes) = (into.len(), stream.size as usize);
-        counted.add(bytes, state.context.limits.command_bytes)?;
+        counted.add(bytes)?;
         into.resize(start + bytes, 0);
         let copied = mapping.copy_out(stream.offset, &mut into[start..]);
         copied.map_err(|error| ContextLost::new(error.to_string()))?;
