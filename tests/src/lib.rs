@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod acceptance;
+pub mod attacks;
 pub mod bench;
 pub mod bridge;
 pub mod broker;
@@ -27,5 +28,6 @@ pub mod prerequisites;
 pub mod program;
 pub mod random;
 pub mod shares;
+pub mod siege;
 pub mod stand;
 pub mod vm;

@@ -4,82 +4,17 @@
 //! A GPU that does not interrupt one context's kernel for another's is played by waits for events inside of command buffers, which count
 //! as running: those of the one that is held up are set when the other is gone.
 
-use anyhow::{Context, Result, anyhow, ensure};
-use protocol::ids::RingIdx;
-use protocol::venus::generated as venus;
+use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
-use std::slice;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tests::attacks::endless::Program;
 use tests::broker::Broker;
 use tests::daemon::{Daemon, eventually, is_alive};
 use tests::frontend::{Options, Session};
-use tests::guest::device::{Device, Source};
-use tests::guest::ring::{ASYNC, REPLY};
 use tests::guest::{Gpu, PATIENCE};
 
-const SIZE: u64 = 4096;
 const CONTENDED: &str = "max_submit_time_contended (1s)";
-
-/// A program with a queue, and an event that ends what it submits last.
-struct Program {
-    d: Device,
-    buffer: venus::Buffer,
-    event: venus::Event,
-}
-
-impl Program {
-    fn start(gpu: &Arc<Gpu>, name: &str) -> Result<Self> {
-        let mut d = Device::create(gpu, name)?;
-        let memory = d.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
-        let buffer = d.bound(memory, SIZE)?;
-        let (device, event) = (d.device, venus::Event(d.new_id()));
-        let p_create_info = Some(&venus::EventCreateInfo::default());
-        d.call(|w| venus::CreateEvent { device, p_create_info, p_event: Some(&event) }.encode(REPLY, w))?;
-        Ok(Self { d, buffer, event })
-    }
-
-    /// Submits short work again and again, and waits for each, for so long that everybody knows how short it is.
-    fn compute(&mut self) -> Result<()> {
-        let began = Instant::now();
-        while began.elapsed() < Duration::from_secs(1) {
-            let dst_buffer = self.buffer;
-            self.d.submit(|command_buffer, w| {
-                venus::CmdFillBuffer { command_buffer, dst_buffer, dst_offset: 0, size: SIZE, data: 1 }
-                    .encode(ASYNC, w);
-            })?;
-            self.d.gpu().submit_fenced(self.d.context, RingIdx(1), &[]).wait(PATIENCE)?;
-        }
-        Ok(())
-    }
-
-    /// Submits what does not end before [`Self::resume`].
-    fn stop(&mut self) -> Result<()> {
-        let event = self.event;
-        self.d.submit(|command_buffer, w| {
-            let src_stage_mask = venus::PipelineStageFlags::HOST;
-            let dst_stage_mask = venus::PipelineStageFlags::ALL_COMMANDS;
-            let p_events = Some(slice::from_ref(&event));
-            venus::CmdWaitEvents {
-                command_buffer,
-                event_count: 1,
-                p_events,
-                src_stage_mask,
-                dst_stage_mask,
-                ..Default::default()
-            }
-            .encode(ASYNC, w);
-        })
-    }
-
-    /// What was submitted last goes on, and ends.
-    fn resume(&mut self) -> Result<()> {
-        let (device, event) = (self.d.device, self.event);
-        self.d.call(|w| venus::SetEvent { device, event }.encode(REPLY, w))?;
-        self.d.gpu().submit_fenced(self.d.context, RingIdx(1), &[]).wait(PATIENCE).map(drop)?;
-        Ok(())
-    }
-}
 
 /// A program and the process that serves it.
 fn program(daemon: &Daemon, gpu: &Arc<Gpu>, name: &str, before: &[Pid]) -> Result<(Program, Pid)> {

@@ -2,30 +2,16 @@
 //! anything.
 
 use anyhow::{Context, Result, ensure};
-use protocol::ids::{BlobId, ContextId, ResourceId};
-use protocol::virtio_gpu::{BlobFlags, BlobMem, Command};
+use protocol::virtio_gpu::Command;
 use serde_json::json;
 use std::time::Duration;
+use tests::attacks::frontends::{begin_map, fill_call, take_memory_away};
 use tests::broker::Broker;
 use tests::daemon::{Daemon, eventually};
-use tests::frontend::ram::GuestRam;
 use tests::frontend::{Options, Session, Vmm};
 use tests::guest::{Gpu, PATIENCE};
-use virtio_bindings::virtio_ring::{VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
-use virtio_queue::desc::split::Descriptor;
-use vmm_sys_util::eventfd::{EFD_CLOEXEC, EventFd};
 
 const VMMS: [Vmm; 2] = [Vmm::Qemu, Vmm::Crosvm];
-
-/// Asks for a blob that is mapped, and waits for nothing.
-fn begin_map(guest: &Gpu, context: ContextId) -> ResourceId {
-    let (resource_id, blob_mem, blob_flags) = (guest.new_resource_id(), BlobMem::Host3d, BlobFlags::MAPPABLE);
-    let (blob_id, size, entries) = (BlobId(0), 4096, &[][..]);
-    let create = Command::ResourceCreateBlob { resource_id, blob_mem, blob_flags, blob_id, size, entries };
-    drop(guest.start(&create, Some(context), None));
-    drop(guest.start(&Command::ResourceMapBlob { resource_id, offset: 0 }, None, None));
-    resource_id
-}
 
 /// Whoever comes next is served.
 fn serves_the_next(daemon: &Daemon) -> Result<()> {
@@ -92,10 +78,7 @@ fn never_acknowledges(vmm: Vmm) -> Result<()> {
 fn a_call_descriptor_that_is_full_holds_nobody_up() -> Result<()> {
     let daemon = Daemon::start()?;
     let mut guest = daemon.guest()?;
-    // Without EFD_NONBLOCK, and without room: whoever writes waits until somebody reads.
-    let full = EventFd::new(EFD_CLOEXEC)?;
-    full.write(u64::MAX - 1)?;
-    guest.session.set_call(&full)?;
+    let _full = fill_call(&mut guest)?;
     for _ in 0..10 {
         let answer = guest.start(&Command::GetCapsetInfo { capset_index: 0 }, None, None);
         let answered = eventually(PATIENCE, || {
@@ -119,11 +102,7 @@ fn takes_memory_away(vmm: Vmm) -> Result<()> {
     let guest = daemon.guest_with(options)?;
     guest.create_context("shrunk")?;
     daemon.wait_for_workers(1)?;
-    let (kept, gone) = (8 << 20, GuestRam::BASE + options.ram_size / 2);
-    guest.session.ram.shrink(kept)?;
-    let (next, write) = (VRING_DESC_F_NEXT as u16, VRING_DESC_F_WRITE as u16);
-    let chain = [Descriptor::new(gone, 64, next, 1), Descriptor::new(gone + 0x1000, 64, write, 0)];
-    guest.session.control.submit_raw(&chain, false, Box::new(|_| ()))?;
+    take_memory_away(&guest, options.ram_size)?;
     assert!(guest.session.wait_until_over(PATIENCE), "{vmm:?}");
     drop(guest);
     daemon.wait_for_workers(0)?;

@@ -3,16 +3,13 @@
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::RingIdx;
-use protocol::virtio_gpu::Command as Request;
-use rustix::fs::OFlags;
-use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use std::fs;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tests::attacks::descriptors::{counters, printing_end, ring_and_take_back};
+use tests::attacks::hoards::unread_submissions;
 use tests::broker::Broker;
 use tests::clients;
 use tests::daemon::{Daemon, Holdings, eventually};
@@ -24,30 +21,6 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 fn computing(socket: &Path, rounds: &str) -> Result<Command> {
     clients::computing(Path::new(env!("CARGO_BIN_EXE_many_threads")), socket, rounds)
-}
-
-/// Copies of a process's counters (`eventfd`): its doorbell is among them.
-fn counters(process: Pid) -> Result<Vec<OwnedFd>> {
-    let pidfd = pidfd_open(process, PidfdFlags::empty())?;
-    let mut found = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()))? {
-        let path = entry?.path();
-        if fs::read_link(&path).is_ok_and(|link| link == Path::new("anon_inode:[eventfd]")) {
-            let number = path.file_name().and_then(|name| name.to_str()).context("a number")?.parse()?;
-            found.push(pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty())?);
-        }
-    }
-    Ok(found)
-}
-
-/// Rings, and takes the ring back before whoever was woken can read it; reading then waits.
-fn ring_and_take_back(doorbells: &[OwnedFd]) {
-    for doorbell in doorbells {
-        let _ = rustix::fs::fcntl_setfl(doorbell, OFlags::empty());
-        let _ = rustix::io::write(doorbell, &1u64.to_ne_bytes());
-        let mut count = [0; 8];
-        let _ = preadv2(doorbell, &mut [IoSliceMut::new(&mut count)], u64::MAX, ReadWriteFlags::NOWAIT);
-    }
 }
 
 fn contexts(broker: &Broker, vm: &str) -> Result<Vec<Value>> {
@@ -91,12 +64,6 @@ fn a_worker_that_plays_with_its_doorbell_stops_neither_the_broker_nor_its_neighb
     let vm = broker.vm("a")?;
     assert_eq!((&vm["kills"]["operator"], &vm["restarts"]), (&json!(1), &json!(0)), "{vm}");
     Ok(())
-}
-
-/// A copy of what a process prints to.
-fn printing_end(process: Pid) -> Result<OwnedFd> {
-    let pidfd = pidfd_open(process, PidfdFlags::empty())?;
-    Ok(pidfd_getfd(&pidfd, 2, PidfdGetfdFlags::empty())?)
 }
 
 #[test]
@@ -151,13 +118,8 @@ fn what_waits_for_workers_that_do_not_read_is_bounded_for_the_whole_vm() -> Resu
         kill_process(worker, Signal::STOP)?;
     }
     let before = Holdings::of(daemon.pid())?.anonymous_kib;
-    let payload = vec![0u8; 8 << 10];
     // 160 MiB in all, of which each alone could wait if each were counted alone.
-    for _ in 0..5000 {
-        for context in &deaf {
-            guest.send(&Request::Submit3d { data: &payload }, Some(*context), None, Box::new(|_| ()));
-        }
-    }
+    unread_submissions(&guest, &deaf, 5000);
     guest.submit_fenced(guest.create_context("other")?, RingIdx(0), &[]).wait(PATIENCE)?;
     let told = || daemon.log().contains("limit worker_backlog_bytes reached");
     ensure!(eventually(PATIENCE, told), "{}", daemon.log());

@@ -8,6 +8,7 @@ use protocol::venus::generated::{ChainStruct, VkResult};
 use protocol::virtio_gpu::{BlobFlags, Command};
 use rustix::process::Pid;
 use std::sync::Arc;
+use tests::attacks::hoards::{large_submission, small_blobs};
 use tests::broker::Broker;
 use tests::daemon::{Daemon, Holdings, eventually};
 use tests::daemon_process::workers;
@@ -533,15 +534,10 @@ fn maps_resources_and_contexts_are_shared() -> Result<()> {
 fn a_hoarder_of_small_blobs_leaves_files_to_others_and_to_the_session() -> Result<()> {
     let daemon = Daemon::start_with_open_files(4096)?;
     let mut guest = daemon.guest()?;
-    let hoard = |guest: &Gpu, name: &str| -> Result<usize> {
-        let context = guest.create_context(name)?;
-        let blob = || guest.create_blob(context, BlobId(0), BlobFlags::empty(), 4096).ok();
-        Ok((0..20_000).map_while(|_| blob()).count())
-    };
-    let first = hoard(&guest, "hoarder")?;
+    let first = small_blobs(&guest, "hoarder")?;
     log_says(&daemon, "resources")?;
     // What one leaves is for others, and what they leave for others again.
-    let second = hoard(&guest, "another")?;
+    let second = small_blobs(&guest, "another")?;
     ensure!((500..4096).contains(&first) && second > 50, "{first} and {second} blobs");
     guest.session.plug(400).with_context(|| daemon.log())?;
     let guest = Arc::new(guest);
@@ -555,7 +551,6 @@ fn a_hoarder_of_small_blobs_leaves_files_to_others_and_to_the_session() -> Resul
 /// A submission that waits for the scheduler keeps its command. Each of these takes more than a MiB.
 #[test]
 fn what_submissions_in_the_line_keep_is_counted_for_the_whole_context() -> Result<()> {
-    const VALUES: usize = 100_000;
     let broker = Broker::start("", &[("a", "")])?;
     let gpu = Arc::new(Gpu::new(Session::connect(&broker.path("a"), Options::default())?));
     let mut vulkan = timeline::device(&gpu, "hoarder")?;
@@ -563,17 +558,7 @@ fn what_submissions_in_the_line_keep_is_counted_for_the_whole_context() -> Resul
     let device = broker.device("a")?.as_raw_nonzero().get().unsigned_abs();
     let worker =
         workers(device)?.first().and_then(|worker| Pid::from_raw(*worker as i32)).context("no worker")?;
-    let values = venus::TimelineSemaphoreSubmitInfo {
-        wait_semaphore_value_count: VALUES as u32,
-        p_wait_semaphore_values: Some(&[1; VALUES]),
-        ..Default::default()
-    };
-    let chain = [ChainStruct::TimelineSemaphoreSubmitInfo(&values)];
-    let submit = venus::SubmitInfo { p_next: &chain, ..Default::default() };
-    let (queue, p_submits) = (vulkan.queue, Some(std::slice::from_ref(&submit)));
-    let payload = encode(|w| {
-        venus::QueueSubmit { queue, submit_count: 1, p_submits, fence: venus::Fence(0) }.encode(ASYNC, w)
-    });
+    let payload = large_submission(vulkan.queue);
     let before = Holdings::of(worker)?.anonymous_kib;
     let (mut submitted, mut grown) = (0, 0);
     while submitted < 1000 && !broker.log().contains("arena_bytes") {

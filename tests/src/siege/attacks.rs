@@ -1,0 +1,257 @@
+//! The attacks, each in rounds of some seconds from a VM of its own.
+
+use crate::attacks::descriptors::{counters, printing_end, ring_and_take_back};
+use crate::attacks::endless::Program;
+use crate::attacks::frontends::{begin_map, fill_call, take_memory_away};
+use crate::attacks::hoards::{large_submission, small_blobs, unread_submissions};
+use crate::attacks::requests::request;
+use crate::attacks::streams::{known_numbers, random_command, transport_command};
+use crate::broker::Broker;
+use crate::daemon::eventually;
+use crate::daemon_process::workers;
+use crate::frontend::{Options, Session};
+use crate::guest::device::Device;
+use crate::guest::ring::{Ring, RingOptions};
+use crate::guest::{Gpu, timeline};
+use crate::random::Random;
+use anyhow::{Context, Result};
+use protocol::ids::RingIdx;
+use protocol::virtio_gpu::Command;
+use rustix::process::{Pid, Signal, kill_process};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// For how long an attack waits for what it provokes.
+const ROUND: Duration = Duration::from_secs(3);
+
+/// A kind of attack.
+pub struct Attack {
+    /// Its name, which is its VM's.
+    pub name: &'static str,
+    /// One round. Errors are what an attacker meets; they are counted.
+    pub round: fn(&Attacker, &mut Random) -> Result<()>,
+}
+
+/// All kinds.
+pub const ALL: &[Attack] = &[
+    Attack { name: "doorbell", round: doorbell },
+    Attack { name: "output", round: output },
+    Attack { name: "deaf", round: deaf },
+    Attack { name: "blobs", round: blobs },
+    Attack { name: "line", round: line },
+    Attack { name: "endless", round: endless },
+    Attack { name: "flood", round: flood },
+    Attack { name: "maps", round: maps },
+    Attack { name: "calls", round: calls },
+    Attack { name: "shrink", round: shrink },
+    Attack { name: "connections", round: connections },
+    Attack { name: "resets", round: resets },
+    Attack { name: "requests", round: requests },
+    Attack { name: "streams", round: streams },
+    Attack { name: "rings", round: rings },
+    Attack { name: "deaths", round: deaths },
+];
+
+/// Who attacks.
+pub struct Attacker {
+    /// What is attacked.
+    pub broker: Arc<Broker>,
+    /// The attacker's VM.
+    pub vm: &'static str,
+}
+
+impl Attacker {
+    fn guest(&self) -> Result<Gpu> {
+        Ok(Gpu::new(Session::connect(&self.broker.path(self.vm), Options::default())?))
+    }
+
+    fn workers(&self) -> Result<Vec<Pid>> {
+        let device = self.broker.device(self.vm)?.as_raw_nonzero().get().unsigned_abs();
+        Ok(workers(device)?.into_iter().filter_map(|worker| Pid::from_raw(worker as i32)).collect())
+    }
+
+    /// One that has ended meanwhile needs none.
+    fn signal_workers(&self, signal: Signal) -> Result<()> {
+        for worker in self.workers()? {
+            let _ = kill_process(worker, signal);
+        }
+        Ok(())
+    }
+}
+
+/// A worker that was taken over rings, takes back, makes reads wait, and fills its doorbell.
+fn doorbell(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let gpu = Arc::new(attacker.guest()?);
+    let mut device = Device::create(&gpu, "doorbell")?;
+    device.submit(|_, _| ())?;
+    let worker = *attacker.workers()?.first().context("no worker")?;
+    let doorbells = counters(worker)?;
+    (0..5000).for_each(|_| ring_and_take_back(&doorbells));
+    for doorbell in &doorbells {
+        let _ = rustix::io::write(doorbell, &(u64::MAX - 1).to_ne_bytes());
+    }
+    std::thread::sleep(ROUND / 4);
+    Ok(())
+}
+
+/// A worker that was taken over floods, forges and cuts the log.
+fn output(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let guest = attacker.guest()?;
+    guest.create_context("output")?;
+    eventually(ROUND, || attacker.workers().is_ok_and(|workers| !workers.is_empty()));
+    let end = printing_end(*attacker.workers()?.first().context("no worker")?)?;
+    let _ = rustix::fs::ftruncate(&end, 0);
+    let line = [[b'x'; 4000].as_slice(), b"\n"].concat();
+    for _ in 0..2000 {
+        rustix::io::write(&end, &line)?;
+    }
+    Ok(rustix::net::shutdown(&end, rustix::net::Shutdown::Both)?)
+}
+
+/// Workers that read nothing, and a driver that goes on submitting.
+fn deaf(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let guest = attacker.guest()?;
+    let contexts = (0..4).map(|_| guest.create_context("deaf")).collect::<Result<Vec<_>, _>>()?;
+    eventually(ROUND, || attacker.workers().is_ok_and(|workers| workers.len() == contexts.len()));
+    attacker.signal_workers(Signal::STOP)?;
+    unread_submissions(&guest, &contexts, 5000);
+    std::thread::sleep(ROUND / 2);
+    Ok(())
+}
+
+fn blobs(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let guest = attacker.guest()?;
+    small_blobs(&guest, "blobs")?;
+    small_blobs(&guest, "more blobs")?;
+    Ok(())
+}
+
+/// Large submissions that wait for what never comes.
+fn line(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let gpu = Arc::new(attacker.guest()?);
+    let mut device = timeline::device(&gpu, "line")?;
+    timeline::wait_before_signal(&mut device)?;
+    let payload = large_submission(device.queue);
+    for _ in 0..200 {
+        gpu.submit_fenced(device.context, RingIdx(0), &payload).wait(ROUND)?;
+    }
+    Ok(())
+}
+
+fn endless(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let gpu = Arc::new(attacker.guest()?);
+    let mut program = Program::start(&gpu, "endless")?;
+    program.stop()?;
+    std::thread::sleep(ROUND);
+    Ok(())
+}
+
+/// Empty submissions, as many as the device takes.
+fn flood(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let gpu = Arc::new(attacker.guest()?);
+    let mut device = Device::create(&gpu, "flood")?;
+    let begun = Instant::now();
+    while begun.elapsed() < ROUND {
+        device.submit(|_, _| ())?;
+    }
+    Ok(())
+}
+
+/// A frontend that does not acknowledge.
+fn maps(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let guest = attacker.guest()?;
+    let context = guest.create_context("maps")?;
+    let _held = guest.session.window.hold_maps();
+    begin_map(&guest, context);
+    guest.session.wait_until_over(ROUND);
+    Ok(())
+}
+
+fn calls(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let mut guest = attacker.guest()?;
+    let _full = fill_call(&mut guest)?;
+    for _ in 0..1000 {
+        drop(guest.start(&Command::GetCapsetInfo { capset_index: 0 }, None, None));
+    }
+    std::thread::sleep(ROUND / 4);
+    Ok(())
+}
+
+fn shrink(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let guest = attacker.guest()?;
+    guest.create_context("shrink")?;
+    take_memory_away(&guest, Options::default().ram_size)?;
+    guest.session.wait_until_over(ROUND);
+    Ok(())
+}
+
+/// Who connects and says nothing.
+fn connections(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let _silent: Vec<_> = (0..100).map(|_| UnixStream::connect(attacker.broker.path(attacker.vm))).collect();
+    std::thread::sleep(ROUND / 4);
+    Ok(())
+}
+
+fn resets(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let mut guest = attacker.guest()?;
+    for _ in 0..50 {
+        guest.create_context("resets")?;
+        guest.session.reset()?;
+    }
+    Ok(())
+}
+
+fn requests(attacker: &Attacker, random: &mut Random) -> Result<()> {
+    let guest = attacker.guest()?;
+    for _ in 0..100 {
+        guest.send_bytes((0..256).map(|_| (request(random), Box::new(|_| ()) as _)).collect());
+    }
+    guest.capset().map(drop)
+}
+
+/// Random commands by way of the control queue.
+fn streams(attacker: &Attacker, random: &mut Random) -> Result<()> {
+    let (guest, numbers) = (attacker.guest()?, known_numbers());
+    for _ in 0..20 {
+        let context = guest.create_context("streams")?;
+        for _ in 0..random.below(512) {
+            drop(guest.submit(context, &random_command(random, &numbers)));
+        }
+        guest.destroy_context(context)?;
+    }
+    Ok(())
+}
+
+/// Random commands, positions and control words in rings.
+fn rings(attacker: &Attacker, random: &mut Random) -> Result<()> {
+    let (guest, numbers) = (Arc::new(attacker.guest()?), known_numbers());
+    for _ in 0..20 {
+        let context = guest.create_context("rings")?;
+        let options = RingOptions { buffer_size: 4096, ..RingOptions::default() };
+        let mut ring = Ring::create(&guest, context, options)?;
+        ring.patience = Duration::from_millis(20);
+        for _ in 0..random.below(64) {
+            match random.below(4) {
+                0 => ring.lie_about_tail(random.nasty() as u32),
+                1 => ring.scribble(random.below(1020) as usize * 4, &random.bytes(16))?,
+                2 => drop(ring.send(&random_command(random, &numbers))),
+                _ => drop(ring.send(&transport_command(random, ring.id(), ring.resource().resource_id.0))),
+            }
+        }
+        ring.abandon();
+        guest.destroy_context(context)?;
+    }
+    Ok(())
+}
+
+/// Workers that end, as drivers make them.
+fn deaths(attacker: &Attacker, _: &mut Random) -> Result<()> {
+    let gpu = Arc::new(attacker.guest()?);
+    for _ in 0..5 {
+        let mut device = Device::create(&gpu, "deaths")?;
+        device.submit(|_, _| ())?;
+        attacker.signal_workers(Signal::KILL)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! Looks at processes that must not stand still: what they hold, whether they live, and for how long a thread of theirs waits in the kernel
+//! for anything but work.
+
+use crate::daemon::{Holdings, is_alive};
+use anyhow::Result;
+use rustix::process::Pid;
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Calls in which a thread waits for work (x86-64): poll, nanosleep, epoll_wait, clock_nanosleep, ppoll, epoll_pwait, epoll_pwait2.
+const WAITS_FOR_WORK: [u32; 7] = [7, 35, 232, 230, 271, 281, 441];
+/// In which threads beside the first wait for work, too: futex, accept, recvfrom and recvmsg (the frontend's next message), wait4, waitid,
+/// accept4.
+const HELPER_WAITS: [u32; 7] = [202, 43, 45, 47, 61, 247, 288];
+
+/// A process that must not stand still.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// For whoever reads the figures.
+    pub name: String,
+    /// Its number.
+    pub pid: Pid,
+}
+
+/// What was found of one process.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Which one.
+    pub process: Watched,
+    /// It lives.
+    pub lives: bool,
+    /// Memory of its own, KiB, at the beginning and at the end.
+    pub anonymous_kib: [u64; 2],
+    /// Open descriptors, at the beginning and at the end.
+    pub descriptors: [usize; 2],
+    /// The longest time in which one thread did not run and was in the kernel for anything but work, and where that was.
+    pub blocked: Duration,
+    /// The thread's place then, as `/proc/PID/task/TID/syscall` shows it.
+    pub place: String,
+}
+
+/// The thread that looks.
+pub struct Watch {
+    begun: Vec<(Watched, Holdings)>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<HashMap<i32, (Duration, String)>>,
+}
+
+impl Watch {
+    /// Begins to look at these.
+    ///
+    /// # Errors
+    /// One is not there.
+    pub fn start(processes: Vec<Watched>) -> Result<Self> {
+        let begun = processes.iter().map(|process| Ok((process.clone(), Holdings::of(process.pid)?)));
+        let begun = begun.collect::<Result<Vec<_>>>()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut looks = Looks::default();
+            while !stopped.load(Ordering::Relaxed) {
+                processes.iter().for_each(|process| looks.look(process.pid.as_raw_nonzero().get()));
+                std::thread::sleep(LOOK_EVERY);
+            }
+            looks.longest
+        });
+        Ok(Self { begun, stop, thread })
+    }
+
+    /// Ends it, and tells what was found.
+    pub fn end(self) -> Vec<Found> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut longest = self.thread.join().unwrap_or_default();
+        let found = self.begun.into_iter().map(|(process, before)| {
+            let (lives, after) = (is_alive(process.pid), Holdings::of(process.pid).unwrap_or(before));
+            let pid = process.pid.as_raw_nonzero().get();
+            let (blocked, place) = longest.remove(&pid).unwrap_or_default();
+            let anonymous_kib = [before.anonymous_kib, after.anonymous_kib];
+            let descriptors = [before.descriptors, after.descriptors];
+            Found { process, lives, anonymous_kib, descriptors, blocked, place }
+        });
+        found.collect()
+    }
+}
+
+/// Where threads were seen, and since when they have not run.
+#[derive(Default)]
+struct Looks {
+    seen: HashMap<i32, (String, Instant)>,
+    longest: HashMap<i32, (Duration, String)>,
+}
+
+impl Looks {
+    fn look(&mut self, pid: i32) {
+        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
+        for thread in threads.flatten() {
+            let Some(tid) = thread.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
+            let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            // How often it was given a processor is part of it: one that comes back to the same place has run.
+            let place = format!("{} {}", read("syscall").trim(), read("schedstat").trim());
+            if waits_for_work(&place, pid == tid) {
+                self.seen.remove(&tid);
+                continue;
+            }
+            let now = Instant::now();
+            let (seen, since) = self.seen.entry(tid).or_insert_with(|| (place.clone(), now));
+            if *seen != place {
+                (*seen, *since) = (place, now);
+            } else if since.elapsed() > self.longest.get(&pid).map_or(Duration::ZERO, |longest| longest.0) {
+                self.longest.insert(pid, (since.elapsed(), place));
+            }
+        }
+    }
+}
+
+/// Whether a thread of a process, its first or another, runs or waits for work.
+fn waits_for_work(place: &str, is_first: bool) -> bool {
+    match place.split(' ').next().unwrap_or_default() {
+        "" | "running" => true,
+        number => number.parse().is_ok_and(|number| {
+            WAITS_FOR_WORK.contains(&number) || (!is_first && HELPER_WAITS.contains(&number))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_that_waits_for_somebody_is_seen() -> Result<()> {
+        let mut reader = Command::new("cat").stdin(Stdio::piped()).spawn()?;
+        let process = Watched { name: "cat".into(), pid: Pid::from_child(&reader) };
+        let watch = Watch::start(vec![process])?;
+        std::thread::sleep(Duration::from_millis(400));
+        let found = watch.end();
+        drop(reader.stdin.take());
+        reader.wait()?;
+        // read(2)
+        anyhow::ensure!(found[0].lives && found[0].place.starts_with("0 "), "{found:?}");
+        Ok(())
+    }
+}
