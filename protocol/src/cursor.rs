@@ -3,7 +3,7 @@
 //! They know numbers, padding and bounds. They know no Vulkan type: shapes are in `venus::shape`, chains in `venus::chain`.
 //! Everything is little endian, and the unit of alignment is 4 bytes (Venus protocol, EXT_command_serialization).
 
-use bumpalo::Bump;
+use bumpalo::{AllocErr, Bump};
 use std::cell::RefCell;
 use std::fmt::Debug;
 
@@ -77,6 +77,22 @@ impl Arena {
         Self { room: Some(RefCell::new(Box::new(room))), ..Self::new(own) }
     }
 
+    /// Takes room for values of this size, out of what arenas share if this one has none left.
+    #[inline]
+    fn take<'a, V>(
+        &'a self,
+        size: usize,
+        alloc: impl Fn(&'a Bump) -> Result<V, AllocErr>,
+    ) -> Result<V, DecodeError> {
+        loop {
+            match alloc(&self.bump) {
+                Ok(kept) => return Ok(kept),
+                Err(_) if self.grow(size) => {}
+                Err(_) => return Err(ARENA_FULL),
+            }
+        }
+    }
+
     /// Takes room for a value of this size that has found none: as much again as there is, or as much as it needs.
     #[cold]
     fn grow(&self, size: usize) -> bool {
@@ -102,35 +118,17 @@ impl Arena {
 
     /// Moves a value into the arena.
     pub fn value<T: Copy>(&self, value: T) -> Result<&mut T, DecodeError> {
-        loop {
-            match self.bump.try_alloc(value) {
-                Ok(kept) => return Ok(kept),
-                Err(_) if self.grow(size_of::<T>()) => {}
-                Err(_) => return Err(ARENA_FULL),
-            }
-        }
+        self.take(size_of::<T>(), |bump| bump.try_alloc(value))
     }
 
     /// Copies values into the arena.
     pub fn slice_copy<T: Copy>(&self, values: &[T]) -> Result<&mut [T], DecodeError> {
-        loop {
-            match self.bump.try_alloc_slice_copy(values) {
-                Ok(kept) => return Ok(kept),
-                Err(_) if self.grow(size_of_val(values)) => {}
-                Err(_) => return Err(ARENA_FULL),
-            }
-        }
+        self.take(size_of_val(values), |bump| bump.try_alloc_slice_copy(values))
     }
 
     /// A slice of the arena with `len` times the same value.
     pub fn slice_fill<T: Copy>(&self, len: usize, value: T) -> Result<&mut [T], DecodeError> {
-        loop {
-            match self.bump.try_alloc_slice_fill_copy(len, value) {
-                Ok(kept) => return Ok(kept),
-                Err(_) if self.grow(size_of::<T>().saturating_mul(len)) => {}
-                Err(_) => return Err(ARENA_FULL),
-            }
-        }
+        self.take(size_of::<T>().saturating_mul(len), |bump| bump.try_alloc_slice_fill_copy(len, value))
     }
 
     /// Fills a slice of the arena element by element, in order.
