@@ -150,6 +150,7 @@ impl<T> Device<T> {
         let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;
         let mut context = self.contexts.remove(&ctx_id).ok_or(GuestError::UnknownContext)?;
         self.quotas.contexts.give_back(context.program, 1);
+        self.waits_no_more(ctx_id);
         self.revoke(std::mem::take(&mut context.lending), effects);
         if context.has_worker() {
             effects.end_worker(ctx_id);
@@ -319,6 +320,7 @@ impl<T> Device<T> {
         for ticket in context.signal_all() {
             effects.respond(ticket, Response::OkNodata);
         }
+        self.waits_no_more(ctx_id);
         self.revoke(lending, effects);
         for resource_id in exporting {
             self.blob_refused(resource_id, effects);

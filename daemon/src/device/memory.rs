@@ -3,13 +3,26 @@
 //! Workers ask before they allocate. A *piece* is memory that others may come to see: it has holders, which are workers and blobs,
 //! and counts for the context it was made for, or, when that has let go, for another that holds it. *Credit* is for memory that only
 //! a driver uses; a worker gets more of it than it needs at once. A worker that lies about what it gave back harms its own context:
-//! what it holds counts for it until its process has ended.
+//! what it holds counts for it until its process has ended. The guest's next program does not see that: what it asks for and could have
+//! had if those that are ending were gone waits until they are.
 
+use super::context::Context;
 use super::quota::Owner;
 use super::{Device, Effects, Quotas};
 use crate::config::{Heap, MemoryId, PerHeap, Wanted};
 use protocol::ids::ContextId;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Requests of one context that may wait for workers to end: more than the threads of an honest worker make. Others are refused.
+const WAITING_MAX: usize = 128;
+
+/// A request for memory that workers which are ending still hold.
+#[derive(Debug)]
+pub struct Waiting {
+    ctx_id: ContextId,
+    request: u32,
+    wanted: Wanted,
+}
 
 /// All pieces.
 #[derive(Debug, Default)]
@@ -97,7 +110,7 @@ impl Pieces {
 }
 
 impl<T> Device<T> {
-    /// A worker asks for memory before its driver allocates it. Answered at once.
+    /// A worker asks for memory before its driver allocates it. Answered at once, or when workers have ended whose memory it takes.
     pub fn memory_wanted<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
@@ -120,8 +133,52 @@ impl<T> Device<T> {
                 effects.grant_memory(ctx_id, request, None, bytes);
             }),
         };
-        if let Err(limit) = granted {
+        let Err(limit) = granted else { return };
+        if self.may_wait(ctx_id) && self.is_coming_free(owner, wanted) {
+            self.waiting.push(Waiting { ctx_id, request, wanted });
+        } else {
             effects.refuse_memory(ctx_id, request, limit);
+        }
+    }
+
+    fn may_wait(&self, ctx_id: ContextId) -> bool {
+        self.waiting.iter().filter(|waiting| waiting.ctx_id == ctx_id).count() < WAITING_MAX
+    }
+
+    /// Whether the workers that are ending hold what a request lacks.
+    fn is_coming_free(&self, owner: Owner, wanted: Wanted) -> bool {
+        let (heap, bytes, pieces) = match wanted {
+            Wanted::Pages(bytes) => (Heap::Host, bytes, 1),
+            Wanted::Piece { heap, bytes } => (heap, bytes, 1),
+            Wanted::Credit { heap, least, .. } => (heap, least, 0),
+        };
+        let PerHeap { device, host } = &self.quotas.memory;
+        let memory = match heap {
+            Heap::Device => device,
+            Heap::Host => host,
+        };
+        let ending = self.ending();
+        !ending.is_empty()
+            && memory.check(owner, bytes, &ending).is_ok()
+            && self.quotas.memory_pieces.check(owner, pieces, &ending).is_ok()
+    }
+
+    /// Workers that were told to end and hold something still.
+    fn ending(&self) -> Vec<Owner> {
+        let alive: FxHashSet<_> =
+            self.contexts.values().filter(|context| context.has_worker()).map(Context::owner).collect();
+        self.pieces.workers.keys().copied().filter(|owner| !alive.contains(owner)).collect()
+    }
+
+    /// A context has no worker any more: nobody is left to answer.
+    pub(super) fn waits_no_more(&mut self, ctx_id: ContextId) {
+        self.waiting.retain(|waiting| waiting.ctx_id != ctx_id);
+    }
+
+    /// Workers' memory has come back: what waits for it asks again.
+    fn ask_again<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
+        for Waiting { ctx_id, request, wanted } in std::mem::take(&mut self.waiting) {
+            self.memory_wanted(ctx_id, request, wanted, effects);
         }
     }
 
@@ -190,7 +247,10 @@ impl<T> Device<T> {
     /// The name of the limit that is reached.
     pub fn ring_begins(&mut self, ctx_id: ContextId) -> Result<(), &'static str> {
         let owner = self.owner(Some(ctx_id));
-        self.quotas.rings.take(owner, 1)?;
+        if self.quotas.rings.take(owner, 1).is_err() {
+            // Those of workers that are ending have no work any more.
+            self.quotas.rings.take_as_if_gone(owner, 1, &self.ending())?;
+        }
         self.pieces.workers.entry(owner).or_default().rings += 1;
         Ok(())
     }
@@ -247,6 +307,7 @@ impl<T> Device<T> {
                 self.pieces.pass_on(memory, owner, &mut self.quotas);
             }
         }
+        self.ask_again(effects);
     }
 
     /// A blob shows a piece.

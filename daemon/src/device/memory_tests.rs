@@ -157,6 +157,64 @@ fn a_worker_holds_its_memory_until_its_process_has_ended() {
 }
 
 #[test]
+fn the_next_program_waits_for_the_memory_of_one_that_has_ended() {
+    let mut rig = rig();
+    rig.want(1, credit(56, 56));
+    rig.pages(1, 40 * MIB);
+    assert_eq!(rig.call(1, Command::CtxDestroy), OK);
+    assert_eq!(rig.call(1, venus()), OK);
+    rig.asked();
+    let mut ask = |request, wanted| {
+        rig.device.memory_wanted(ContextId(1), request, wanted, &mut rig.world);
+        rig.asked()
+    };
+    assert_eq!(ask(1, credit(40, 60)), []);
+    assert_eq!(ask(2, Wanted::Pages(40 * MIB)), []);
+    // What fits goes first; what would not fit then either is refused now.
+    assert_eq!(ask(3, credit(1, 1)), [Asked::Grant(1, 3, None, MIB)]);
+    assert_eq!(ask(4, credit(57, 57)), [Asked::RefuseMemory(1, 4, "device_memory")]);
+    assert_eq!(ask(5, Wanted::Pages(41 * MIB)), [Asked::RefuseMemory(1, 5, "host_memory")]);
+    rig.device.worker_ended(1, &mut rig.world);
+    let asked = rig.asked();
+    assert!(matches!(asked[0], Asked::Forget(_)), "{asked:?}");
+    assert_eq!(asked[1], Asked::Grant(1, 1, None, 40 * MIB));
+    assert!(matches!(asked[2], Asked::Make(1, 2, _, size) if size == 40 * MIB), "{asked:?}");
+    assert_eq!(asked.len(), 3);
+}
+
+#[test]
+fn who_waits_for_memory_and_ends_is_not_answered() {
+    let mut rig = rig();
+    rig.want(1, credit(56, 56));
+    assert_eq!(rig.call(1, Command::CtxDestroy), OK);
+    for is_lost in [true, false] {
+        rig.device.memory_wanted(ContextId(2), 1, credit(50, 50), &mut rig.world);
+        if is_lost {
+            rig.device.context_lost(ContextId(2), &mut rig.world);
+        }
+        assert_eq!((rig.call(2, Command::CtxDestroy), rig.call(2, venus())), (OK, OK));
+    }
+    rig.asked();
+    rig.device.worker_ended(1, &mut rig.world);
+    assert_eq!(rig.asked(), []);
+    // Nobody is ending any more.
+    rig.want(1, credit(1, 1));
+}
+
+#[test]
+fn a_worker_that_only_asks_is_refused_at_some_point() {
+    let mut rig = rig();
+    rig.want(1, credit(56, 56));
+    assert_eq!(rig.call(1, Command::CtxDestroy), OK);
+    rig.asked();
+    for _ in 0..1000 {
+        rig.device.memory_wanted(ContextId(2), 1, credit(50, 50), &mut rig.world);
+    }
+    let refused = rig.asked().len();
+    assert!((800..1000).contains(&refused), "{refused}");
+}
+
+#[test]
 fn a_host_without_memory_refuses_and_counts_nothing() {
     let mut rig = rig();
     rig.world.fails = true;
@@ -332,4 +390,9 @@ fn rings_count_until_they_end_or_their_worker_does() {
     // What a worker says beyond what it has gives nothing back.
     (0..100).for_each(|_| rig.device.ring_ends(ContextId(2)));
     assert_eq!(begin(&mut rig, 2), 2);
+    // Those of a worker that is ending are nobody's hindrance.
+    assert_eq!((rig.call(1, Command::CtxDestroy), rig.call(1, venus())), (OK, OK));
+    assert_eq!(begin(&mut rig, 1), 13);
+    rig.device.worker_ended(1, &mut rig.world);
+    assert_eq!(begin(&mut rig, 1), 0);
 }

@@ -24,7 +24,7 @@ pub use error::GuestError;
 
 use crate::config::{ContextLimits, DeviceLimits, PerHeap};
 use context::Context;
-use memory::Pieces;
+use memory::{Pieces, Waiting};
 use protocol::ids::{ContextId, ResourceId};
 pub(crate) use quota::{Owner, Quota};
 use resource::Resource;
@@ -66,6 +66,7 @@ pub struct Device<T> {
     scanouts: Scanouts,
     quotas: Quotas,
     pieces: Pieces,
+    waiting: Vec<Waiting>,
     next_owner: u64,
 }
 
@@ -129,6 +130,7 @@ impl<T> Device<T> {
             scanouts: Scanouts::new(options.num_scanouts),
             quotas: Quotas::new(&options),
             pieces: Pieces::default(),
+            waiting: Vec::new(),
             next_owner: 1,
             options,
         }
@@ -146,6 +148,7 @@ impl<T> Device<T> {
                 effects.end_worker(ctx_id);
             }
         }
+        self.waiting.clear();
         for (resource_id, resource) in self.resources.drain() {
             if resource.holds_blob() {
                 effects.drop_blob(resource_id);

@@ -44,7 +44,32 @@ impl Quota {
     ///
     /// The name of the limit that is reached; nothing is taken.
     pub fn take(&mut self, owner: Owner, amount: u64) -> Result<(), &'static str> {
-        let left = self.total.saturating_sub(self.used).checked_sub(amount).ok_or(self.name)?;
+        self.take_as_if_gone(owner, amount, &[])
+    }
+
+    /// As [`Self::take`], as if the owners in `gone` had given back what they hold: until they do, more than the total may be taken.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Self::take`].
+    pub fn take_as_if_gone(&mut self, owner: Owner, amount: u64, gone: &[Owner]) -> Result<(), &'static str> {
+        self.check(owner, amount, gone)?;
+        if amount > 0 {
+            self.used += amount;
+            *self.held.entry(owner).or_default() += amount;
+        }
+        Ok(())
+    }
+
+    /// Whether [`Self::take_as_if_gone`] would succeed.
+    ///
+    /// # Errors
+    ///
+    /// The name of the limit that is in the way.
+    pub fn check(&self, owner: Owner, amount: u64, gone: &[Owner]) -> Result<(), &'static str> {
+        let coming: u64 = gone.iter().map(|owner| self.held(*owner)).sum();
+        let used = self.used - coming;
+        let left = self.total.saturating_sub(used).checked_sub(amount).ok_or(self.name)?;
         let held = self.held(owner) + amount;
         if let Some((name, each)) = self.each
             && held > each
@@ -54,10 +79,6 @@ impl Quota {
         // One more than is left: of a handful there is no share to leave.
         if held > SHARE.saturating_mul(left.saturating_add(1)) {
             return Err(self.name);
-        }
-        self.used += amount;
-        if amount > 0 {
-            self.held.insert(owner, held);
         }
         Ok(())
     }
@@ -146,6 +167,19 @@ mod tests {
         assert_eq!(quota.take(A, 101), Err("own bytes"));
         assert_eq!(quota.take(A, 100), Ok(()));
         assert_eq!(quota.take(A, 1), Err("own bytes"));
+    }
+
+    #[test]
+    fn what_comes_back_can_be_reckoned_with() {
+        let mut quota = Quota::new("rings", 64);
+        quota.take(A, 56).unwrap();
+        assert_eq!(quota.check(B, 40, &[]), Err("rings"));
+        assert_eq!(quota.check(B, 40, &[A]), Ok(()));
+        assert_eq!(quota.check(B, 60, &[A]), Err("rings"));
+        assert_eq!(quota.take_as_if_gone(B, 40, &[A]), Ok(()));
+        assert_eq!((quota.used(), quota.take(B, 1)), (96, Err("rings")));
+        quota.give_back(A, u64::MAX);
+        assert_eq!((quota.used(), quota.take(B, 1)), (40, Ok(())));
     }
 
     #[test]

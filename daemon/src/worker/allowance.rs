@@ -1,7 +1,8 @@
 //! Asks the device process for memory on behalf of the driver, and gives back what is not used any more.
 //!
 //! Memory that only the driver uses is asked for in steps, so that most allocations ask nobody. Whoever asks waits for the answer,
-//! which is handled where it is read, ahead of what is queued; the device process answers at once.
+//! which is handled where it is read, ahead of what is queued; the device process answers at once, or when workers have ended that hold
+//! what is asked for.
 
 use crate::config::{Heap, MemoryId, PerHeap, Wanted};
 use crate::ipc::{Channel, ToDevice};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes asked for at once.
 const STEP: u64 = 64 << 20;
-/// An answer that takes longer does not come: the device process has other things to do than to wait, and so has the guest.
+/// Whoever asks waits no longer, and an answer that comes later goes back. Workers that end take less (2 s, then they are killed).
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Refused shaders of one context that the device process hears of, and logs within limits of its own.

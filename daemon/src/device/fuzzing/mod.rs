@@ -129,8 +129,8 @@ impl Rig {
             }
             Says::Wants(wanted) => {
                 self.requests += 1;
+                self.world.wants(ctx_id, self.requests);
                 self.device.memory_wanted(ctx_id, self.requests, *wanted, &mut self.world);
-                self.world.answered(self.requests);
             }
             Says::Returns(id) => {
                 if let Some(memory) = self.world.recent_memory(id.0) {

@@ -35,9 +35,9 @@ pub struct World {
     numbers: BTreeMap<ContextId, u64>,
     /// Pieces of memory that somebody holds.
     memories: BTreeSet<u64>,
-    /// The request for memory that was answered last.
-    answered: Option<u32>,
-    /// Effects since the current event began, and answers that were due then.
+    /// Requests for memory without an answer, and who asks.
+    wanted: BTreeMap<u32, ContextId>,
+    /// Effects since the current event began, and answers that were due then, to the guest and to workers.
     effects: usize,
     due_before: usize,
 }
@@ -45,7 +45,7 @@ pub struct World {
 impl World {
     /// An event begins.
     pub fn begin(&mut self) {
-        (self.effects, self.due_before) = (0, self.due.len());
+        (self.effects, self.due_before) = (0, self.due.len() + self.wanted.len());
     }
 
     /// A command came whose answer is due.
@@ -74,9 +74,15 @@ impl World {
         self.workers.contains_key(&ctx_id)
     }
 
-    /// A request for memory was answered.
-    pub fn answered(&mut self, request: u32) {
-        assert_eq!(self.answered.take(), Some(request));
+    /// A worker asks for memory.
+    pub fn wants(&mut self, ctx_id: ContextId, request: u32) {
+        self.wanted.insert(request, ctx_id);
+    }
+
+    /// The worker that asked is answered.
+    fn answer(&mut self, ctx_id: ContextId, request: u32) {
+        self.worker(ctx_id);
+        assert_eq!(self.wanted.remove(&request), Some(ctx_id), "request {request} answered twice");
     }
 
     /// One of the pieces that were made last.
@@ -88,6 +94,7 @@ impl World {
     pub fn worker_gone(&mut self, ctx_id: ContextId) {
         self.workers.remove(&ctx_id);
         self.ending.extend(self.numbers.remove(&ctx_id));
+        self.wanted.retain(|_, worker| *worker != ctx_id);
         self.expected.retain(|(worker, _)| *worker != ctx_id);
     }
 
@@ -116,6 +123,7 @@ impl World {
         let bound = (2 + self.due_before) * (contexts + 4) + 3 * LIMITS.resources + LIMITS.live_maps;
         assert!(self.effects <= bound, "{} effects of one event", self.effects);
         assert!(self.workers.len() <= contexts);
+        assert!(self.wanted.is_empty() || !self.ending.is_empty(), "a worker waits for nobody's memory");
         let shared: u64 = self.shared.iter().filter_map(|id| self.blobs.get(id)).sum();
         assert!(shared <= LIMITS.shmem_total_bytes, "{shared} bytes of shared memory");
     }
@@ -153,6 +161,7 @@ impl Effects for World {
         self.effects += 1;
         assert!(self.workers.remove(&ctx_id).is_some(), "context {ctx_id} has no worker to end");
         self.ending.extend(self.numbers.remove(&ctx_id));
+        self.wanted.retain(|_, worker| *worker != ctx_id);
         self.expected.retain(|(worker, _)| *worker != ctx_id);
     }
 
@@ -174,25 +183,22 @@ impl Effects for World {
         memory: MemoryId,
         size: u64,
     ) -> Result<(), EffectFailed> {
-        self.worker(ctx_id);
         assert!(size <= LIMITS.host_memory);
         self.outcome()?;
         assert!(self.memories.insert(memory.0));
-        self.answered = Some(request);
+        self.answer(ctx_id, request);
         Ok(())
     }
 
     fn grant_memory(&mut self, ctx_id: ContextId, request: u32, memory: Option<MemoryId>, _: u64) {
         self.effects += 1;
-        self.worker(ctx_id);
         assert!(memory.is_none_or(|memory| self.memories.insert(memory.0)));
-        self.answered = Some(request);
+        self.answer(ctx_id, request);
     }
 
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, _: &'static str) {
         self.effects += 1;
-        self.worker(ctx_id);
-        self.answered = Some(request);
+        self.answer(ctx_id, request);
     }
 
     fn forget_memory(&mut self, memory: MemoryId) {
