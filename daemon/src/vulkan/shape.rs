@@ -97,8 +97,8 @@ pub const RESHAPED: &[Reshaped] = &[
     (
         "features of formats",
         "those of Vulkan and of extensions that guests have; `HOST_IMAGE_TRANSFER` of formats with planes only where a texel of each \
-         plane is a byte",
-        "Mesa before 26.2 sends too few bytes of other planes; programs copy them by a buffer where the host does not",
+         plane is a byte, and not of `4PACK16` formats, `422` formats of 16 bits and `ASTC` formats of floats",
+        "Mesa before 26.2 sends too few bytes of these; programs copy them by a buffer where the host does not",
     ),
     (
         "images of a format",
