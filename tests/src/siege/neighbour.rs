@@ -4,7 +4,7 @@ use crate::broker::Broker;
 use crate::frontend::{Options, Session};
 use crate::guest::device::{Device, Source};
 use crate::guest::ring::ASYNC;
-use crate::guest::{Gpu, PATIENCE};
+use crate::guest::{Answer, Gpu, PATIENCE};
 use anyhow::{Context, Result, anyhow};
 use protocol::ids::RingIdx;
 use protocol::venus::generated as venus;
@@ -14,8 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bytes that each submission fills: some milliseconds of a software driver's time.
+/// Bytes that are filled at a time.
 const SIZE: u64 = 16 << 20;
+/// A submission takes so long at least, with as many of these as that needs: then the GPU is never without work.
+const SUBMISSION_MIN: Duration = Duration::from_millis(2);
+const FILLS_MAX: u32 = 4096;
 /// Submissions that are not complete at any time.
 const IN_FLIGHT: usize = 4;
 
@@ -36,13 +39,11 @@ impl Neighbour {
         let gpu = Arc::new(Gpu::new(Session::connect(&broker.path(vm), Options::default())?));
         let mut device = Device::create(&gpu, vm)?;
         let memory = device.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
-        let buffer = device.bound(memory, SIZE)?;
-        submit(&mut device, buffer)?;
-        device.gpu().submit_fenced(device.context, RingIdx(1), &[]).wait(PATIENCE)?;
+        let work = Work::of_some_time(&mut device, memory)?;
         let (done, longest) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let stop = Arc::new(AtomicBool::new(false));
         let (counted, gap, stopped) = (Arc::clone(&done), Arc::clone(&longest), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || compute(device, buffer, &counted, &gap, &stopped));
+        let thread = std::thread::spawn(move || compute(device, &work, &counted, &gap, &stopped));
         Ok(Self { done, longest, stop, thread })
     }
 
@@ -71,16 +72,76 @@ impl Neighbour {
     }
 }
 
-fn submit(device: &mut Device, dst_buffer: venus::Buffer) -> Result<()> {
-    device.submit(|command_buffer, w| {
-        venus::CmdFillBuffer { command_buffer, dst_buffer, dst_offset: 0, size: SIZE, data: 1 }
-            .encode(ASYNC, w);
-    })
+/// What each submission executes.
+struct Work {
+    commands: venus::CommandBuffer,
+}
+
+impl Work {
+    /// As many fills as it needs.
+    fn of_some_time(device: &mut Device, memory: venus::DeviceMemory) -> Result<Self> {
+        let buffer = device.bound(memory, SIZE)?;
+        let mut fills = 1;
+        loop {
+            let work = Self::record(device, buffer, fills)?;
+            let start = Instant::now();
+            work.submit(device)?.wait(PATIENCE)?;
+            if start.elapsed() >= SUBMISSION_MIN || fills >= FILLS_MAX {
+                return Ok(work);
+            }
+            fills *= 2;
+        }
+    }
+
+    fn record(device: &mut Device, dst_buffer: venus::Buffer, fills: u32) -> Result<Self> {
+        let commands = venus::CommandBuffer(device.new_id());
+        let allocate = venus::CommandBufferAllocateInfo {
+            command_pool: device.pool,
+            command_buffer_count: 1,
+            ..Default::default()
+        };
+        let begin = venus::CommandBufferBeginInfo {
+            flags: venus::CommandBufferUsageFlags::SIMULTANEOUS_USE,
+            ..Default::default()
+        };
+        let of = device.device;
+        let seqno = device.ring.command(|w| {
+            let p_command_buffers = Some(std::slice::from_ref(&commands));
+            venus::AllocateCommandBuffers { device: of, p_allocate_info: Some(&allocate), p_command_buffers }
+                .encode(ASYNC, w);
+            venus::BeginCommandBuffer { command_buffer: commands, p_begin_info: Some(&begin) }
+                .encode(ASYNC, w);
+            for _ in 0..fills {
+                let (command_buffer, dst_offset) = (commands, 0);
+                venus::CmdFillBuffer { command_buffer, dst_buffer, dst_offset, size: SIZE, data: 1 }
+                    .encode(ASYNC, w);
+            }
+            venus::EndCommandBuffer { command_buffer: commands }.encode(ASYNC, w);
+        })?;
+        device.ring.wait(seqno, PATIENCE)?;
+        Ok(Self { commands })
+    }
+
+    /// Answered when it is complete.
+    fn submit(&self, device: &mut Device) -> Result<Answer> {
+        let submit = [venus::SubmitInfo {
+            command_buffer_count: 1,
+            p_command_buffers: Some(std::slice::from_ref(&self.commands)),
+            ..Default::default()
+        }];
+        let queue = device.queue;
+        let seqno = device.ring.command(|w| {
+            venus::QueueSubmit { queue, submit_count: 1, p_submits: Some(&submit), fence: venus::Fence(0) }
+                .encode(ASYNC, w);
+        })?;
+        device.ring.wait(seqno, PATIENCE)?;
+        Ok(device.gpu().submit_fenced(device.context, RingIdx(1), &[]))
+    }
 }
 
 fn compute(
     mut device: Device,
-    buffer: venus::Buffer,
+    work: &Work,
     done: &AtomicU64,
     longest: &AtomicU64,
     stop: &AtomicBool,
@@ -89,8 +150,7 @@ fn compute(
     let mut last = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         while pending.len() < IN_FLIGHT {
-            submit(&mut device, buffer)?;
-            pending.push_back(device.gpu().submit_fenced(device.context, RingIdx(1), &[]));
+            pending.push_back(work.submit(&mut device)?);
         }
         if let Some(first) = pending.pop_front() {
             first.wait(PATIENCE)?;
