@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use tempfile::TempDir;
 use tests::daemon::{self, Daemon, eventually};
-use tests::daemon_process::{build_example, daemon_executable, launcher, workers};
+use tests::daemon_process::{DaemonProcess, build_example, daemon_executable, launcher, workers};
 use tests::frontend::{Options, Session};
 use tests::guest::{Gpu, PATIENCE};
 use tests::packages::HostVulkan;
@@ -472,6 +472,49 @@ fn a_system_call_off_the_list_kills_and_is_named_for_who_wants_to_learn() -> Res
         learning.log().contains("not on the list of system calls: personality (135)"),
         "{}",
         learning.log()
+    );
+    Ok(())
+}
+
+/// A driver that makes a call that is on no list while the dynamic linker runs its initialisers, with the linker's lock held.
+const CALLS_WHEN_LOADED: &str = "
+#include <sys/syscall.h>
+#include <unistd.h>
+__attribute__((constructor)) static void when_loaded(void) { syscall(SYS_personality, 0xffffffffU); }
+";
+
+#[test]
+fn a_driver_that_calls_what_is_on_no_list_while_it_is_loaded_is_named_and_goes_on() -> Result<()> {
+    let folder = TempDir::new()?;
+    let [source, library, manifest] =
+        ["calls.c", "libcalls.so", "calls.json"].map(|name| folder.path().join(name));
+    fs::write(&source, CALLS_WHEN_LOADED)?;
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status()?;
+    ensure!(compiled.success(), "cc: {compiled}");
+    let driver = library.display();
+    fs::write(
+        &manifest,
+        format!(
+            r#"{{"file_format_version": "1.0.1", "ICD": {{"library_path": "{driver}", "api_version": "1.4.0"}}}}"#
+        ),
+    )?;
+    // Workers run as another user.
+    for path in [folder.path(), &library, &manifest] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    }
+    let mut command = HostVulkan::lavapipe()?.command(&daemon_executable()?)?;
+    let before = |name: &str| {
+        let mut set = command.get_envs().filter(|(key, _)| *key == name);
+        set.next().and_then(|(_, value)| value).map(PathBuf::from).with_context(|| format!("no {name}"))
+    };
+    let manifests = std::env::join_paths([manifest.clone(), before("VK_DRIVER_FILES")?])?;
+    let libraries = [folder.path().display().to_string(), before("LD_LIBRARY_PATH")?.display().to_string()];
+    command.env("VK_DRIVER_FILES", manifests).env("LD_LIBRARY_PATH", libraries.join(":"));
+    let daemon = DaemonProcess::start_command(command, &["--seccomp=log"])?;
+    ensure!(
+        eventually(PATIENCE, || daemon.log().contains("not on the list of system calls: personality (135)")),
+        "{}",
+        daemon.log()
     );
     Ok(())
 }

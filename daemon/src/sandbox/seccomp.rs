@@ -9,7 +9,7 @@ use seccompiler::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc;
+use std::sync::{Arc, Barrier, OnceLock, mpsc};
 use syscalls::Sysno;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -28,11 +28,8 @@ pub fn confine(syscalls: &Syscalls, mode: SeccompMode) -> io::Result<()> {
             programs.iter().rev().try_for_each(|program| install(program, false).map(|_| ()))
         }
         SeccompMode::Log => {
-            // Its thread is started before there is a filter, and so has none.
-            let (listeners, listener) = mpsc::channel::<OwnedFd>();
-            std::thread::Builder::new()
-                .name("seccomp log".into())
-                .spawn(move || listener.recv().map(|listener| name_calls(&listener)))?;
+            let listener = Arc::new(OnceLock::new());
+            name_calls(listener.clone())?;
             let mut programs = programs(syscalls, SeccompAction::Trace(NOTIFY))?;
             for program in &mut programs[..1] {
                 // The library does not know this action; the value of the one that stands for it is used by nobody else.
@@ -44,8 +41,8 @@ pub fn confine(syscalls: &Syscalls, mode: SeccompMode) -> io::Result<()> {
             }
             let (main, others) = programs.split_first().ok_or(io::ErrorKind::InvalidInput)?;
             others.iter().try_for_each(|program| install(program, false).map(|_| ()))?;
-            let listener = install(main, true)?.ok_or(io::ErrorKind::Unsupported)?;
-            listeners.send(listener).map_err(io::Error::other)
+            let _ = listener.set(install(main, true)?.ok_or(io::ErrorKind::Unsupported)?);
+            Ok(())
         }
     }
 }
@@ -150,8 +147,26 @@ fn error_number(name: &str) -> io::Result<u32> {
     }
 }
 
+/// Starts the threads that name what `listener` will hear of. They are there before there is a filter, and so have none.
+///
+/// A thread that makes a call may hold any lock of the C library's; the dynamic linker's is held while a driver is loaded. Who lets calls go
+/// on must not need one: it neither logs nor is still starting by then, since both register destructors of thread-local values.
+fn name_calls(listener: Arc<OnceLock<OwnedFd>>) -> io::Result<()> {
+    let (named, lines) = mpsc::channel::<String>();
+    let log = std::thread::Builder::new().name("seccomp log".into());
+    log.spawn(move || lines.iter().for_each(|line| log::warn!("{line}")))?;
+    let started = Arc::new(Barrier::new(2));
+    let start = started.clone();
+    std::thread::Builder::new().name("seccomp".into()).spawn(move || {
+        start.wait();
+        let_calls_go_on(listener.wait(), &named);
+    })?;
+    started.wait();
+    Ok(())
+}
+
 /// Names each call once, and what tells its kind: the first three arguments.
-fn name_calls(listener: &OwnedFd) {
+fn let_calls_go_on(listener: &OwnedFd, named: &mpsc::Sender<String>) {
     let mut seen = BTreeSet::new();
     loop {
         let notified = match sys::next_notified(listener) {
@@ -170,11 +185,9 @@ fn name_calls(listener: &OwnedFd) {
         if seen.len() < NAMED_MAX && seen.insert((notified.number, kind.get(1).copied())) {
             let arguments: Vec<String> =
                 notified.arguments[..3].iter().map(|value| format!("{value:#x}")).collect();
-            log::warn!(
-                "not on the list of system calls: {name} ({}), with {}",
-                notified.number,
-                arguments.join(", ")
-            );
+            let (number, arguments) = (notified.number, arguments.join(", "));
+            let _ =
+                named.send(format!("not on the list of system calls: {name} ({number}), with {arguments}"));
         }
         let _ = sys::let_continue(listener, &notified);
     }
