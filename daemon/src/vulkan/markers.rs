@@ -4,16 +4,21 @@ use super::queue::WAIT_SLICE_NS;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Those of a device that are in no use.
 #[derive(Debug, Default)]
-pub struct Markers(Mutex<Vec<vk::Fence>>);
+pub struct Markers {
+    free: Mutex<Vec<vk::Fence>>,
+    /// The driver has answered that the device is lost.
+    is_lost: AtomicBool,
+}
 
 impl Markers {
     /// An unsignalled fence.
     pub fn take(&self, device: &ash::Device) -> Result<u64, vk::Result> {
-        if let Some(marker) = self.0.lock().pop() {
+        if let Some(marker) = self.free.lock().pop() {
             return Ok(marker.as_raw());
         }
         // SAFETY: the device is live.
@@ -28,7 +33,7 @@ impl Markers {
         }
         // SAFETY: device and fences are live, and no submission is left that uses them.
         let reset = unsafe { device.reset_fences(&markers) };
-        let mut free = self.0.lock();
+        let mut free = self.free.lock();
         for marker in markers {
             if reset.is_ok() && free.len() < KEPT {
                 free.push(marker);
@@ -50,12 +55,31 @@ impl Markers {
         let (fences, limit) = ([vk::Fence::from_raw(marker)], limit.as_nanos() as u64);
         // SAFETY: the device is live, and so is the fence, which is taken back only when the wait is over.
         let waited = unsafe { device.wait_for_fences(&fences, true, limit) };
+        self.hear(waited.err());
         waited != Err(vk::Result::TIMEOUT)
+    }
+
+    /// Whether one is signalled, or never will be since the device is lost.
+    pub fn is_signalled(&self, device: &ash::Device, marker: u64) -> bool {
+        // SAFETY: device and fence are live; a marker is given away only after it was found here.
+        let status = unsafe { device.get_fence_status(vk::Fence::from_raw(marker)) };
+        self.hear(status.err());
+        status != Ok(false)
+    }
+
+    /// Logs the first answer by which the driver says that it has lost the device. The guest may never submit again, and nobody but us
+    /// would tell the operator.
+    fn hear(&self, error: Option<vk::Result>) {
+        if error == Some(vk::Result::ERROR_DEVICE_LOST) && !self.is_lost.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "the host's driver has lost a device of this context (VK_ERROR_DEVICE_LOST): what it ran is not done"
+            );
+        }
     }
 
     /// Destroys those that are in no use, with the device.
     pub fn destroy(&self, device: &ash::Device) {
-        for marker in self.0.lock().drain(..) {
+        for marker in self.free.lock().drain(..) {
             // SAFETY: the device is live and the fence in no use.
             unsafe { device.destroy_fence(marker, None) };
         }
