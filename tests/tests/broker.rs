@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
+use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -54,6 +55,36 @@ fn who_connects_and_says_nothing_keeps_no_operator_and_no_collector_out() -> Res
         broker.vm("a")?;
         broker.metrics(port)?;
     }
+    Ok(())
+}
+
+/// Making a process takes as long as the system likes: 1.7 s were seen while attackers kept all processors busy.
+#[test]
+fn the_thread_that_serves_all_vms_starts_no_process() -> Result<()> {
+    let broker = Broker::start("", &[("a", ""), ("b", "")])?;
+    let devices = [broker.device("a")?, broker.device("b")?].map(|device| device.as_raw_nonzero().get());
+    let main = broker.pid().as_raw_nonzero().get();
+    let children = |thread: &str| fs::read_to_string(format!("/proc/{main}/task/{thread}/children"));
+    ensure!(
+        children(&main.to_string())?.trim().is_empty(),
+        "the broker's first thread has started a process"
+    );
+    let mut all = String::new();
+    for thread in fs::read_dir(format!("/proc/{main}/task"))? {
+        all.push_str(&children(&thread?.file_name().to_string_lossy())?);
+    }
+    for device in devices {
+        ensure!(all.split_whitespace().any(|child| child == device.to_string()), "{device} is none of {all}");
+    }
+    // One that is started again is started so, too.
+    kill_process(broker.device("a")?, Signal::KILL)?;
+    ensure!(eventually(PATIENCE, || broker
+        .device("a")
+        .is_ok_and(|device| device.as_raw_nonzero().get() != devices[0])));
+    ensure!(
+        children(&main.to_string())?.trim().is_empty(),
+        "the broker's first thread has started a process"
+    );
     Ok(())
 }
 

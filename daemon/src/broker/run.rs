@@ -6,6 +6,7 @@ use super::grant_log::GrantLog;
 use super::groups::Groups;
 use super::operator::Waiting;
 use super::settings::Settings;
+use super::starter::Starter;
 use super::vm::Vm;
 use crate::ipc::FromBroker;
 use crate::sched::{Nanos, TenantId};
@@ -52,6 +53,7 @@ pub(super) struct Broker {
     pub(super) log: Option<GrantLog>,
     pub(super) connections: Connections,
     pub(super) groups: Groups,
+    pub(super) starter: Starter,
     /// Who waits for an answer.
     pub(super) waiting: Vec<Waiting>,
     /// When the pages of those who do not ring are read next.
@@ -67,16 +69,18 @@ pub(super) enum Source {
     Doorbell,
     Channel,
     Child,
+    Started,
     Timer,
     Signal,
     Listener,
     Connection,
 }
 
-const SOURCES: [Source; 7] = [
+const SOURCES: [Source; 8] = [
     Source::Doorbell,
     Source::Channel,
     Source::Child,
+    Source::Started,
     Source::Timer,
     Source::Signal,
     Source::Listener,
@@ -126,6 +130,8 @@ impl Broker {
         let log = settings.log_grants.as_ref().map(|path| {
             GrantLog::create(path, names).map_err(|error| at(&path.display().to_string(), &error))
         });
+        let starter = Starter::new()?;
+        watch(&epoll, &starter, Source::Started.token(0), epoll::EventFlags::IN)?;
         let connections = Connections::listen(&settings, &epoll)?;
         let vms = settings.vms.iter().zip(0..).map(|(vm, number)| Vm::new(vm.clone(), TenantId(number), now));
         Ok(Self {
@@ -139,6 +145,7 @@ impl Broker {
             last_key: 0,
             connections,
             groups: Groups::default(),
+            starter,
             waiting: Vec::new(),
             next_tick: None,
             last_sample: now,
@@ -169,7 +176,7 @@ impl Broker {
     }
 
     fn is_over(&self) -> bool {
-        self.ending.is_some() && self.vms.iter().all(|vm| vm.process.is_none())
+        self.ending.is_some() && self.vms.iter().all(|vm| vm.process.is_none() && !vm.is_starting)
     }
 
     /// One round: workers first.
@@ -189,6 +196,7 @@ impl Broker {
             match source {
                 Some(Source::Channel) => self.channel(index, flags, now),
                 Some(Source::Child) => self.child_ended(index, now),
+                Some(Source::Started) => self.take_started(),
                 Some(Source::Timer) => {
                     self.armed = None;
                     // What it says is known; unread it would go on saying it.

@@ -26,6 +26,8 @@ pub(super) struct Vm {
     pub(super) contexts: FxHashMap<ContextId, VmContext>,
     /// When its device process is to be started.
     pub(super) start_at: Option<Nanos>,
+    /// It is being started.
+    pub(super) is_starting: bool,
     pub(super) backoff: Backoff,
     pub(super) memory: Asked,
     /// What has ended has used, and how it ended.
@@ -103,6 +105,7 @@ impl Vm {
             process: None,
             contexts: FxHashMap::default(),
             start_at: Some(now),
+            is_starting: false,
             backoff: Backoff::default(),
             memory: Asked::default(),
             past: Past::default(),

@@ -20,6 +20,9 @@ const WAITS_FOR_WORK: [u32; 7] = [7, 35, 232, 230, 271, 281, 441];
 /// accept4.
 const HELPER_WAITS: [u32; 7] = [202, 43, 45, 47, 61, 247, 288];
 
+/// The broker's thread that makes processes, which takes as long as the system likes: nobody waits for it.
+const STARTER: &str = "starter";
+
 /// A process that must not stand still.
 #[derive(Clone, Debug)]
 pub struct Watched {
@@ -105,6 +108,9 @@ impl Looks {
                 continue;
             };
             let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            if read("comm").trim() == STARTER {
+                continue;
+            }
             // How often it was given a processor is part of it: one that comes back to the same place has run.
             let place = format!("{} {}", read("syscall").trim(), read("schedstat").trim());
             if waits_for_work(&place, pid == tid) {

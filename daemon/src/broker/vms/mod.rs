@@ -15,6 +15,7 @@ use crate::sched::{ContextKey, Nanos};
 use crate::shm::{Listener, SchedulerSide, page_clock};
 use protocol::ids::ContextId;
 use rustix::event::epoll::{self, EventFlags};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -30,26 +31,49 @@ impl Broker {
         for index in 0..self.vms.len() {
             if self.vms[index].start_at.is_some_and(|at| at <= now) {
                 self.vms[index].start_at = None;
-                if let Err(error) = self.start(index) {
-                    log::error!(vm = self.vms[index].name(), error:%; "cannot start the device process");
-                    self.start_later(index, Duration::ZERO);
+                match self.groups.arguments(&self.vms[index]) {
+                    Ok(group) => self.start(index, group),
+                    Err(error) => self.cannot_start(index, &error),
                 }
             }
         }
     }
 
-    fn start(&mut self, index: usize) -> io::Result<()> {
-        let vm = &self.vms[index];
-        let group = self.groups.arguments(vm)?;
-        let mut process = Process::start(vm.name(), &[vm.settings.arguments.as_slice(), &group].concat())?;
+    fn start(&mut self, index: usize, mut more: Vec<OsString>) {
+        let vm = &mut self.vms[index];
+        let mut arguments = vm.settings.arguments.clone();
+        arguments.append(&mut more);
+        self.starter.start(index, vm.name(), arguments);
+        vm.is_starting = true;
+    }
+
+    /// Takes over the device processes that have been started.
+    pub(super) fn take_started(&mut self) {
+        for (index, started) in self.starter.started() {
+            self.vms[index].is_starting = false;
+            if let Err(error) = started.and_then(|process| self.take(index, process)) {
+                self.cannot_start(index, &error);
+            }
+        }
+    }
+
+    fn take(&mut self, index: usize, mut process: Process) -> io::Result<()> {
         if let Err(error) = self.watch_process(index, &process) {
             process.kill();
             let _ = process.reap();
             return Err(error);
         }
         log::info!(vm = self.vms[index].name(), pid = process.pid(); "a device process starts");
+        if self.ending.is_some() {
+            process.terminate();
+        }
         self.vms[index].process = Some(process);
         Ok(())
+    }
+
+    fn cannot_start(&mut self, index: usize, error: &io::Error) {
+        log::error!(vm = self.vms[index].name(), error:%; "cannot start the device process");
+        self.start_later(index, Duration::ZERO);
     }
 
     fn watch_process(&self, index: usize, process: &Process) -> io::Result<()> {
