@@ -15,6 +15,7 @@ use tests::broker::{Broker, find, refused};
 use tests::clients;
 use tests::completion;
 use tests::daemon::{cpu_time, eventually, is_alive};
+use tests::daemon_process::children;
 use tests::guest::PATIENCE;
 use tests::packages::{ClientRoot, Suite};
 use tests::program::{Background, LIMIT, Program, succeed};
@@ -64,28 +65,22 @@ fn the_thread_that_serves_all_vms_starts_no_process() -> Result<()> {
     let broker = Broker::start("", &[("a", ""), ("b", "")])?;
     let devices = [broker.device("a")?, broker.device("b")?].map(|device| device.as_raw_nonzero().get());
     let main = broker.pid().as_raw_nonzero().get();
-    let children = |thread: &str| fs::read_to_string(format!("/proc/{main}/task/{thread}/children"));
-    ensure!(
-        children(&main.to_string())?.trim().is_empty(),
-        "the broker's first thread has started a process"
-    );
-    let mut all = String::new();
-    for thread in fs::read_dir(format!("/proc/{main}/task"))? {
-        all.push_str(&children(&thread?.file_name().to_string_lossy())?);
-    }
+    let the_first_thread_started_none = || -> Result<()> {
+        let started = fs::read_to_string(format!("/proc/{main}/task/{main}/children"))?;
+        ensure!(started.trim().is_empty(), "the broker's first thread has started {started}");
+        Ok(())
+    };
+    the_first_thread_started_none()?;
+    let all = children(main.try_into()?)?;
     for device in devices {
-        ensure!(all.split_whitespace().any(|child| child == device.to_string()), "{device} is none of {all}");
+        ensure!(all.contains(&device.try_into()?), "{device} is none of {all:?}");
     }
     // One that is started again is started so, too.
     kill_process(broker.device("a")?, Signal::KILL)?;
     ensure!(eventually(PATIENCE, || broker
         .device("a")
         .is_ok_and(|device| device.as_raw_nonzero().get() != devices[0])));
-    ensure!(
-        children(&main.to_string())?.trim().is_empty(),
-        "the broker's first thread has started a process"
-    );
-    Ok(())
+    the_first_thread_started_none()
 }
 
 fn first_context(broker: &Broker, vm: &str) -> Result<Value> {

@@ -1,8 +1,8 @@
 //! The broker: serves several VMs, each by a device process of its own, and says whose worker may use the GPU next.
 //!
-//! Everything but the start of processes (`starter`) runs on one thread around one epoll instance. What a worker waits for comes first in each turn: doorbells, the pages of
-//! contexts, the scheduler's decision (`gpu`); then what device processes say (`vms`), then operators and metrics (`operator`,
-//! `connections`). Nothing waits for a peer. It reads no guest byte; device processes and workers may have been taken over by a guest,
+//! Everything but the start of processes (`starter`) runs on one thread around one epoll instance. What a worker waits for comes first in
+//! each turn: doorbells, the pages of contexts, the scheduler's decision (`gpu`); then what device processes say (`vms`), then operators
+//! and metrics (`operator`, `connections`). Nothing waits for a peer. It reads no guest byte; device processes and workers may have been taken over by a guest,
 //! so what they say is bounded, and counts for their own VM only.
 //!
 //! `settings` is the configuration file. `client` is the other end of the control socket: the subcommands of an operator.

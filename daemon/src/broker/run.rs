@@ -130,8 +130,7 @@ impl Broker {
         let log = settings.log_grants.as_ref().map(|path| {
             GrantLog::create(path, names).map_err(|error| at(&path.display().to_string(), &error))
         });
-        let starter = Starter::new()?;
-        watch(&epoll, &starter, Source::Started.token(0), epoll::EventFlags::IN)?;
+        let starter = Starter::new(&epoll, Source::Started.token(0))?;
         let connections = Connections::listen(&settings, &epoll)?;
         let vms = settings.vms.iter().zip(0..).map(|(vm, number)| Vm::new(vm.clone(), TenantId(number), now));
         Ok(Self {

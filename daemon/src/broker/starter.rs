@@ -2,20 +2,20 @@
 //! guests keep every processor busy, and the broker waits for nobody.
 
 use super::process::Process;
+use crate::shm::{Doorbell, Listener};
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use rustix::event::{EventfdFlags, eventfd};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The broker's end.
+/// The broker's end of the two channels to the thread.
 #[derive(Debug)]
 pub(super) struct Starter {
     wanted: Sender<Wanted>,
     started: Receiver<Started>,
-    /// Readable when something was started.
-    bell: Arc<OwnedFd>,
+    /// Reports to the broker's epoll instance that a process was started.
+    _listener: Listener,
 }
 
 #[derive(Debug)]
@@ -29,44 +29,36 @@ struct Wanted {
 pub(super) type Started = (usize, io::Result<Process>);
 
 impl Starter {
-    /// Starts the thread.
+    /// Starts the thread. `epoll` reports under `token` that processes were started.
     ///
     /// # Errors
     ///
     /// The system has no thread or no descriptor left.
-    pub(super) fn new() -> io::Result<Self> {
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    pub(super) fn new(epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Self> {
+        let bell = Doorbell::new()?;
+        let listener = bell.listen(epoll, token)?;
         let (wanted, requests) = unbounded::<Wanted>();
         let (done, started) = unbounded();
-        let ring = Arc::clone(&bell);
         std::thread::Builder::new().name(THREAD.into()).spawn(move || {
             for Wanted { vm, name, arguments } in requests {
                 if done.send((vm, Process::start(&name, &arguments))).is_err() {
                     break;
                 }
-                // It is full only if it is readable.
-                let _ = rustix::io::write(&ring, &1u64.to_ne_bytes());
+                bell.ring();
             }
         })?;
-        Ok(Self { wanted, started, bell })
+        Ok(Self { wanted, started, _listener: listener })
     }
 
-    /// Has the device process of a VM started.
+    /// Asks the thread to start the device process of a VM.
     pub(super) fn start(&self, vm: usize, name: &str, arguments: Vec<OsString>) {
         // The thread ends after this value.
         let _ = self.wanted.send(Wanted { vm, name: name.to_owned(), arguments });
     }
 
-    /// What was started since this was called last.
+    /// Returns the processes that the thread has started, or could not start, since the last call.
     pub(super) fn started(&self) -> Vec<Started> {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         self.started.try_iter().collect()
-    }
-}
-
-impl AsFd for Starter {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
     }
 }
 

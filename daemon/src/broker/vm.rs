@@ -26,7 +26,7 @@ pub(super) struct Vm {
     pub(super) contexts: FxHashMap<ContextId, VmContext>,
     /// When its device process is to be started.
     pub(super) start_at: Option<Nanos>,
-    /// It is being started.
+    /// The starter has been asked for a device process and has not answered.
     pub(super) is_starting: bool,
     pub(super) backoff: Backoff,
     pub(super) memory: Asked,

@@ -59,7 +59,7 @@ impl Markers {
         waited != Err(vk::Result::TIMEOUT)
     }
 
-    /// Whether one is signalled, or never will be since the device is lost.
+    /// Returns whether the driver has signalled a marker. A lost device completes nothing any more: any answer but "not yet" counts as an end.
     pub fn is_signalled(&self, device: &ash::Device, marker: u64) -> bool {
         // SAFETY: device and fence are live; a marker is given away only after it was found here.
         let status = unsafe { device.get_fence_status(vk::Fence::from_raw(marker)) };

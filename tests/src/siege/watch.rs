@@ -108,12 +108,9 @@ impl Looks {
                 continue;
             };
             let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
-            if read("comm").trim() == STARTER {
-                continue;
-            }
             // How often it was given a processor is part of it: one that comes back to the same place has run.
             let place = format!("{} {}", read("syscall").trim(), read("schedstat").trim());
-            if waits_for_work(&place, pid == tid) {
+            if waits_for_work(&place, pid == tid) || read("comm").trim() == STARTER {
                 self.seen.remove(&tid);
                 continue;
             }

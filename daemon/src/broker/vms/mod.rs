@@ -32,17 +32,16 @@ impl Broker {
             if self.vms[index].start_at.is_some_and(|at| at <= now) {
                 self.vms[index].start_at = None;
                 match self.groups.arguments(&self.vms[index]) {
-                    Ok(group) => self.start(index, group),
+                    Ok(group) => self.start(index, &group),
                     Err(error) => self.cannot_start(index, &error),
                 }
             }
         }
     }
 
-    fn start(&mut self, index: usize, mut more: Vec<OsString>) {
+    fn start(&mut self, index: usize, group: &[OsString]) {
         let vm = &mut self.vms[index];
-        let mut arguments = vm.settings.arguments.clone();
-        arguments.append(&mut more);
+        let arguments = [vm.settings.arguments.as_slice(), group].concat();
         self.starter.start(index, vm.name(), arguments);
         vm.is_starting = true;
     }
@@ -64,8 +63,11 @@ impl Broker {
             return Err(error);
         }
         log::info!(vm = self.vms[index].name(), pid = process.pid(); "a device process starts");
-        if self.ending.is_some() {
-            process.terminate();
+        match self.ending {
+            None => {}
+            // The time to end is over: nobody kills what comes later.
+            Some(Nanos::MAX) => process.kill(),
+            Some(_) => process.terminate(),
         }
         self.vms[index].process = Some(process);
         Ok(())
