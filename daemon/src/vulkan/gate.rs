@@ -7,8 +7,7 @@
 //! Lock order: the turn, lines and submissions of queues, the counts of the gate.
 
 use super::error::ContextLost;
-use super::line::{Standing, Step};
-use super::queue::Queue;
+use super::lane::{Lane, Standing, Step};
 use crate::shm::{Counters, Doorbell, GateSide, Work, page_clock};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
@@ -36,7 +35,7 @@ pub type Failed = Box<dyn Fn(&ContextLost) + Send + Sync>;
 pub struct Gate {
     page: GateSide,
     doorbell: Arc<Doorbell>,
-    queues: Mutex<Vec<Weak<Queue>>>,
+    queues: Mutex<Vec<Weak<dyn Lane>>>,
     counts: Mutex<Counts>,
     /// Held while what is ready is counted and while one of them passes, or it would be told twice: the scheduler would grant what nobody
     /// needs, and keep a place for it.
@@ -57,6 +56,8 @@ impl std::fmt::Debug for Gate {
 #[derive(Debug)]
 struct Counts {
     counters: Counters,
+    /// How many were ready when the scheduler was last rung for that. What is told during a lease is not rung for.
+    rung_ready: u32,
     /// What a submission lasts, on average, in nanoseconds.
     estimate: u64,
     /// What the scheduler was not told of yet.
@@ -66,7 +67,8 @@ struct Counts {
 impl Gate {
     /// A gate that the scheduler looks after, by `page` and `doorbell`.
     pub fn new(page: GateSide, doorbell: Arc<Doorbell>) -> Arc<Self> {
-        let counts = Counts { counters: Counters::default(), estimate: FIRST_ESTIMATE, untold: None };
+        let (counters, rung_ready) = Default::default();
+        let counts = Counts { counters, rung_ready, estimate: FIRST_ESTIMATE, untold: None };
         Arc::new(Self {
             page,
             doorbell,
@@ -104,10 +106,10 @@ impl Gate {
     }
 
     /// A queue whose submissions pass here.
-    pub fn add(&self, queue: &Arc<Queue>) {
+    pub fn add(&self, queue: Weak<dyn Lane>) {
         let mut queues = self.queues.lock();
         queues.retain(|queue| queue.strong_count() > 0);
-        queues.push(Arc::downgrade(queue));
+        queues.push(queue);
     }
 
     /// Whether submissions may pass at once, as things stand.
@@ -141,6 +143,8 @@ impl Gate {
         if may {
             counts.counters.dispatched = counts.counters.dispatched.wrapping_add(count);
             counts.counters.ready = counts.counters.ready.saturating_sub(counted);
+            // The next that is ready is news again.
+            counts.rung_ready = counts.rung_ready.min(counts.counters.ready);
             self.page.tell(counts.counters);
         }
         may
@@ -191,7 +195,9 @@ impl Gate {
     /// Something waits in a line that was not there before.
     pub fn arrived(&self) {
         let standing = self.announce();
-        if standing.unready || standing.free || self.page.is_leased() {
+        // A grant that nothing needed so far is not given again.
+        let is_granted = || standing.ready > 0 && self.has_room(&self.counts.lock(), 1);
+        if standing.unready || standing.free || self.page.is_leased() || is_granted() {
             // Its thread has to look: again and again, whether there is room in the driver, or because nobody has to grant it.
             self.page.poke();
         }
@@ -215,7 +221,7 @@ impl Gate {
         }
     }
 
-    fn live_queues(&self) -> Vec<Arc<Queue>> {
+    fn live_queues(&self) -> Vec<Arc<dyn Lane>> {
         self.queues.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -224,13 +230,15 @@ impl Gate {
         let turn = self.turn();
         let queues = self.live_queues();
         let standing = queues.iter().map(|queue| queue.standing()).fold(Standing::default(), Standing::and);
-        let ready = standing.ready;
         let mut counts = self.counts.lock();
-        let news = std::mem::replace(&mut counts.counters.ready, ready) != ready;
+        counts.counters.ready = standing.ready;
         self.page.tell(counts.counters);
+        // A lease may end right now: then the gate's thread is poked, and finds that nobody has rung.
+        let rings = !self.page.is_leased()
+            && std::mem::replace(&mut counts.rung_ready, standing.ready) != standing.ready;
         drop(counts);
         drop(turn);
-        if news && !self.page.is_leased() {
+        if rings {
             self.doorbell.ring();
         }
         standing
@@ -274,7 +282,7 @@ impl Gate {
     }
 
     /// Dispatches what may pass, one of each queue in turn; whether something is left.
-    fn dispatch(&self, queues: &[Arc<Queue>]) -> bool {
+    fn dispatch(&self, queues: &[Arc<dyn Lane>]) -> bool {
         loop {
             let steps: Vec<_> = queues.iter().map(|queue| queue.advance(self)).collect();
             if !steps.contains(&Step::Done) || self.ended.load(Ordering::SeqCst) {
@@ -304,5 +312,136 @@ impl Counts {
         if let Some(work) = self.untold.take_if(|work| page.tell_work(work)) {
             log::trace!("{work:?} told");
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use crate::shm::{SchedulerSide, grant_page};
+    use rustix::event::{Timespec, epoll};
+    use std::os::fd::OwnedFd;
+    use std::sync::atomic::AtomicU32;
+    use std::time::Instant;
+
+    /// Whoever waits for longer waits for ever.
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// A queue before which so many submissions stand.
+    #[derive(Default)]
+    struct Standers(AtomicU32);
+
+    impl Lane for Standers {
+        fn advance(&self, gate: &Gate) -> Step {
+            let _turn = gate.turn();
+            match self.0.load(Ordering::SeqCst) {
+                0 => Step::Empty,
+                _ if gate.pass_from_line() => {
+                    self.0.fetch_sub(1, Ordering::SeqCst);
+                    Step::Done
+                }
+                _ => Step::Waits,
+            }
+        }
+
+        fn standing(&self) -> Standing {
+            Standing { ready: self.0.load(Ordering::SeqCst), ..Standing::default() }
+        }
+
+        fn watch_driver(&self) {}
+    }
+
+    /// A gate with one queue, the scheduler's end of its page, and what hears its doorbell.
+    struct World {
+        gate: Arc<Gate>,
+        lane: Arc<Standers>,
+        scheduler: SchedulerSide,
+        epoll: Arc<OwnedFd>,
+        _listener: crate::shm::Listener,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let file = grant_page().unwrap();
+            let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+            let doorbell = Arc::new(Doorbell::new().unwrap());
+            let listener = doorbell.listen(&epoll, 1).unwrap();
+            let gate = Gate::new(GateSide::open(&file).unwrap(), doorbell);
+            let lane = Arc::new(Standers::default());
+            let weak: Weak<dyn Lane> = Arc::<Standers>::downgrade(&lane);
+            gate.add(weak);
+            Self { gate, lane, scheduler: SchedulerSide::open(&file).unwrap(), epoll, _listener: listener }
+        }
+
+        fn start(&self) {
+            self.gate.start(Box::new(|lost| panic!("{lost:?}"))).unwrap();
+        }
+
+        /// One comes and has to wait.
+        fn arrives(&self) {
+            self.lane.0.fetch_add(1, Ordering::SeqCst);
+            self.gate.arrived();
+        }
+
+        /// Whether the doorbell rings within a time, or has rung.
+        fn rings(&self, within: Duration) -> bool {
+            let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+            let limit = Timespec::try_from(within).unwrap();
+            epoll::wait(&self.epoll, [none; 1].as_mut_slice(), Some(&limit)).unwrap() > 0
+        }
+
+        /// Whether nobody stands there soon.
+        fn is_empty_soon(&self) -> bool {
+            let start = Instant::now();
+            while self.lane.0.load(Ordering::SeqCst) > 0 && start.elapsed() < LONG {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            self.lane.0.load(Ordering::SeqCst) == 0
+        }
+    }
+
+    impl Drop for World {
+        fn drop(&mut self) {
+            self.gate.end();
+        }
+    }
+
+    #[test]
+    fn what_came_during_a_lease_that_the_gates_thread_has_slept_through_is_told() {
+        let mut world = World::new();
+        world.scheduler.lease(true);
+        world.arrives();
+        assert!(!world.rings(Duration::ZERO), "with a lease nobody has to be asked");
+        world.scheduler.lease(false);
+        world.start();
+        assert!(world.rings(LONG));
+        assert_eq!(world.scheduler.counters().ready, 1);
+        world.scheduler.grant(1);
+        assert!(world.is_empty_soon());
+    }
+
+    #[test]
+    fn a_grant_that_was_left_over_is_used_by_what_comes_next() {
+        let mut world = World::new();
+        world.start();
+        world.scheduler.grant(1);
+        // The gate's thread has looked, and found nothing.
+        std::thread::sleep(Duration::from_millis(50));
+        world.arrives();
+        assert!(world.is_empty_soon());
+    }
+
+    #[test]
+    fn each_that_becomes_ready_is_news_and_no_other() {
+        let mut world = World::new();
+        world.arrives();
+        assert!(world.rings(Duration::ZERO));
+        world.gate.arrived();
+        assert!(!world.rings(Duration::ZERO), "that was said already");
+        world.scheduler.grant(1);
+        assert_eq!(world.lane.advance(&world.gate), Step::Done);
+        world.arrives();
+        assert!(world.rings(Duration::ZERO));
     }
 }

@@ -1,6 +1,7 @@
 //! What waits at the gate before one queue, in order.
 
 use super::batches::Group;
+use super::lane::{Standing, Step};
 use super::pending::Fence;
 use super::queue::{Done, HeldSubmit};
 use super::submission::{Driver, Submission};
@@ -34,37 +35,6 @@ pub struct Held {
     pub fence: Option<Arc<Fence>>,
     /// Calls the driver.
     pub submit: HeldSubmit,
-}
-
-/// How it went with the first of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// There is none.
-    Empty,
-    /// It has passed.
-    Done,
-    /// It is not ready, or may not pass.
-    Waits,
-}
-
-/// How a line stands.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Standing {
-    /// How many want a grant and are ready, as far as they are counted.
-    pub ready: u32,
-    /// The next behind them is not ready.
-    pub unready: bool,
-    /// The first is ready and needs no grant.
-    pub free: bool,
-}
-
-impl Standing {
-    /// How two lines stand.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        let (ready, unready) = (self.ready.saturating_add(other.ready), self.unready || other.unready);
-        Self { ready, unready, free: self.free || other.free }
-    }
 }
 
 impl Line {

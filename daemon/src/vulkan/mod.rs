@@ -44,6 +44,7 @@ mod harden;
 mod host_copy;
 mod image;
 mod instance;
+mod lane;
 mod layout;
 #[cfg(test)]
 mod layout_tests;

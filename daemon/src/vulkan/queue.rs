@@ -8,6 +8,7 @@ use super::device::Device;
 use super::error::{ContextLost, Fault};
 use super::gate::Gate;
 use super::generated::sys;
+use super::lane::Lane;
 use super::line::{Line, Turn};
 use super::loss;
 use super::lower::{Lower, Lowering};
@@ -118,7 +119,8 @@ impl Queue {
             }),
         });
         if let Some(gate) = &device.gate {
-            gate.add(&queue);
+            let lane: Weak<dyn Lane> = queue.itself.clone();
+            gate.add(lane);
         }
         queue
     }

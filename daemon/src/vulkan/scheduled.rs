@@ -5,7 +5,8 @@ use super::call::Call;
 use super::device::Device;
 use super::error::{ContextLost, Fault};
 use super::gate::Gate;
-use super::line::{Held, Standing, Step, Turn};
+use super::lane::{Lane, Standing, Step};
+use super::line::{Held, Turn};
 use super::pending::Fence;
 use super::queue::{HeldSubmit, Host, Prepared, Queue, device_gone, mark};
 use super::stamps::{Slot, Stampable, Stamped, Stamps};
@@ -184,35 +185,6 @@ impl Queue {
         Ok(())
     }
 
-    /// Dispatches the first of the line, if it is ready and may pass.
-    pub(super) fn advance(&self, gate: &Gate) -> Step {
-        let (Some(scheduled), Some(device)) = (&self.scheduled, self.device.upgrade()) else {
-            return Step::Empty;
-        };
-        let Some(objects) = scheduled.objects.upgrade() else { return Step::Empty };
-        let host = Host { device: &device, objects: &objects };
-        let taken = {
-            let _turn = gate.turn();
-            scheduled.line.lock().take(&host, || gate.pass_from_line())
-        };
-        let turn = match taken {
-            Ok(turn) => turn,
-            Err(step) => return step,
-        };
-        let rest = match turn {
-            Turn::Fence(done) => {
-                self.fence_now(done);
-                None
-            }
-            Turn::Held(held) => self.dispatch_held(&device, held).unwrap_or_else(|lost| {
-                gate.fail(&lost);
-                None
-            }),
-        };
-        scheduled.line.lock().taken(rest);
-        Step::Done
-    }
-
     /// Dispatches the next part of a call; answers what is left of it.
     fn dispatch_held(&self, device: &Device, mut held: Box<Held>) -> Result<Option<Box<Held>>, ContextLost> {
         let handle = self.handle.lock();
@@ -255,25 +227,6 @@ impl Queue {
         if self.scheduled.as_ref().is_some_and(|scheduled| scheduled.gate.wants_completions()) {
             self.watch_driver();
         }
-    }
-
-    /// Has a submission waited for that the driver has, unless one is.
-    pub(super) fn watch_driver(&self) {
-        let (Some(scheduled), Some(device)) = (&self.scheduled, self.device.upgrade()) else { return };
-        // With a lease there is more in the driver than a moment's work, of which some has to be over before more gets there.
-        let Some(watched) = self.submissions.lock().watch(scheduled.gate.is_open()) else { return };
-        let mut watcher = scheduled.watcher.lock();
-        watcher.get_or_insert_with(|| Watcher::start(device, self.itself.clone())).watch(watched);
-    }
-
-    /// How its line stands.
-    pub(super) fn standing(&self) -> Standing {
-        let (Some(scheduled), Some(device)) = (&self.scheduled, self.device.upgrade()) else {
-            return Standing::default();
-        };
-        let Some(objects) = scheduled.objects.upgrade() else { return Standing::default() };
-        let host = Host { device: &device, objects: &objects };
-        scheduled.line.lock().standing(&host)
     }
 
     /// Nothing is dispatched any more: submissions are given up, fences answered in their turn.
@@ -362,6 +315,53 @@ impl Queue {
         if let Some(stamps) = self.scheduled.as_ref().and_then(|s| s.stamps.get()).and_then(Option::as_ref) {
             stamps.destroy(&device.ash);
         }
+    }
+}
+
+impl Lane for Queue {
+    fn advance(&self, gate: &Gate) -> Step {
+        let (Some(scheduled), Some(device)) = (&self.scheduled, self.device.upgrade()) else {
+            return Step::Empty;
+        };
+        let Some(objects) = scheduled.objects.upgrade() else { return Step::Empty };
+        let host = Host { device: &device, objects: &objects };
+        let taken = {
+            let _turn = gate.turn();
+            scheduled.line.lock().take(&host, || gate.pass_from_line())
+        };
+        let turn = match taken {
+            Ok(turn) => turn,
+            Err(step) => return step,
+        };
+        let rest = match turn {
+            Turn::Fence(done) => {
+                self.fence_now(done);
+                None
+            }
+            Turn::Held(held) => self.dispatch_held(&device, held).unwrap_or_else(|lost| {
+                gate.fail(&lost);
+                None
+            }),
+        };
+        scheduled.line.lock().taken(rest);
+        Step::Done
+    }
+
+    fn standing(&self) -> Standing {
+        let (Some(scheduled), Some(device)) = (&self.scheduled, self.device.upgrade()) else {
+            return Standing::default();
+        };
+        let Some(objects) = scheduled.objects.upgrade() else { return Standing::default() };
+        let host = Host { device: &device, objects: &objects };
+        scheduled.line.lock().standing(&host)
+    }
+
+    fn watch_driver(&self) {
+        let (Some(scheduled), Some(device)) = (&self.scheduled, self.device.upgrade()) else { return };
+        // With a lease there is more in the driver than a moment's work, of which some has to be over before more gets there.
+        let Some(watched) = self.submissions.lock().watch(scheduled.gate.is_open()) else { return };
+        let mut watcher = scheduled.watcher.lock();
+        watcher.get_or_insert_with(|| Watcher::start(device, self.itself.clone())).watch(watched);
     }
 }
 
