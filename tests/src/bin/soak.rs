@@ -27,5 +27,5 @@ fn main() -> Result<()> {
         cargo.args(["build", "--quiet", "--package", "tests", "--bin", "many_threads"]);
         cargo.status().context("cannot run cargo")?;
     }
-    soak::run(Plan { clients, at_once, seed }, threads).map(|_| ())
+    soak::run(Plan { clients, at_once, seed, programs: soak::ALL }, threads).map(|_| ())
 }

@@ -127,6 +127,9 @@ pub const WHISPER: Client = Client {
 pub const NCNN: Client =
     Client { name: "ncnn", program: Program::Python("ncnn_network.py"), arguments: &[], result: whole };
 
+/// The same with one of its four arithmetics, in a quarter of the time.
+pub const NCNN_SINGLE: Client = Client { name: "ncnn (fp32)", arguments: &["fp32"], ..NCNN };
+
 /// Kernels, FFTs and reductions in vkdispatch, which brings VkFFT.
 pub const VKDISPATCH: Client = Client {
     name: "vkdispatch and VkFFT",

@@ -1,6 +1,6 @@
 """ncnn: a network with random weights on the GPU, once per arithmetic, and the same on the processor as a check.
 
-Prints one line per arithmetic: a digest of the results and whether they are near the processor's.
+Prints one line per arithmetic: a digest of the results and whether they are near the processor's. Arguments choose among them.
 """
 import hashlib
 import os
@@ -122,6 +122,8 @@ def main():
             ("fp16", floats, halves),
             ("int8", integers, {"int8"}),
         ]:
+            if sys.argv[1:] and name not in sys.argv[1:]:
+                continue
             on_gpu = run(model, folder, True, settings)
             expected = run(model, folder, False, {"int8"} if "int8" in settings else set())
             digest = hashlib.sha256(b"".join(array.tobytes() for array in on_gpu)).hexdigest()[:16]

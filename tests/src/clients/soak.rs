@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use parking_lot::Mutex;
 use rustix::process::{Signal, kill_process_group};
 
-use super::{Client, Files, LLAMA, NCNN, Packages, Place, Setup, WHISPER};
+use super::{Client, Files, LLAMA, NCNN, NCNN_SINGLE, Packages, Place, Setup, WHISPER};
 use crate::daemon::{Daemon, Holdings};
 use crate::packages::{ClientRoot, Device, Suite};
 use crate::program::{LIMIT, Program as Running};
@@ -29,7 +29,14 @@ pub struct Plan {
     pub at_once: usize,
     /// Decides kinds and kills.
     pub seed: u64,
+    /// The independent programs among them.
+    pub programs: &'static [Client],
 }
+
+/// Programs that a software driver is through with in seconds: most of that time it compiles their shaders.
+pub const SHORT: &[Client] = &[LLAMA, NCNN_SINGLE];
+/// All that the long soak runs.
+pub const ALL: &[Client] = &[LLAMA, NCNN, WHISPER];
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +68,7 @@ struct Kind<'a> {
 pub fn run(plan: Plan, threads: PathBuf) -> Result<Tally> {
     let material = Material::gather(threads)?;
     let setup = &material.setup;
-    let kinds = material.kinds()?;
+    let kinds = material.kinds(plan.programs)?;
     let before = setup.settle()?;
     println!("before: {before:?}");
     let started = Instant::now();
@@ -178,14 +185,14 @@ impl Material {
     }
 
     /// Every kind of client, each after it ran once alone.
-    fn kinds(&self) -> Result<Vec<Kind<'_>>> {
+    fn kinds(&self, programs: &[Client]) -> Result<Vec<Kind<'_>>> {
         let mut kinds = Vec::new();
         for root in &self.suites {
             kinds.push(self.vulkaninfo(root)?);
             kinds.push(self.many_threads(root)?);
         }
-        for client in [LLAMA, NCNN, WHISPER] {
-            kinds.push(self.independent(client)?);
+        for client in programs {
+            kinds.push(self.independent(*client)?);
         }
         Ok(kinds)
     }
