@@ -255,9 +255,11 @@ fn copy_that_is_cut_short_fails_and_makes_nothing_up() -> Result<()> {
         ensure!(refusal(&mut vulkan, image, HostImageCopyFlags(0), COPY_BYTES)? == failed, "{size} bytes");
         assert!(read(&mut vulkan, image, HostImageCopyFlags(0), COPY_BYTES)? == picture(), "{size} bytes");
     }
-    let said = daemon.log().matches("is refused: the guest's driver has").count();
-    ensure!(said == 1, "said {said} times\n{}", daemon.log());
     assert_eq!(daemon.wait_for_workers(1)?, worker);
+    // The worker says so, and the device process passes on what workers print when it has the time.
+    let said = || daemon.log().matches("is refused: the guest's driver has").count();
+    ensure!(eventually(PATIENCE, || said() > 0), "not said\n{}", daemon.log());
+    ensure!(said() == 1, "said {} times\n{}", said(), daemon.log());
     Ok(())
 }
 

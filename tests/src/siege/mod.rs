@@ -46,6 +46,8 @@ pub struct Report {
     pub shares: Vec<f64>,
     /// Times that a neighbour's device process was started again.
     pub restarts: u64,
+    /// What went wrong with a neighbour's program.
+    pub failures: Vec<String>,
 }
 
 impl Report {
@@ -67,6 +69,7 @@ impl Report {
         if self.restarts > 0 {
             faults.push(format!("device processes of neighbours were started again {} times", self.restarts));
         }
+        faults.extend(self.failures.iter().cloned());
         faults
     }
 }
@@ -104,7 +107,7 @@ impl fmt::Display for Report {
 /// Lets these attacks go on for so long.
 ///
 /// # Errors
-/// The broker does not start, or a neighbour's program fails.
+/// The broker does not start, or a neighbour's program does not.
 pub fn run(attacks: &[&'static Attack], time: Duration) -> Result<Report> {
     let names = NEIGHBOURS.iter().map(|name| (*name, ""));
     let vms: Vec<_> = names.chain(attacks.iter().map(|attack| (attack.name, STRICT))).collect();
@@ -133,9 +136,11 @@ pub fn run(attacks: &[&'static Attack], time: Duration) -> Result<Report> {
     for vm in NEIGHBOURS {
         restarts += broker.vm(vm)?["restarts"].as_u64().context("restarts")?;
     }
-    neighbours.into_iter().try_for_each(Neighbour::end)?;
+    let ends = NEIGHBOURS.iter().zip(neighbours).map(|(vm, neighbour)| (vm, neighbour.end()));
+    let failures = ends.filter_map(|(vm, end)| Some(format!("{vm}'s program has failed: {:#}", end.err()?)));
+    let failures = failures.collect();
     kill_process(broker.pid(), Signal::TERM)?;
-    Ok(Report { time, rounds, processes, done, gaps, shares, restarts })
+    Ok(Report { time, rounds, processes, done, gaps, shares, restarts, failures })
 }
 
 /// Seconds of the GPU that a VM was charged for.
