@@ -113,9 +113,9 @@ pub struct Serve {
     /// Print the system calls that each kind of process may make, and exit
     #[arg(long)]
     pub print_seccomp: bool,
-    /// Channel to the broker that started this process beside others
-    #[arg(long, value_name = "FDNUM", hide = true)]
-    pub broker_fd: Option<RawFd>,
+    /// A broker started this process beside others, and is at the other end of standard input
+    #[arg(long, hide = true)]
+    pub under_broker: bool,
     /// The control group that the broker made for this VM
     #[arg(long, value_name = "PATH", hide = true)]
     pub vm_cgroup: Option<PathBuf>,
@@ -333,8 +333,9 @@ impl Serve {
 /// Options of every child.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Child {
+    /// The channel to whoever started it, unless that is standard input
     #[arg(long)]
-    pub channel_fd: RawFd,
+    pub channel_fd: Option<RawFd>,
     #[arg(long, default_value = "warn")]
     pub log_level: LogLevel,
     #[arg(long, default_value = "any")]
@@ -691,7 +692,7 @@ mod tests {
             ("exit-on-disconnect = true", ": [vm.a] exit-on-disconnect: unknown"),
             ("list-gpus = true", ": [vm.a] list-gpus: unknown"),
             ("config = \"x\"", ": [vm.a] config: unknown"),
-            ("broker-fd = 3", ": [vm.a] broker-fd: unknown"),
+            ("under-broker = true", ": [vm.a] under-broker: unknown"),
         ] {
             let said = settings(&format!("[vm.a]\nsocket-path = \"/run/a\"\n{line}")).unwrap_err();
             assert!(said.starts_with(error), "{said}");

@@ -9,7 +9,9 @@ use cli::{Child, Cli, LogLevel, MapDeviceMemory, Role, Serve};
 use daemon::broker::{self, ClientError, Settings, Watch};
 use daemon::config::{GpuChoice, GpuInfo, HangLimits, Protection};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
-use daemon::sandbox::{self, Delegated, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited};
+use daemon::sandbox::{
+    self, Delegated, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited, only_standard_input,
+};
 use daemon::serve::{self, Chosen, List, Listen};
 use log::LevelFilter;
 use protocol::venus::capset::Capset;
@@ -81,7 +83,8 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         log::warn!(target: LOG, "{files} open files leave the guest {resources} resources and {pieces} pieces of memory: raise the limit of open files (LimitNOFILE=, ulimit -Hn)");
     }
     let confinement = options.confinement.into();
-    let broker = options.broker_fd.map(inherited).transpose().context("no channel to the broker")?;
+    let broker = options.under_broker.then(only_standard_input).transpose();
+    let broker = broker.context("no channel to the broker")?;
     let (workers, worker_memory) = control_group(&options)?.unzip();
     if options.quotas.host_memory.is_none() {
         // What is more would end workers; this way programs are told that there is no more.
@@ -169,7 +172,7 @@ fn control_group(options: &Serve) -> anyhow::Result<Option<(PathBuf, Option<u64>
     let group = match &options.vm_cgroup {
         Some(group) => group.clone(),
         // The broker has none, and has said so.
-        None if options.broker_fd.is_some() => return Ok(None),
+        None if options.under_broker => return Ok(None),
         None => {
             let Some(delegated) = Delegated::claim_or_say(options.cgroup.into(), sandbox::DEVICE_GROUP)?
             else {
@@ -272,7 +275,10 @@ fn become_launcher(child: Child, exe: Option<PathBuf>, cgroup: Option<&Path>) ->
 
 fn start_child(child: Child) -> anyhow::Result<Channel> {
     start_logging(child.log_level.into());
-    let channel = inherited(child.channel_fd).context("no channel to the device process")?;
+    let channel = child
+        .channel_fd
+        .map_or_else(only_standard_input, inherited)
+        .context("no channel to the device process")?;
     Ok(Channel::from_socket(channel))
 }
 

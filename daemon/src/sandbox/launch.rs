@@ -1,13 +1,14 @@
 //! The device process's side of its launcher. Knows no contexts: children have numbers.
 
-use super::{Options, sys};
+use super::Options;
+use super::this_program::this_program;
 use crate::ipc::{Channel, ChildRole, DriverFamily, FromLauncher, ReceiveError, SendError, ToLauncher};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -57,21 +58,17 @@ impl Launcher {
         workers: Option<&Path>,
     ) -> io::Result<Self> {
         let (channel, theirs) = Channel::pair()?;
-        let theirs = theirs.into_socket();
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("vhost-user-vulkan").arg("launcher");
-        command.arg("--channel-fd").arg(theirs.as_raw_fd().to_string()).args(["--log-level", log_level]);
-        command.args(options.arguments());
+        let mut command = this_program(theirs.into_socket());
+        command.arg("launcher").args(["--log-level", log_level]).args(options.arguments());
         if let Some(exe) = exe {
             command.arg("--exe").arg(exe);
         }
         if let Some(workers) = workers {
             command.arg("--cgroup").arg(workers);
         }
-        command.stdin(Stdio::null()).process_group(0);
-        sys::keep_only(&mut command, &theirs);
         let process = Mutex::new(command.spawn()?);
-        drop(theirs);
+        // It holds the other end of the channel, which must not outlive the launcher.
+        drop(command);
         let mut launcher = Self { channel, lacks: Vec::new(), process };
         match launcher.receive_within(PATIENCE)? {
             FromLauncher::Ready { lacks } => launcher.lacks = lacks,
@@ -85,7 +82,7 @@ impl Launcher {
     /// A launcher that whoever has the other end of `channel` plays.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn played(channel: Channel) -> io::Result<Self> {
-        let process = Mutex::new(Command::new("/bin/true").spawn()?);
+        let process = Mutex::new(std::process::Command::new("/bin/true").spawn()?);
         Ok(Self { channel, lacks: Vec::new(), process })
     }
 

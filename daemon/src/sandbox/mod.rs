@@ -2,11 +2,10 @@
 //!
 //! Reading order: `launch` (the device process's side), `launcher` (the process that starts children), `child` (one start), `isolation`
 //! and `root` (namespaces, what a child sees), `seal` (what a process gives up itself), `seccomp`, `keeper` (what outlives the device process), `cgroup` (limits on what a VM's workers take); `policy` with its data files says
-//! what is allowed. `device` starts the device processes of several VMs. Knows nothing of contexts.
+//! what is allowed. `this_program` starts what this program is besides, the device processes of several VMs among that. Knows nothing of contexts.
 
 mod cgroup;
 mod child;
-mod device;
 mod isolation;
 mod keeper;
 mod launch;
@@ -18,14 +17,15 @@ mod root;
 mod seal;
 mod seccomp;
 mod sys;
+mod this_program;
 
 pub use cgroup::{CgroupMode, DEVICE as DEVICE_GROUP, Delegated, GroupLimits, enter_vm, set_weight};
 pub use child::Program;
-pub use device::start_device_process;
 pub use launch::{Ended, FromChildren, Launcher};
 pub use launcher::run as run_launcher;
 pub use options::{Options, SandboxMode, SeccompMode};
 pub use policy::Policy;
 pub use seal::{seal_child, seal_device_process};
 pub use seccomp::names as system_calls;
-pub use sys::{end_at_once, inherited, peer_process};
+pub use sys::{end_at_once, inherited, only_standard_input, peer_process};
+pub use this_program::start_device_process;
