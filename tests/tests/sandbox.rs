@@ -425,6 +425,8 @@ fn a_worker_begins_with_its_channel_and_standard_descriptors_only() -> Result<()
 #[test]
 fn the_device_process_opens_and_executes_nothing() -> Result<()> {
     let daemon = Daemon::start()?;
+    // It seals itself after its socket file is there and before it serves.
+    drop(daemon.guest()?);
     has_no_rights(daemon.pid())?;
     let listed = daemon::command()?.arg("--print-seccomp").output()?;
     let listed = String::from_utf8(listed.stdout)?;
