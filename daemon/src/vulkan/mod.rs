@@ -59,6 +59,7 @@ mod pending;
 mod physical_device;
 mod pipeline;
 mod pipeline_cache;
+mod prelude;
 mod probe;
 mod pulse;
 mod query;

@@ -383,6 +383,25 @@ pub struct Command {
     pub module: String,
     /// What provides the command.
     pub providers: Vec<Provider>,
+    /// What of its execution is written by hand.
+    pub execution: Execution,
+}
+
+/// What of a command's execution is written by hand: the modules of `daemon::vulkan` that have a function of its name for each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Execution {
+    /// All of it.
+    pub by_hand: Option<String>,
+    /// It goes into a recording although it is written by hand.
+    pub is_recorded: bool,
+    /// A check, before parameters are lowered.
+    pub checked: Option<String>,
+    /// Something before.
+    pub before: Option<String>,
+    /// Something that changes the answer.
+    pub after: Option<String>,
+    /// Something if it fails.
+    pub failed: Option<String>,
 }
 
 /// A command parameter.

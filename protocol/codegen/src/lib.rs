@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod emit;
+pub mod execution;
 pub mod inputs;
 pub mod ir;
 pub mod overrides;
@@ -26,6 +27,8 @@ pub struct Inputs {
     pub commands: String,
     /// `overrides.toml`.
     pub overrides: String,
+    /// `execution.toml`.
+    pub execution: String,
     /// Digest of the first registry file.
     pub sha256: String,
 }
@@ -42,6 +45,7 @@ impl Inputs {
             &inputs::parse("allowlist.toml", &self.allowlist)?,
             &inputs::parse("commands.toml", &self.commands)?,
             &inputs::parse("overrides.toml", &self.overrides)?,
+            &inputs::parse("execution.toml", &self.execution)?,
             &self.sha256,
         )
     }

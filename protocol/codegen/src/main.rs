@@ -57,6 +57,7 @@ fn targets(workspace: &Path, registry: Option<&Path>) -> Result<Vec<Target>> {
         allowlist: read("allowlist.toml")?,
         commands: read("commands.toml")?,
         overrides: read("overrides.toml")?,
+        execution: read("execution.toml")?,
         sha256: pin.sha256,
     };
     let protocol = inputs.resolve()?;

@@ -109,6 +109,19 @@ fn selected_names_must_exist() {
     assert!(unknown.contains("vkCreateKettle: no command number"), "{unknown}");
     let unknown = refusal(|i| i.overrides = i.overrides.replace("pOwners", "pLodgers"));
     assert!(unknown.contains("VkKettleCreateInfo.pLodgers"), "{unknown}");
+    let unknown = refusal(|i| i.execution.push_str("[by_hand.kettle]\nvkSpillKettle = \"test\"\n"));
+    assert!(unknown.contains("selects no vkSpillKettle"), "{unknown}");
+}
+
+#[test]
+fn commands_know_what_of_them_is_written_by_hand() {
+    let mut inputs = mini::inputs();
+    inputs.execution.push_str("[by_hand.kettle]\nvkCreateKettle = \"test\"\n[checked.\"validity::kettle\"]\nvkBoilMESA = \"test\"\n");
+    let protocol = inputs.resolve().expect("resolves");
+    let of = |name: &str| protocol.commands[name].execution.clone();
+    assert_eq!(of("vkCreateKettle").by_hand.as_deref(), Some("kettle"));
+    assert_eq!(of("vkBoilMESA").checked.as_deref(), Some("validity::kettle"));
+    assert!(!of("vkBoilMESA").is_recorded);
 }
 
 #[test]

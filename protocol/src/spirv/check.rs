@@ -3,8 +3,8 @@
 use super::constants::Constants;
 use super::error::{Error, ErrorKind};
 use super::functions::{self, Functions, Step};
-use super::generated::tables;
-use super::grammar::Offer;
+use super::generated::tables::OFFERS;
+use super::grammar::{self, Offer, row};
 use super::ids::{Id, Ids};
 use super::opcode as op;
 use super::operands::Operands;
@@ -95,7 +95,7 @@ impl Checker<'_> {
         progress: &mut Progress,
     ) -> Result<(), ErrorKind> {
         let opcode = instruction.opcode;
-        let grammar = tables::instruction(opcode).ok_or(ErrorKind::Unknown("instruction"))?;
+        let grammar = grammar::instruction(opcode).ok_or(ErrorKind::Unknown("instruction"))?;
         if opcode == op::CAPABILITY {
             let number = instruction.operands.first().copied().ok_or(ErrorKind::Length)?;
             if !self.is_offered(number) {
@@ -137,7 +137,7 @@ impl Checker<'_> {
     }
 
     fn is_offered(&self, capability: u32) -> bool {
-        match tables::offer(capability) {
+        match row(OFFERS, capability) {
             Some(Offer::Device) => true,
             Some(Offer::Extensions(names)) => names.iter().any(|name| (self.device.has_extension)(name)),
             None => false,

@@ -1,7 +1,6 @@
 //! Why a shader module is refused: which instruction breaks which rule. Names numbers and ids, never text of the guest's.
 
-use super::generated::tables;
-use super::grammar::{Kind, Operand};
+use super::grammar::{self, Kind, Operand};
 use std::fmt;
 use thiserror::Error;
 
@@ -30,7 +29,7 @@ impl Culprit {
     fn of(words: &[u32], at: usize) -> Self {
         let Some(first) = words.get(at).filter(|_| at != 0) else { return Self::default() };
         let opcode = *first as u16;
-        let operands = tables::instruction(opcode).map_or(&[][..], |grammar| grammar.operands);
+        let operands = grammar::instruction(opcode).map_or(&[][..], |grammar| grammar.operands);
         let result = operands.iter().take(2).position(|kind| matches!(kind, Operand::One(Kind::Result)));
         let result = result.and_then(|index| words.get(at + 1 + index)).copied().unwrap_or(0);
         Self { opcode, result }
@@ -39,7 +38,7 @@ impl Culprit {
 
 impl fmt::Display for Culprit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (tables::instruction(self.opcode), self) {
+        match (grammar::instruction(self.opcode), self) {
             (_, Self { opcode: 0, .. }) => Ok(()),
             (None, Self { opcode, .. }) => write!(f, ", instruction {opcode}"),
             (Some(grammar), Self { result: 0, .. }) => write!(f, ", {}", grammar.name),

@@ -1,4 +1,6 @@
-//! The shape of SPIR-V instructions: what kinds of operands there are. Which instruction has which is in `generated`.
+//! The shape of SPIR-V instructions: what kinds of operands there are. Which instruction has which is in `generated`, as tables.
+
+use super::generated::tables::INSTRUCTIONS;
 
 /// An operand of an instruction, or of an enumerant.
 #[derive(Clone, Copy, Debug)]
@@ -34,11 +36,14 @@ pub enum Kind {
     IdAndLiteral,
     /// Two ids.
     IdAndId,
-    /// One of several values; those operands follow that the function tells, none if there is no such value.
-    Value(fn(u32) -> Option<&'static [Operand]>),
-    /// Bits, in this order, each with the operands that follow.
-    Mask(&'static [(u32, &'static [Operand])]),
+    /// One of these values.
+    Value(&'static [Enumerant]),
+    /// Some of these bits, whose operands follow in this order.
+    Mask(&'static [Enumerant]),
 }
+
+/// A value or bit, and the operands that follow it.
+pub type Enumerant = (u32, &'static [Operand]);
 
 /// The grammar of one instruction.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +56,13 @@ pub struct Instruction {
     pub capabilities: &'static [u32],
 }
 
+impl Instruction {
+    /// One row of the table.
+    pub const fn new(name: &'static str, operands: &'static [Operand], capabilities: &'static [u32]) -> Self {
+        Self { name, operands, capabilities }
+    }
+}
+
 /// What lets a device offer a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
@@ -58,4 +70,14 @@ pub enum Offer {
     Device,
     /// One of these extensions, if it is enabled.
     Extensions(&'static [&'static str]),
+}
+
+/// The row of this number in a table whose numbers ascend.
+pub fn row<T>(table: &'static [(u32, T)], number: u32) -> Option<&'static T> {
+    table.binary_search_by_key(&number, |(number, _)| *number).ok().map(|at| &table[at].1)
+}
+
+/// The grammar of an instruction.
+pub fn instruction(opcode: u16) -> Option<&'static Instruction> {
+    row(INSTRUCTIONS, opcode.into())
 }

@@ -1,8 +1,7 @@
 //! Walks the operands of one instruction along the grammar: every word belongs to one operand, and every id is told.
 
 use super::error::ErrorKind;
-use super::generated::tables;
-use super::grammar::{Kind, Operand};
+use super::grammar::{self, Enumerant, Kind, Operand, row};
 use super::ids::Ids;
 use super::words::{Instruction, text_length};
 use super::{opcode, types};
@@ -130,16 +129,16 @@ impl Walk<'_, '_> {
                 self.id()?;
                 self.id()?;
             }
-            Kind::Value(follow) => {
+            Kind::Value(values) => {
                 let value = self.word()?;
-                self.list(follow(value).ok_or(ErrorKind::Unknown("enumerant"))?)?;
+                self.list(row(values, value).ok_or(ErrorKind::Unknown("enumerant"))?)?;
             }
             Kind::Mask(bits) => self.mask(bits)?,
         }
         Ok(())
     }
 
-    fn mask(&mut self, bits: &'static [(u32, &'static [Operand])]) -> Result<(), ErrorKind> {
+    fn mask(&mut self, bits: &'static [Enumerant]) -> Result<(), ErrorKind> {
         let mask = self.word()?;
         let mut left = mask;
         for (bit, follow) in bits.iter().filter(|(bit, _)| mask & bit != 0) {
@@ -155,7 +154,8 @@ impl Walk<'_, '_> {
         if !is_spec_constant_op(number) || number == u32::from(opcode::SPEC_CONSTANT_OP) {
             return Err(ErrorKind::Unknown("operation on constants"));
         }
-        let inner = tables::instruction(number as u16).ok_or(ErrorKind::Unknown("operation on constants"))?;
+        let inner =
+            grammar::instruction(number as u16).ok_or(ErrorKind::Unknown("operation on constants"))?;
         let outer = |operand: &&Operand| matches!(operand, Operand::One(Kind::ResultType | Kind::Result));
         let skipped = inner.operands.iter().take_while(outer).count();
         self.list(&inner.operands[skipped..])

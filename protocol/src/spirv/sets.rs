@@ -1,8 +1,8 @@
 //! Extended instruction sets: what their instructions take, and which take no part in the program.
 
 use super::error::ErrorKind;
-use super::generated::tables;
-use super::grammar::Operand;
+use super::generated::tables::{DEBUG_INFO, GLSL_STD_450, OPENCL_DEBUG_INFO_100};
+use super::grammar::{Operand, row};
 use super::opcode as op;
 use super::section::Section;
 use super::words::Instruction;
@@ -75,12 +75,12 @@ impl Sets {
         let unknown = ErrorKind::Unknown("extended instruction");
         let own = match set {
             Set::NonSemantic => return Ok([core, &[]]),
-            Set::DebugInfo => tables::debug_info(*number).ok_or(unknown)?,
-            Set::OpenClDebugInfo => tables::opencl_debug_info_100(*number).ok_or(unknown)?,
+            Set::DebugInfo => row(DEBUG_INFO, *number).ok_or(unknown)?,
+            Set::OpenClDebugInfo => row(OPENCL_DEBUG_INFO_100, *number).ok_or(unknown)?,
             Set::Glsl if section != Section::Functions || opcode != op::EXT_INST => {
                 return Err(ErrorKind::Order("instruction"));
             }
-            Set::Glsl if tables::glsl_std_450(*number).ok_or(unknown)? != rest.len() => {
+            Set::Glsl if *row(GLSL_STD_450, *number).ok_or(unknown)? != rest.len() => {
                 return Err(ErrorKind::Length);
             }
             Set::Glsl => return Ok([core, &[]]),

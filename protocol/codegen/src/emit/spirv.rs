@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
-use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
+use proc_macro2::{Ident, Literal, TokenStream};
+use quote::{ToTokens as _, format_ident, quote};
 use rspirv::dr::Operand;
 use rspirv::grammar::{
     DEBUGINFO_INSTRUCTION_TABLE, ExtInstOp, GLSL_STD_450_INSTRUCTION_TABLE, INSTRUCTION_TABLE,
@@ -24,12 +24,15 @@ const ENUMERANT_MAX: u32 = 1 << 14;
 /// Enumerants of one kind with the operands that follow each.
 type Enumerants = BTreeMap<u32, Vec<LogicalOperand>>;
 
-macro_rules! values {
-    ($($kind:ident),*) => { [$((stringify!($kind), values_of(spirv::$kind::from_u32, Operand::$kind))),*] };
-}
+/// The names of kinds, and the enumerants of each.
+macro_rules! kinds {
+    ($names:ident, $function:ident: $of:ident($from:ident), $($kind:ident),*) => {
+        const $names: &[&str] = &[$(stringify!($kind)),*];
 
-macro_rules! masks {
-    ($($kind:ident),*) => { [$((stringify!($kind), bits_of(spirv::$kind::from_bits, Operand::$kind))),*] };
+        fn $function() -> Vec<Enumerants> {
+            vec![$($of(spirv::$kind::$from, Operand::$kind)),*]
+        }
+    };
 }
 
 fn values_of<T>(from: impl Fn(u32) -> Option<T>, operand: impl Fn(T) -> Operand) -> Enumerants {
@@ -42,80 +45,79 @@ fn bits_of<T>(from: impl Fn(u32) -> Option<T>, operand: impl Fn(T) -> Operand) -
     bits.map(|(n, value)| (n, operand(value).additional_operands())).collect()
 }
 
+kinds!(
+    MASKS,
+    masks: bits_of(from_bits),
+    ImageOperands,
+    FPFastMathMode,
+    SelectionControl,
+    LoopControl,
+    FunctionControl,
+    MemorySemantics,
+    MemoryAccess,
+    KernelProfilingInfo,
+    RayFlags,
+    FragmentShadingRate,
+    RawAccessChainOperands,
+    CooperativeMatrixOperands,
+    CooperativeMatrixReduce,
+    TensorAddressingOperands,
+    TensorOperands,
+    MatrixMultiplyAccumulateOperands
+);
+
+kinds!(
+    VALUES,
+    values: values_of(from_u32),
+    SourceLanguage,
+    ExecutionModel,
+    AddressingModel,
+    MemoryModel,
+    ExecutionMode,
+    StorageClass,
+    Dim,
+    SamplerAddressingMode,
+    SamplerFilterMode,
+    ImageFormat,
+    ImageChannelOrder,
+    ImageChannelDataType,
+    FPRoundingMode,
+    FPDenormMode,
+    QuantizationModes,
+    FPOperationMode,
+    OverflowModes,
+    LinkageType,
+    AccessQualifier,
+    HostAccessQualifier,
+    FunctionParameterAttribute,
+    Decoration,
+    BuiltIn,
+    Scope,
+    GroupOperation,
+    KernelEnqueueFlags,
+    Capability,
+    RayQueryIntersection,
+    RayQueryCommittedIntersectionType,
+    RayQueryCandidateIntersectionType,
+    PackedVectorFormat,
+    CooperativeMatrixLayout,
+    CooperativeMatrixUse,
+    TensorClampMode,
+    InitializationModeQualifier,
+    LoadCacheControl,
+    StoreCacheControl,
+    NamedMaximumNumberOfRegisters,
+    FPEncoding,
+    CooperativeVectorMatrixLayout,
+    ComponentType
+);
+
 /// All files of `protocol/src/spirv/generated/`; `registry` is the text of the Vulkan registry.
 pub fn spirv(protocol: &Protocol, registry: &str) -> Result<Vec<Output>> {
-    let masks = masks!(
-        ImageOperands,
-        FPFastMathMode,
-        SelectionControl,
-        LoopControl,
-        FunctionControl,
-        MemorySemantics,
-        MemoryAccess,
-        KernelProfilingInfo,
-        RayFlags,
-        FragmentShadingRate,
-        RawAccessChainOperands,
-        CooperativeMatrixOperands,
-        CooperativeMatrixReduce,
-        TensorAddressingOperands,
-        TensorOperands,
-        MatrixMultiplyAccumulateOperands
-    );
-    let values = values!(
-        SourceLanguage,
-        ExecutionModel,
-        AddressingModel,
-        MemoryModel,
-        ExecutionMode,
-        StorageClass,
-        Dim,
-        SamplerAddressingMode,
-        SamplerFilterMode,
-        ImageFormat,
-        ImageChannelOrder,
-        ImageChannelDataType,
-        FPRoundingMode,
-        FPDenormMode,
-        QuantizationModes,
-        FPOperationMode,
-        OverflowModes,
-        LinkageType,
-        AccessQualifier,
-        HostAccessQualifier,
-        FunctionParameterAttribute,
-        Decoration,
-        BuiltIn,
-        Scope,
-        GroupOperation,
-        KernelEnqueueFlags,
-        Capability,
-        RayQueryIntersection,
-        RayQueryCommittedIntersectionType,
-        RayQueryCandidateIntersectionType,
-        PackedVectorFormat,
-        CooperativeMatrixLayout,
-        CooperativeMatrixUse,
-        TensorClampMode,
-        InitializationModeQualifier,
-        LoadCacheControl,
-        StoreCacheControl,
-        NamedMaximumNumberOfRegisters,
-        FPEncoding,
-        CooperativeVectorMatrixLayout,
-        ComponentType
-    );
-    let mut kinds = BTreeSet::new();
-    let tables = masks.iter().map(|(kind, bits)| {
-        kinds.insert(*kind);
-        mask_table(kind, bits)
-    });
-    let tables: Vec<_> = tables.collect();
-    let functions = values.iter().map(|(kind, values)| {
-        kinds.insert(*kind);
-        value_table(kind, values)
-    });
-    let functions: Vec<_> = functions.collect();
+    let kinds = [MASKS, VALUES].concat();
+    let tables: Vec<_> =
+        kinds.iter().zip([masks(), values()].concat()).map(|(kind, of)| enumerants(kind, &of)).collect();
+    let kinds = kinds.into_iter().collect();
     let instructions = instructions(&kinds);
     let glsl_std_450 = glsl_std_450();
     let debug_info = debug_info("debug_info", "DebugInfo", &DEBUGINFO_INSTRUCTION_TABLE);
@@ -126,9 +128,10 @@ pub fn spirv(protocol: &Protocol, registry: &str) -> Result<Vec<Output>> {
     );
     let capabilities = capabilities(protocol, registry)?;
     let body = quote! {
-        use crate::spirv::grammar::{Instruction, Kind, Offer, Operand};
+        use crate::spirv::grammar::Kind::*;
+        use crate::spirv::grammar::Operand::*;
+        use crate::spirv::grammar::{Enumerant, Instruction, Offer};
         #(#tables)*
-        #(#functions)*
         #instructions
         #glsl_std_450
         #debug_info
@@ -145,37 +148,48 @@ pub fn spirv(protocol: &Protocol, registry: &str) -> Result<Vec<Output>> {
 fn glsl_std_450() -> TokenStream {
     let rows = GLSL_STD_450_INSTRUCTION_TABLE.iter().filter_map(|instruction| {
         let ExtInstOp::GlslStd450(opcode) = instruction.opcode else { return None };
-        let (number, count) = (opcode as u32, instruction.operands.len());
-        Some(quote! { #number => Some(#count), })
+        Some((opcode as u32, instruction.operands.len()))
+    });
+    let rows: BTreeMap<_, _> = rows.collect();
+    let rows = rows.iter().map(|(opcode, count)| {
+        let (opcode, count) = (number(*opcode), Literal::usize_unsuffixed(*count));
+        quote! { (#opcode, #count) }
     });
     quote! {
-        /// How many operands an instruction of `GLSL.std.450` has.
-        pub fn glsl_std_450(number: u32) -> Option<usize> {
-            match number { #(#rows)* _ => None }
-        }
+        /// How many operands each instruction of `GLSL.std.450` has, ascending.
+        pub static GLSL_STD_450: &[(u32, usize)] = &[#(#rows),*];
     }
 }
 
-fn mask_table(kind: &str, bits: &Enumerants) -> TokenStream {
-    let name = format_ident!("{}", kind.to_uppercase());
-    let rows = bits.iter().map(|(bit, operands)| {
-        let operands = operand_list(operands);
-        quote! { (#bit, #operands) }
+/// The enumerants of a kind, ascending, with what follows each.
+fn enumerants(kind: &str, values: &Enumerants) -> TokenStream {
+    let name = table_name(kind);
+    let rows = values.iter().map(|(value, operands)| {
+        let (value, operands) = (number(*value), operand_list(operands));
+        quote! { (#value, #operands) }
     });
-    quote! { const #name: &[(u32, &[Operand])] = &[#(#rows),*]; }
+    quote! { static #name: &[Enumerant] = &[#(#rows),*]; }
 }
 
-fn value_table(kind: &str, values: &Enumerants) -> TokenStream {
-    let name = format_ident!("{}", kind.to_lowercase());
-    let mut by_operands: BTreeMap<String, (TokenStream, Vec<u32>)> = BTreeMap::new();
-    for (value, operands) in values {
-        let list = operand_list(operands);
-        by_operands.entry(list.to_string()).or_insert_with(|| (list, Vec::new())).1.push(*value);
+fn number(value: u32) -> Literal {
+    Literal::u32_unsuffixed(value)
+}
+
+/// `MEMORY_ACCESS` of `MemoryAccess`.
+fn table_name(kind: &str) -> Ident {
+    let mut name = String::new();
+    let mut follows_lower = false;
+    for letter in kind.chars() {
+        if follows_lower && letter.is_uppercase() {
+            name.push('_');
+        }
+        follows_lower = letter.is_lowercase();
+        name.push(letter.to_ascii_uppercase());
     }
-    let arms = by_operands.values().map(|(list, values)| quote! { #(#values)|* => Some(#list), });
-    quote! { fn #name(value: u32) -> Option<&'static [Operand]> { match value { #(#arms)* _ => None } } }
+    format_ident!("{name}")
 }
 
+/// All instructions whose operands are of known kinds, ascending.
 fn instructions(kinds: &BTreeSet<&str>) -> TokenStream {
     let mut rows = BTreeMap::new();
     for instruction in INSTRUCTION_TABLE.iter() {
@@ -184,28 +198,25 @@ fn instructions(kinds: &BTreeSet<&str>) -> TokenStream {
             continue;
         }
         let operands = operand_list(instruction.operands);
-        let capabilities = instruction.capabilities.iter().map(|capability| *capability as u32);
-        let opcode = instruction.opcode as u32 as u16;
+        let capabilities = instruction.capabilities.iter().map(|capability| number(*capability as u32));
+        let opcode = instruction.opcode as u32;
         let name = format!("Op{}", instruction.opname);
-        let row = quote! {
-            #opcode => Instruction { name: #name, operands: #operands, capabilities: &[#(#capabilities),*] },
-        };
+        let key = number(opcode);
+        let row = quote! { (#key, Instruction::new(#name, #operands, &[#(#capabilities),*])) };
         rows.entry(opcode).or_insert(row);
     }
     let rows = rows.values();
     quote! {
-        /// The grammar of an instruction.
-        pub fn instruction(opcode: u16) -> Option<Instruction> {
-            Some(match opcode { #(#rows)* _ => return None })
-        }
+        /// The instructions by opcode, ascending.
+        pub static INSTRUCTIONS: &[(u32, Instruction)] = &[#(#rows),*];
     }
 }
 
 /// The operands of each instruction of a set whose operands are not all ids.
-fn debug_info(function: &str, set: &str, table: &InstructionTable<ExtInstOp>) -> TokenStream {
-    let name = format_ident!("{function}");
-    let comment = format!("The operands of an instruction of `{set}`.");
-    let rows = table.iter().filter_map(|instruction| {
+fn debug_info(table: &str, set: &str, instructions: &InstructionTable<ExtInstOp>) -> TokenStream {
+    let name = table_name(table);
+    let comment = format!("The operands of each instruction of `{set}`, ascending.");
+    let rows = instructions.iter().filter_map(|instruction| {
         let number = match instruction.opcode {
             ExtInstOp::Debuginfo(opcode) => opcode as u32,
             ExtInstOp::OpenclDebuginfo100(opcode) => opcode as u32,
@@ -213,27 +224,30 @@ fn debug_info(function: &str, set: &str, table: &InstructionTable<ExtInstOp>) ->
         };
         let operands = instruction.operands.iter().map(|operand| {
             let kind = match name_of(operand).as_str() {
-                "IdRef" => quote! { Kind::Id },
-                "PairIdRefIdRef" => quote! { Kind::IdAndId },
-                _ => quote! { Kind::Literal },
+                "IdRef" => quote! { Id },
+                "PairIdRefIdRef" => quote! { IdAndId },
+                _ => quote! { Literal },
             };
             quantified(operand.quantifier, &kind)
         });
-        Some(quote! { #number => &[#(#operands),*], })
+        Some((number, quote! { &[#(#operands),*] }))
+    });
+    let rows: BTreeMap<_, _> = rows.collect();
+    let rows = rows.iter().map(|(opcode, operands)| {
+        let opcode = number(*opcode);
+        quote! { (#opcode, #operands) }
     });
     quote! {
         #[doc = #comment]
-        pub fn #name(number: u32) -> Option<&'static [Operand]> {
-            Some(match number { #(#rows)* _ => return None })
-        }
+        pub static #name: &[Enumerant] = &[#(#rows),*];
     }
 }
 
 fn quantified(quantifier: OperandQuantifier, kind: &TokenStream) -> TokenStream {
     match quantifier {
-        OperandQuantifier::One => quote! { Operand::One(#kind) },
-        OperandQuantifier::ZeroOrOne => quote! { Operand::Optional(#kind) },
-        OperandQuantifier::ZeroOrMore => quote! { Operand::Any(#kind) },
+        OperandQuantifier::One => quote! { One(#kind) },
+        OperandQuantifier::ZeroOrOne => quote! { Optional(#kind) },
+        OperandQuantifier::ZeroOrMore => quote! { Any(#kind) },
     }
 }
 
@@ -266,38 +280,16 @@ fn is_plain(operand: &LogicalOperand) -> bool {
 fn operand_list(operands: &[LogicalOperand]) -> TokenStream {
     let operands = operands.iter().map(|operand| {
         let name = name_of(operand);
-        let plain = PLAIN.iter().find(|(grammar, _)| *grammar == name);
-        let is_mask = matches!(
-            name.as_str(),
-            "ImageOperands"
-                | "FPFastMathMode"
-                | "SelectionControl"
-                | "LoopControl"
-                | "FunctionControl"
-                | "MemorySemantics"
-                | "MemoryAccess"
-                | "KernelProfilingInfo"
-                | "RayFlags"
-                | "FragmentShadingRate"
-                | "RawAccessChainOperands"
-                | "CooperativeMatrixOperands"
-                | "CooperativeMatrixReduce"
-                | "TensorAddressingOperands"
-                | "TensorOperands"
-                | "MatrixMultiplyAccumulateOperands"
-        );
-        let kind = match plain {
-            Some((_, ours)) => {
-                let ours = format_ident!("{ours}");
-                quote! { Kind::#ours }
-            }
-            None if is_mask => {
-                let table = format_ident!("{}", name.to_uppercase());
-                quote! { Kind::Mask(#table) }
-            }
+        let kind = match PLAIN.iter().find(|(grammar, _)| *grammar == name) {
+            Some((_, ours)) => format_ident!("{ours}").into_token_stream(),
             None => {
-                let function = format_ident!("{}", name.to_lowercase());
-                quote! { Kind::Value(#function) }
+                let table = table_name(&name);
+                let shape = if MASKS.contains(&name.as_str()) {
+                    quote! { Mask }
+                } else {
+                    quote! { Value }
+                };
+                quote! { #shape(#table) }
             }
         };
         quantified(operand.quantifier, &kind)
@@ -336,16 +328,17 @@ fn capabilities(protocol: &Protocol, registry: &str) -> Result<TokenStream> {
         let known = structs.iter().any(|name| is_known(name));
         let extensions: Vec<&str> = extensions.into_iter().filter(|name| served.contains(name)).collect();
         if core || known {
-            rows.insert(*number, quote! { #number => Offer::Device, });
+            rows.insert(*number, quote! { Offer::Device });
         } else if !extensions.is_empty() {
-            rows.insert(*number, quote! { #number => Offer::Extensions(&[#(#extensions),*]), });
+            rows.insert(*number, quote! { Offer::Extensions(&[#(#extensions),*]) });
         }
     }
-    let rows = rows.values();
+    let rows = rows.iter().map(|(capability, offer)| {
+        let capability = number(*capability);
+        quote! { (#capability, #offer) }
+    });
     Ok(quote! {
-        /// What offers a capability; none if nothing that is served does.
-        pub fn offer(number: u32) -> Option<Offer> {
-            Some(match number { #(#rows)* _ => return None })
-        }
+        /// What offers each capability that a module may declare, ascending: nothing that is served offers the others.
+        pub static OFFERS: &[(u32, Offer)] = &[#(#rows),*];
     })
 }

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
+use crate::execution::{self, Execution};
 use crate::inputs::{AllowList, Numbers};
 use crate::ir::{Protocol, Source, Value};
 use crate::overrides::{self, Overrides};
@@ -46,6 +47,7 @@ pub fn resolve(
     allow: &AllowList,
     numbers: &Numbers,
     overrides: &Overrides,
+    execution: &Execution,
     sha256: &str,
 ) -> Result<Protocol> {
     let aliases = aliases::Aliases::new(registry);
@@ -76,6 +78,7 @@ pub fn resolve(
     usage::partials(&mut protocol)?;
     usage::lifetimes(&mut protocol);
     overrides::apply(overrides, &mut protocol)?;
+    execution::apply(execution, &mut protocol)?;
     layout::order(&mut protocol);
     layout::modules(&mut protocol);
     layout::check(&protocol)?;

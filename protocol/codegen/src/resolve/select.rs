@@ -63,6 +63,7 @@ impl Resolver<'_> {
             level,
             module: module.to_owned(),
             providers: self.providers.of(canonical),
+            execution: Execution::default(),
         })
     }
 

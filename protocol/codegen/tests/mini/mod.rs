@@ -9,6 +9,7 @@ pub fn inputs() -> Inputs {
         allowlist: include_str!("allowlist.toml").to_owned(),
         commands: include_str!("commands.toml").to_owned(),
         overrides: include_str!("overrides.toml").to_owned(),
+        execution: String::new(),
         sha256: "0".repeat(64),
     }
 }

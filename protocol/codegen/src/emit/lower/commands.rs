@@ -1,11 +1,11 @@
 //! Execution of commands: lower the parameters, call the driver, raise what it wrote.
 //!
 //! Three kinds come out of here: creation (one object id is bound to a handle), destruction, and plain calls. What does more
-//! is executed by hand (`by_hand.rs`) and only dispatched from here.
+//! is executed by hand (`inputs/execution.toml`) and only dispatched from here.
 
-use super::{by_hand, checked, field, structs};
+use super::{field, structs};
 use crate::ir::{Command, Direction, Len, Level, Param, Protocol, Return, Scalar, Shape, Type};
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::{format_ident, quote};
 
 /// How a command is executed.
@@ -16,8 +16,8 @@ enum Kind<'a> {
     Destroy(&'a Param),
     /// Anything else that can be generated.
     Plain,
-    /// Hand-written in `daemon::vulkan::<module>`.
-    ByHand(&'static str),
+    /// Hand-written in this module of `daemon::vulkan`.
+    ByHand(&'a str),
     /// Never reaches the executor.
     Transport,
 }
@@ -26,7 +26,7 @@ fn kind(command: &Command) -> Kind<'_> {
     if command.level == Level::Transport {
         return Kind::Transport;
     }
-    if let Some(module) = by_hand::module(&command.names.vk) {
+    if let Some(module) = &command.execution.by_hand {
         return Kind::ByHand(module);
     }
     if let Some(param) = handle_out(command) {
@@ -65,12 +65,9 @@ pub fn emit(protocol: &Protocol, module: &str) -> TokenStream {
     quote!(#(#functions)*)
 }
 
-/// Written by hand, and still recorded as the generated ones are.
-const RECORDED_BY_HAND: &[&str] = &["vkCmdFillBuffer"];
-
 /// Whether a command goes into a recording and does nothing else.
 fn is_recorded(c: &Command) -> bool {
-    let plain = matches!(kind(c), Kind::Plain) || RECORDED_BY_HAND.contains(&c.names.vk.as_str());
+    let plain = matches!(kind(c), Kind::Plain) || c.execution.is_recorded;
     c.level == Level::CommandBuffer && plain
 }
 
@@ -127,7 +124,7 @@ fn function(protocol: &Protocol, c: &Command, created: Option<&Param>) -> TokenS
     let invoke = quote!(unsafe { function(handle, #(#arguments),*) });
     let bind = created.map(|p| {
         let id = field(&p.member.rust);
-        match checked::module(vk) {
+        match c.execution.checked {
             Some(_) => quote!(call.bind(c.#id, created, &device, result, state)?;),
             None => quote!(call.created(c.#id, created, &device, result)?;),
         }
@@ -182,36 +179,51 @@ fn lower_params(c: &Command, created: Option<&Param>) -> TokenStream {
     let params: Vec<_> =
         c.params.iter().skip(1).filter(|p| p.member.has_field() && !is(p, created)).collect();
     let recorded = c.level == Level::CommandBuffer;
-    let check = checked::module(&c.names.vk).map(|module| {
-        let (module, name) = (format_ident!("{module}"), format_ident!("{}", c.snake));
+    let check = c.execution.checked.as_ref().map(|module| {
+        let check = by_hand(module, c);
         let subject = if recorded { quote!(state) } else { quote!(&device) };
-        let check = quote!(crate::vulkan::validity::#module::#name(&l, #subject, c)?;);
+        let check = quote!(#check(&l, #subject, c)?;);
         if created.is_some() { quote!(let state = #check) } else { check }
     });
     if params.is_empty() && check.is_none() {
         return quote!();
     }
     let state = created.and(check.as_ref()).map(|_| quote!(state,));
-    let lock = match recorded {
-        true => quote! {
-            #[allow(unused_variables, reason = "not every command is checked")]
-            let (l, state) = r.lowering();
-        },
-        false => quote!(let l = call.lowering();),
-    };
     let names: Vec<Ident> = params.iter().map(|p| field(&p.member.rust)).collect();
     let values = params.iter().map(|p| match p.direction {
         Direction::In => structs::lower_member(&p.member, &quote!(c), true),
         Direction::Out | Direction::InOut => lower_out(p),
     });
+    let values = quote!(#(#values,)*);
+    let lock = match (recorded, &check) {
+        (_, None) if !names_lowering(&values) => quote!(),
+        (true, None) => quote!(let (l, _) = r.lowering();),
+        (true, Some(_)) => quote!(let (l, state) = r.lowering();),
+        (false, _) => quote!(let l = call.lowering();),
+    };
     quote! {
-        #[allow(unused_variables, reason = "not every parameter needs the object table")]
         let (#state #(#names,)*) = {
             #lock
             #check
-            (#state #(#values,)*)
+            (#state #values)
         };
     }
+}
+
+/// Whether values are looked up or stored by the lowering, which locks the object table.
+fn names_lowering(values: &TokenStream) -> bool {
+    values.clone().into_iter().any(|token| match token {
+        TokenTree::Ident(name) => name == "l",
+        TokenTree::Group(group) => names_lowering(&group.stream()),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
+}
+
+/// The hand-written function of a command in this module of `daemon::vulkan`.
+fn by_hand(module: &str, c: &Command) -> TokenStream {
+    let module = module.split("::").map(|name| format_ident!("{name}"));
+    let name = format_ident!("{}", c.snake);
+    quote!(crate::vulkan::#(#module::)*#name)
 }
 
 /// Memory the driver may write, initialised from the request's partial value.
@@ -331,11 +343,8 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
         quote!(venus::#variant::NUMBER => |r, reader| #path(r, &venus::#variant::decode(reader)?),)
     });
     quote! {
-        use crate::vulkan::call::{Call, settle};
-        use crate::vulkan::error::ContextLost;
-        use crate::vulkan::recorder::{Record, record_one};
+        use crate::vulkan::prelude::*;
         use protocol::cursor::Writer;
-        use protocol::venus::generated as venus;
         use protocol::venus::generated::Command;
 
         /// Executes one command and writes its reply if one is wanted.
@@ -362,43 +371,19 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
     }
 }
 
-/// Commands that make objects usable. Their failure is told to nobody, and drivers do not survive the use of such an object.
-const FILLS_OBJECTS: &[&str] = &[
-    "vkBindBufferMemory",
-    "vkBindBufferMemory2",
-    "vkBindImageMemory",
-    "vkBindImageMemory2",
-    "vkUpdateDescriptorSets",
-];
-
-/// Commands before which it is decided what an id stands for.
-const DECIDES: &[&str] = &["vkBindBufferMemory", "vkBindBufferMemory2"];
-
-/// Commands whose answer is changed where a guest has to keep to more than the driver demands.
-const DEMANDS: &[&str] = &[
-    "vkGetBufferMemoryRequirements",
-    "vkGetBufferMemoryRequirements2",
-    "vkGetDeviceBufferMemoryRequirements",
-];
-
 /// Where the executor of a command is.
 fn path(c: &Command) -> TokenStream {
-    let snake = format_ident!("{}", c.snake);
     match kind(c) {
-        Kind::ByHand(module) => {
-            let module = format_ident!("{module}");
-            quote!(crate::vulkan::#module::#snake)
-        }
+        Kind::ByHand(module) => by_hand(module, c),
         _ => {
-            let module = format_ident!("{}", c.module);
-            quote!(super::#module::#snake)
+            let (module, name) = (format_ident!("{}", c.module), format_ident!("{}", c.snake));
+            quote!(super::#module::#name)
         }
     }
 }
 
 fn arm(c: &Command) -> TokenStream {
     let variant = format_ident!("{}", c.names.rust);
-    let snake = format_ident!("{}", c.snake);
     if let Kind::Transport = kind(c) {
         let vk = &c.names.vk;
         return quote!(Command::#variant(_) => Err(ContextLost::misplaced(#vk)),);
@@ -423,21 +408,25 @@ fn arm(c: &Command) -> TokenStream {
             let id = field(&c.params[0].member.rust);
             quote!(call.spoil(c.#id, result);)
         }
-        // What they name is of no use from then on.
-        _ if FILLS_OBJECTS.contains(&c.names.vk.as_str()) => {
-            quote!(crate::vulkan::useless::#snake(call, c, result);)
-        }
-        _ => quote!(),
+        _ => c.execution.failed.as_ref().map_or_else(TokenStream::new, |module| {
+            let function = by_hand(module, c);
+            quote!(#function(call, c, result);)
+        }),
     };
-    let before = match DECIDES.contains(&c.names.vk.as_str()) {
-        true => quote!(crate::vulkan::twins::#snake(call, c)?;),
-        false => quote!(),
-    };
-    let after = match DEMANDS.contains(&c.names.vk.as_str()) {
-        true => quote!(let value = crate::vulkan::twins::#snake(call, c, value)?;),
-        false => quote!(),
-    };
+    let before = c.execution.before.as_ref().map(|module| {
+        let function = by_hand(module, c);
+        quote!(#function(call, c)?;)
+    });
+    let after = c.execution.after.as_ref().map(|module| {
+        let function = by_hand(module, c);
+        quote!(let value = #function(call, c, value)?;)
+    });
     let failed = failed_reply(c);
+    let failure = match on_failure.is_empty() {
+        true if c.ret != Return::Result => quote!(|_| Ok(#failed)),
+        true => quote!(|result| Ok(#failed)),
+        false => quote!(|result| { #on_failure Ok(#failed) }),
+    };
     let outcome = match c.level {
         Level::Device if c.ret == Return::Result => quote!(call.tell(|| #path(call, c))),
         _ => quote!(#path(call, c)),
@@ -445,11 +434,7 @@ fn arm(c: &Command) -> TokenStream {
     quote! {
         Command::#variant(c) => {
             #before
-            let value = settle(#outcome, |result| {
-                let _ = result;
-                #on_failure
-                Ok(#failed)
-            })?;
+            let value = settle(#outcome, #failure)?;
             #after
             if let Some(w) = reply { value.encode(w); }
             Ok(())

@@ -4,8 +4,6 @@
 //! encode. The C layouts are emitted here rather than taken from ash because ash follows an older registry and a struct it
 //! lacks must not be lost; a test in the daemon compares every layout that both know.
 
-mod by_hand;
-mod checked;
 mod commands;
 mod structs;
 mod sys;
@@ -19,10 +17,6 @@ use quote::{format_ident, quote};
 
 /// All files of `daemon/src/vulkan/generated/`.
 pub fn executor(protocol: &Protocol) -> Result<Vec<Output>> {
-    let stale = by_hand::stale(|name| protocol.commands.contains_key(name));
-    anyhow::ensure!(stale.is_empty(), "by_hand.rs names commands that are not selected: {stale:?}");
-    let stale = checked::stale(|name| protocol.commands.contains_key(name));
-    anyhow::ensure!(stale.is_empty(), "checked.rs names commands that are not selected: {stale:?}");
     let mut modules: Vec<&str> = protocol.structs.values().map(|s| s.module.as_str()).collect();
     modules.extend(protocol.commands.values().map(|c| c.module.as_str()));
     modules.sort_unstable();
@@ -53,13 +47,20 @@ pub fn executor(protocol: &Protocol) -> Result<Vec<Output>> {
 fn module_tokens(protocol: &Protocol, module: &str) -> TokenStream {
     let structs = structs::emit(protocol, module);
     let commands = commands::emit(protocol, module);
+    let layouts = (!structs.is_empty()).then(|| {
+        quote!(
+            use super::sys;
+        )
+    });
     quote! {
-        use super::{prelude::*, sys};
+        #layouts
+        use crate::vulkan::prelude::*;
         #structs
         #commands
     }
 }
 
+/// The root names the hand-written code of the daemon nowhere but in `prelude`.
 fn root(modules: &[&str]) -> TokenStream {
     let names: Vec<Ident> = modules.iter().map(|m| format_ident!("{m}")).collect();
     quote! {
@@ -72,23 +73,6 @@ fn root(modules: &[&str]) -> TokenStream {
         pub use dispatch::{execute, is_graphics, record};
         pub use table::{DeviceTable, InstanceTable};
         pub(super) use chain::{lower_chain_struct, raise_chain_struct};
-        #(#[allow(unused_imports, reason = "some modules hold no commands")] pub(super) use #names::*;)*
-
-        mod prelude {
-            #![allow(unused_imports, reason = "each generated module uses its own part")]
-            pub use crate::vulkan::call::Call;
-            pub use crate::vulkan::command_buffer::CommandBuffer;
-            pub use crate::vulkan::error::Fault;
-            pub use crate::vulkan::lower::{
-                Lower, Lowering, Raise, known, known_fixed, raise_array, raise_chain, raise_fixed, raise_mapped, raise_plain,
-                raise_pointer, raise_value, read_count,
-            };
-            pub use crate::vulkan::recorder::Recorder;
-            pub use protocol::cursor::Arena;
-            pub use protocol::venus::generated as venus;
-            pub use std::ffi::c_void;
-            pub use std::ptr;
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `Lower` and `Raise` of structs and unions, and the two chain functions.
 
 use super::field;
-use crate::ir::{Len, Member, Protocol, Scalar, Shape, Struct, Type, Union};
+use crate::ir::{Len, Member, Protocol, Scalar, Shape, Struct, Type, Union, UnionMember};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
@@ -11,21 +11,18 @@ const TRANSLATED: &str = "VkExternalMemoryHandleTypeFlags";
 /// Implementations for the structs of one module; unions go with `types`.
 pub fn emit(protocol: &Protocol, module: &str) -> TokenStream {
     let structs = protocol.structs_of(module).map(|s| structure(protocol, s));
-    let unions: Vec<_> = if module == "types" {
-        protocol.unions.values().map(|u| union_type(protocol, u)).collect()
-    } else {
-        vec![]
-    };
+    let unions: Vec<_> =
+        if module == "types" { protocol.unions.values().map(union_type).collect() } else { vec![] };
     quote!(#(#structs)* #(#unions)*)
 }
 
 fn structure(protocol: &Protocol, s: &Struct) -> TokenStream {
-    let lower = lower_struct(protocol, s);
+    let lower = lower_struct(s);
     let raise = s.output.then(|| raise_struct(protocol, s));
     quote!(#lower #raise)
 }
 
-fn lower_struct(protocol: &Protocol, s: &Struct) -> TokenStream {
+fn lower_struct(s: &Struct) -> TokenStream {
     let name = format_ident!("{}", s.names.rust);
     let lifetime = s.needs_lifetime.then(|| quote!(<'_>));
     let header = s.s_type.as_ref().map(|t| {
@@ -38,13 +35,14 @@ fn lower_struct(protocol: &Protocol, s: &Struct) -> TokenStream {
         let value = lower_member(m, &quote!(self), !s.output);
         quote!(#target: #value,)
     });
-    let unused = (header.is_none() && !s.members.iter().any(uses_lowering)).then(|| quote!(let _ = l;));
-    let _ = protocol;
+    let l = match header.is_none() && !s.members.iter().any(uses_lowering) {
+        true => quote!(_),
+        false => quote!(l),
+    };
     quote! {
         impl Lower for venus::#name #lifetime {
             type Sys = sys::#name;
-            fn lower(&self, l: &Lowering<'_>) -> Result<sys::#name, Fault> {
-                #unused
+            fn lower(&self, #l: &Lowering<'_>) -> Result<sys::#name, Fault> {
                 Ok(sys::#name { #header #(#fields)* })
             }
         }
@@ -225,7 +223,7 @@ pub fn raise_array(
     }
 }
 
-fn union_type(protocol: &Protocol, u: &Union) -> TokenStream {
+fn union_type(u: &Union) -> TokenStream {
     let name = format_ident!("{}", u.names.rust);
     let lifetime = u.needs_lifetime.then(|| quote!(<'_>));
     let arms = u.members.iter().map(|m| {
@@ -238,12 +236,13 @@ fn union_type(protocol: &Protocol, u: &Union) -> TokenStream {
         };
         quote!(venus::#name::#variant(value) => sys::#name { #target: #value },)
     });
-    let _ = protocol;
+    let is_looked_up =
+        |m: &UnionMember| matches!(m.member.ty, Type::Handle(_) | Type::Struct(_) | Type::Union(_));
+    let l = if u.members.iter().any(is_looked_up) { quote!(l) } else { quote!(_) };
     quote! {
         impl Lower for venus::#name #lifetime {
             type Sys = sys::#name;
-            fn lower(&self, l: &Lowering<'_>) -> Result<sys::#name, Fault> {
-                let _ = l;
+            fn lower(&self, #l: &Lowering<'_>) -> Result<sys::#name, Fault> {
                 Ok(match self { #(#arms)* })
             }
         }
@@ -266,11 +265,8 @@ pub fn emit_chain(protocol: &Protocol) -> TokenStream {
         }
     });
     quote! {
-        use crate::vulkan::error::Fault;
-        use crate::vulkan::lower::{Lowering, raise_linked};
-        use protocol::cursor::Arena;
+        use crate::vulkan::prelude::*;
         use protocol::venus::generated::ChainStruct;
-        use std::ffi::c_void;
 
         /// Lowers one chain element in front of `p_next`.
         #[allow(clippy::too_many_lines, reason = "one line per struct")]

@@ -31,9 +31,8 @@ pub fn emit(protocol: &Protocol) -> TokenStream {
     });
     quote! {
         use super::sys;
-        use crate::vulkan::objects::Handle;
-        use protocol::venus::generated as venus;
-        use std::ffi::{CStr, c_void};
+        use crate::vulkan::prelude::*;
+        use std::ffi::CStr;
 
         #instance
         #device
