@@ -19,10 +19,10 @@ use std::time::Duration;
 pub struct Cli {
     #[command(flatten)]
     pub serve: Serve,
-    /// Serve the VMs that this file names, and let them share GPUs (docs/sharing.md); only --log-level can stand beside it
+    /// Serve all VMs named in this file and share GPUs between them (docs/sharing.md). Of the other options only --log-level may be given with it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Say whether the file of --config is right, and start nothing
+    /// Check the file given with --config, report what is wrong with it, and exit
     #[arg(long, requires = "config")]
     pub check_config: bool,
     #[command(subcommand)]
@@ -35,79 +35,79 @@ pub struct Serve {
     /// Listen on this Unix socket
     #[arg(long, value_name = "PATH", conflicts_with = "fd")]
     pub socket_path: Option<PathBuf>,
-    /// Who may connect at --socket-path, as chmod has it in octal [default: 0600, the daemon's user alone; 0660 with --socket-group]
+    /// Permissions of the socket at --socket-path, in octal as for chmod [default: 0600, which admits the daemon's user only; 0660 with --socket-group]
     #[arg(long, value_name = "MODE", value_parser = socket_mode)]
     pub socket_mode: Option<SocketMode>,
-    /// Group of the socket at --socket-path, a name of /etc/group or a number
+    /// Group of the socket at --socket-path, by name or number
     #[arg(long, value_name = "GROUP", value_parser = group)]
     pub socket_group: Option<Group>,
-    /// Serve this inherited socket, listening or connected
+    /// Use this inherited socket, which may be listening or connected
     #[arg(long, value_name = "FDNUM")]
     pub fd: Option<RawFd>,
-    /// GPU to use: its UUID, its PCI address or a part of its name that no other has. May be repeated, for a guest that sees several (up to 8)
+    /// GPU to use, given by its UUID, its PCI address or a unique part of its name. Repeat the option to give the guest several GPUs (up to 8) [default: the first usable one, real GPUs before software drivers]
     #[arg(long, value_name = "GPU")]
     pub gpu: Vec<String>,
-    /// What the GPU's queues are offered for: `compute` and copies; `nominal` does the same, but says that they draw, for programs that compute
-    /// only where they find such a queue (ncnn, taichi, wgpu), and ends a context that draws; `all` draws, and gives guests more of the driver
-    /// to attack
+    /// Queue capabilities offered to the guest. `compute` offers compute and copies. `nominal` also claims graphics, for programs that insist on
+    /// a graphics queue to compute on (ncnn, taichi, wgpu), but ends a context that draws. `all` allows drawing, which exposes more of the
+    /// driver to attacks
     #[arg(long, value_name = "KIND", default_value = "compute")]
     pub queues: QueueKind,
-    /// Size of the region that GPU memory is mapped into; with KiB, MiB or GiB
+    /// Size of the guest's window onto GPU memory, a power of two; with KiB, MiB or GiB
     #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = window_size)]
     pub window_size: u64,
-    /// What memory that guests map is made of; auto takes the first that works
+    /// Kind of memory that guests can map
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     pub memory: Memory,
-    /// Whether guests may map the GPU's own memory where its driver exports none: auto if --window-size is larger than --device-memory
+    /// Let guests map the GPU's own memory where its driver cannot export it. `auto` does so if --window-size is larger than --device-memory
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub map_device_memory: MapDeviceMemory,
-    /// A submission that runs longer costs its context; with ms, s or min
+    /// Longest time a submission may run; after that its context is killed. With ms, s or min
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub max_submit_time: Duration,
-    /// The same while another context of the VM waits; those that run at a time are taken to share the GPU evenly
+    /// The same while another context of the VM waits for the GPU. Submissions that run at the same time are assumed to share the GPU evenly
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub max_submit_time_contended: Duration,
-    /// Contexts lost so, from which on the VM may make no new ones for a while
+    /// Number of contexts lost to hung submissions before the VM is barred from creating more
     #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub strikes: u32,
-    /// For how long, the first time; doubles with each
+    /// How long the VM is barred after --strikes lost contexts; the time doubles with each further one
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub strike_hold: Duration,
-    /// A frontend that does not answer a request to map or unmap for so long loses the session, unless its guest is paused; with ms, s or min
+    /// How long the frontend may take to answer a map or unmap request before its session is ended. The time does not run while the guest is paused
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub frontend_timeout: Duration,
-    /// Clear memory before a guest's program gets it, also what it gave back a moment ago
+    /// Clear memory before a guest program gets it
     #[arg(long, value_name = "SWITCH", default_value = "on")]
     pub zero_memory: Switch,
-    /// Let workgroup memory of shaders start as zeros
+    /// Clear the workgroup memory of shaders before they start
     #[arg(long, value_name = "SWITCH", default_value = "on")]
     pub zero_workgroup_memory: Switch,
-    /// Keep shaders inside the buffers bound to them; `guest` leaves it to the guest, `auto` does so on GPUs
+    /// Keep the buffer accesses of shaders within bounds. `guest` leaves the choice to guest programs, `auto` does so on real GPUs only
     #[arg(long, value_name = "POLICY", default_value = "auto")]
     pub robustness: Robustness,
     #[command(flatten)]
     pub quotas: Quotas,
-    /// Scanouts, always disconnected; guest kernels before 6.4 need one
+    /// Number of scanouts, which are always disconnected; guest kernels older than 6.4 need one
     #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
     pub scanouts: u32,
-    /// Folder for what outlives the daemon: with it, guests' pipeline caches stay valid when it is started again. One per VM
+    /// Folder for data that must survive a restart of the daemon, such as the key that keeps guests' pipeline caches valid. Each VM needs its own
     #[arg(long, value_name = "PATH")]
     pub state_dir: Option<PathBuf>,
-    /// What to log
+    /// Least severe level that is logged
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LogLevel,
-    /// End when the frontend disconnects
+    /// Exit when the frontend disconnects
     #[arg(long)]
     pub exit_on_disconnect: bool,
     /// List the GPUs and exit
     #[arg(long)]
     pub list_gpus: bool,
-    /// Print what this program is, as JSON, and exit
+    /// Print the capabilities of this back end as JSON, as QEMU's conventions define them, and exit
     #[arg(long)]
     pub print_capabilities: bool,
     #[command(flatten)]
     pub confinement: Confinement,
-    /// Divide the control group that the daemon was started in, so that limits on workers hit no other process: auto if the system marks it as delegated (Delegate=yes)
+    /// Create control groups for the workers below the daemon's own. `auto` does so if the system has delegated that group (Delegate=yes in a systemd unit)
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub cgroup: Cgroup,
     /// Print the system calls that each kind of process may make, and exit
@@ -131,49 +131,49 @@ pub struct Serve {
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[command(next_help_heading = "Quotas")]
 pub struct Quotas {
-    /// GPU memory of the VM, with KiB, MiB or GiB; guests see a GPU of this size [default: all there is]
+    /// GPU memory of the VM, with KiB, MiB or GiB; the guest sees a GPU with this much memory [default: all of the GPU's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub device_memory: Option<u64>,
-    /// GPU memory of one context of the VM, which is one of its programs [default: no further limit]
+    /// GPU memory of one context, that is, one guest program [default: no limit beyond the VM's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub context_device_memory: Option<u64>,
-    /// The host's memory that the VM's programs share with the GPU [default: three quarters of the machine's, and no more than seven eighths of --worker-memory]
+    /// Host memory that the VM's programs share with the GPU [default: three quarters of the machine's, but at most seven eighths of --worker-memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub host_memory: Option<u64>,
-    /// The host's memory that one context shares with the GPU [default: no further limit]
+    /// Host memory that one context shares with the GPU [default: no limit beyond the VM's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub context_host_memory: Option<u64>,
-    /// The host's memory for command rings and replies of the VM [default: 8GiB]
+    /// Host memory for the VM's command rings and replies [default: 8GiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub ring_memory: Option<u64>,
-    /// The host's memory for shaders that one context holds [default: 512MiB]
+    /// Host memory for the shaders of one context [default: 512MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub shader_memory: Option<u64>,
-    /// Contexts of the VM; each is a process [default: 256]
+    /// Number of contexts of the VM, each of which is a process [default: 256]
     #[arg(long, value_name = "COUNT")]
     pub max_contexts: Option<usize>,
-    /// Command rings of one context; each is a thread [default: 256]
+    /// Number of command rings of one context, each of which is a thread [default: 256]
     #[arg(long, value_name = "COUNT")]
     pub max_rings: Option<usize>,
-    /// Command rings of the VM [default: 2048]
+    /// Number of command rings of the VM [default: 2048]
     #[arg(long, value_name = "COUNT")]
     pub max_vm_rings: Option<usize>,
-    /// Vulkan objects of one context [default: 1048576]
+    /// Number of Vulkan objects of one context [default: 1048576]
     #[arg(long, value_name = "COUNT")]
     pub max_objects: Option<usize>,
-    /// Resources of the VM, such as shared buffers [default: 65536]
+    /// Number of virtio-gpu resources of the VM, such as shared buffers [default: 65536]
     #[arg(long, value_name = "COUNT")]
     pub max_resources: Option<usize>,
-    /// Memory of all worker processes of the VM, what they share with the GPU included; needs a control group (--cgroup) [default: seven eighths of the machine's, and no more than the VM's part of MemoryMax=]
+    /// Memory of all worker processes of the VM, including memory shared with the GPU; needs a control group (--cgroup) [default: seven eighths of the machine's, but at most the VM's part of MemoryMax=]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub worker_memory: Option<u64>,
-    /// Worker processes of the VM with all their threads; needs a control group (--cgroup) [default: 16384, and no more than the VM's part of TasksMax=]
+    /// Number of the VM's worker processes and their threads; needs a control group (--cgroup) [default: 16384, but at most the VM's part of TasksMax=]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tasks: Option<u32>,
-    /// Mappings of the VM; QEMU cannot hold more than about 500 [default: 400, or 16384 with frontends that do not announce them, as crosvm]
+    /// Number of mappings in the guest's window; QEMU supports about 500 [default: 400, or 16384 with frontends like crosvm, which do not announce mappings as guest memory]
     #[arg(long, value_name = "COUNT")]
     pub max_maps: Option<usize>,
-    /// Lines a minute of what workers and their drivers print that go into the log [default: 600]
+    /// Number of lines per minute that are logged of what workers and their drivers print [default: 600]
     #[arg(long, value_name = "COUNT")]
     pub max_log_lines: Option<u32>,
 }
@@ -224,18 +224,18 @@ fn three_quarters_of_memory() -> u64 {
 /// What this process is, if not the device process: an operator's end of the control socket, or something for its own use.
 #[derive(Debug, Subcommand)]
 pub enum Role {
-    /// Show the VMs of --config, their contexts, and what they use
+    /// Show the VMs served by a running broker, their contexts, and what they use
     Status {
-        /// Again and again, each second
+        /// Repeat once a second
         #[arg(long)]
         watch: bool,
-        /// As one line of JSON
+        /// Print one line of JSON
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         control: Control,
     },
-    /// Change the share of a VM while it runs
+    /// Change the GPU share of a running VM
     Set {
         /// The VM's name
         vm: String,
@@ -245,9 +245,9 @@ pub enum Role {
         #[command(flatten)]
         control: Control,
     },
-    /// End a context of a VM
+    /// Kill a context of a VM
     Kill {
-        /// VM and context, as status names them
+        /// The VM and the context, as `status` prints them
         #[arg(value_name = "VM/CONTEXT")]
         context: String,
         #[command(flatten)]
@@ -281,7 +281,7 @@ pub enum Role {
 /// Which broker.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Control {
-    /// The control socket of the broker [default: where it is by default]
+    /// Path of the broker's control socket [default: the broker's own default]
     #[arg(long, value_name = "PATH")]
     pub control_socket: Option<PathBuf>,
 }
@@ -367,10 +367,10 @@ impl From<Family> for DriverFamily {
 /// How processes that a guest may take over are confined.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Confinement {
-    /// Confinement of workers: all of it, what this system offers, or none
+    /// Sandbox of the workers. `strict` refuses to serve if a part of it is missing, `degraded` does without the parts that this system lacks, `none` confines nothing
     #[arg(long, value_name = "MODE", default_value = "strict")]
     pub sandbox: Sandbox,
-    /// What becomes of a system call outside of a worker's list; `log` names it in the log and lets it pass
+    /// What happens when a worker makes a system call that is not on its list. `log` logs the call and allows it
     #[arg(long, value_name = "ACTION", default_value = "kill")]
     pub seccomp: Seccomp,
 }
@@ -428,11 +428,11 @@ impl From<Cgroup> for CgroupMode {
 /// What memory that guests map is made of.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Memory {
-    /// Whatever works on the GPU, in the order of the others
+    /// The first of the others that works on the GPU
     Auto,
-    /// Memory files that the driver imports
+    /// Memory files, which the driver imports
     Memfd,
-    /// Memory that the driver exports
+    /// Memory of the driver, which it exports
     DmaBuf,
 }
 

@@ -205,7 +205,7 @@ pub struct HangLimits {
     pub max_submit_time: Duration,
     /// The same while another context of the VM waits for the GPU. Default 10 s.
     pub max_submit_time_contended: Duration,
-    /// Contexts lost so, from which on the VM is held back: it may not make new ones for a while. Default 3.
+    /// Contexts lost to hung submissions before the VM is barred from creating more for a while. Default 3.
     pub strikes: u32,
     /// For how long, the first time; doubles with each. Default 10 s.
     pub strike_hold: Duration,
