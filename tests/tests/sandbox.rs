@@ -301,6 +301,8 @@ fn a_frontend_that_gets_no_thread_is_refused_and_ends_no_device_process() -> Res
         ensure!(prlimit.status()?.success(), "its limit cannot be set");
         Ok(())
     };
+    // It has its own threads once it serves, which is after its socket file is there.
+    daemon.guest()?.capset()?;
     // As when others of the same user have taken all there are.
     limit(1)?;
     for _ in 0..3 {

@@ -7,7 +7,7 @@ use super::ring::Ring;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The monitor of one context; its thread starts with the first ring that wants one and ends with this value.
 #[derive(Debug, Default)]
@@ -66,10 +66,27 @@ impl Shared {
                 ring.look_after();
             }
             match state.rings.iter().map(|(_, period)| *period).min() {
-                Some(period) => _ = self.changed.wait_for(&mut state, period),
+                Some(period) => {
+                    let reported = Instant::now();
+                    self.changed.wait_for(&mut state, period);
+                    warn_if_late(reported.elapsed(), period);
+                }
                 None => self.changed.wait(&mut state),
             }
         }
+    }
+}
+
+/// A thread that sleeps for so much longer than it wanted to was given no processor.
+const LATE_MIN: Duration = Duration::from_secs(1);
+
+/// Mesa ends a program that sees no report for 3.5 s and says nothing about it, so whoever runs the host has to hear why.
+fn warn_if_late(slept: Duration, period: Duration) {
+    if let Some(late) = slept.checked_sub(period).filter(|late| *late >= LATE_MIN) {
+        let late = late.as_secs_f32();
+        log::warn!(
+            "the worker got no processor for {late:.1} s: the host is overloaded, and Mesa aborts programs whose worker is silent for 3.5 s"
+        );
     }
 }
 
@@ -84,7 +101,6 @@ mod tests {
     use protocol::venus::generated::RingStatusFlagsMESA;
     use protocol::venus::ring::RingLayout;
     use std::sync::atomic::Ordering::SeqCst;
-    use std::time::Instant;
 
     fn ring() -> (Arc<Ring>, Word) {
         let layout = RingLayout { head: 0, tail: 64, status: 128, buffer: 192..256, extra: 256..260 };

@@ -136,7 +136,11 @@ impl ClientRoot {
         let manifest = match device {
             Device::Native => self.programs.driver_manifest("lvp")?,
             Device::Venus(socket) => {
-                command.env("VN_DEBUG", "vtest").env("VTEST_SOCKET_NAME", socket);
+                // Mesa says why it gives up on the lowest level of its log only.
+                command
+                    .env("VN_DEBUG", "vtest")
+                    .env("VTEST_SOCKET_NAME", socket)
+                    .env("MESA_LOG_LEVEL", "debug");
                 self.drivers.driver_manifest("virtio")?
             }
         };
