@@ -17,82 +17,40 @@
 
 #![allow(unsafe_code, reason = "this module is where the driver is called")]
 
-mod absent;
-mod batches;
-mod budget;
-mod buffer;
-mod call;
-mod cancel;
-mod command_buffer;
-mod command_pool;
-mod descriptor_pool;
-mod device;
-mod encoding;
-mod error;
-mod extensions;
-mod families;
-mod formats;
+mod backing;
+mod commands;
+mod context;
+mod dispatch;
+mod disposal;
+mod driver;
+mod execution;
 #[cfg(any(test, feature = "null-driver"))]
 pub mod fuzzing;
-mod gate;
-// Generated code cannot carry comments; its `unsafe` blocks are calls under the invariants above. Its format is the generator's.
-#[allow(clippy::undocumented_unsafe_blocks, reason = "argued once, at the head of this module")]
-#[allow(clippy::too_many_lines, clippy::missing_transmute_annotations, reason = "one line per member or function")]
-#[rustfmt::skip]
-mod generated;
-mod harden;
-mod host_copy;
-mod image;
-mod instance;
-mod lane;
-mod layout;
-#[cfg(test)]
-mod layout_tests;
-mod line;
-mod loss;
-mod lower;
-mod markers;
+mod gates;
+mod kinds;
+mod logical;
+mod lowering;
 mod memory;
 mod objects;
-mod parked;
-mod pending;
-mod physical_device;
-mod pipeline;
-mod pipeline_cache;
-mod prelude;
 mod probe;
-mod pulse;
-mod query;
-mod question;
-mod queue;
-mod reading;
-mod recorder;
+mod programs;
+mod record;
 mod renderer;
-mod retired;
-mod scheduled;
-mod shader;
 mod shape;
-mod shaping;
-mod stamps;
-mod submission;
-mod submitted;
-mod sync;
-mod twins;
-mod unmarked;
-mod usage;
-mod useless;
+mod submit;
 mod validity;
-mod watch;
-mod zero;
 
-pub use budget::{Budget, Counted};
-pub use cancel::Cancel;
-pub use error::ContextLost;
-pub use gate::Gate;
-pub use memory::{Allowance, Exported, Lease, MemoryFile, Piece, ResourceMemory, ResourceTable, map};
+pub use backing::capture::map;
+pub use context::allowance::{Allowance, Lease, MemoryFile, Piece};
+pub use context::budget::{Budget, Counted};
+pub use context::cancel::Cancel;
+pub use context::error::ContextLost;
+pub use context::pulse::Pulse;
+pub use context::resources::{ResourceMemory, ResourceTable};
+pub use gates::gate::Gate;
+pub use logical::timeline::Look;
+pub use memory::export::Exported;
 pub use probe::probe;
-pub use pulse::Pulse;
-pub use question::{About, Question};
 pub use renderer::Renderer;
-pub use shaping::{Shaping, shaping};
-pub use submission::Look;
+pub use shape::tables::{Shaping, shaping};
+pub use submit::question::{About, Question};

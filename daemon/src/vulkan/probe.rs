@@ -1,9 +1,10 @@
 //! What GPUs there are and whether guests can use them. Runs in a process of its own, because it loads every driver.
 
-use super::instance::{Instance, load_entry};
-use super::memory::try_out;
-use super::physical_device::{device_uuid, host_extensions};
 use crate::config::GpuInfo;
+use crate::vulkan::context::error::Fault;
+use crate::vulkan::driver::instance::{Instance, load_entry};
+use crate::vulkan::driver::physical_device::{device_uuid, host_extensions};
+use crate::vulkan::programs::trial::try_out;
 use ash::vk;
 use std::sync::Arc;
 
@@ -13,10 +14,12 @@ use std::sync::Arc;
 ///
 /// No Vulkan loader or no driver at all, in words.
 pub fn probe() -> Result<Vec<GpuInfo>, String> {
-    let made = load_entry().and_then(|entry| Instance::new(entry, vk::ApplicationInfo::default()));
+    let made = load_entry()
+        .map_err(Fault::from)
+        .and_then(|entry| Instance::new(entry, vk::ApplicationInfo::default()));
     let instance = Arc::new(made.map_err(|fault| match fault {
-        super::error::Fault::Lost(lost) => lost.reason,
-        super::error::Fault::Failed(result) => {
+        Fault::Lost(lost) => lost.reason,
+        Fault::Failed(result) => {
             format!("no Vulkan driver answers: {:?}", vk::Result::from_raw(result))
         }
     })?);

@@ -61,15 +61,16 @@ fn targets(workspace: &Path, registry: Option<&Path>) -> Result<Vec<Target>> {
         sha256: pin.sha256,
     };
     let protocol = inputs.resolve()?;
+    let vulkan = workspace.join("daemon/src/vulkan");
     Ok(vec![
         Target {
             folder: workspace.join("protocol/src/venus/generated"),
             outputs: emit::protocol(&protocol)?,
         },
-        Target {
-            folder: workspace.join("daemon/src/vulkan/generated"),
-            outputs: emit::lower::executor(&protocol)?,
-        },
+        Target { folder: vulkan.join("driver/generated"), outputs: emit::lower::driver(&protocol)? },
+        Target { folder: vulkan.join("objects/generated"), outputs: emit::lower::objects(&protocol)? },
+        Target { folder: vulkan.join("lowering/generated"), outputs: emit::lower::lowering(&protocol)? },
+        Target { folder: vulkan.join("dispatch/generated"), outputs: emit::lower::dispatch(&protocol)? },
         Target {
             folder: workspace.join("protocol/src/spirv/generated"),
             outputs: emit::spirv::spirv(&protocol, &xml)?,

@@ -9,10 +9,12 @@
 mod null_driver;
 mod null_state;
 mod stream;
+#[cfg(test)]
+pub mod world_for_tests;
 
-use super::error::ContextLost;
-use super::memory::{Allowance, Lease, MemoryFile, Piece, ResourceMemory, ResourceTable};
-use super::{Cancel, Renderer};
+use super::context::error::ContextLost;
+use super::execution::context::Environment;
+use super::{Allowance, Cancel, Lease, MemoryFile, Piece, Renderer, ResourceMemory, ResourceTable};
 use crate::config::{
     CacheKey, ContextLimits, DriverMapped, GpuChoice, Heap, MemoryBackEnd, MemoryId, MemoryTrial, Protection,
     Queues, ShaderLimits,
@@ -125,6 +127,11 @@ pub fn gpus() -> Vec<GpuChoice> {
     null_driver::UUIDS.into_iter().rev().map(gpu).collect()
 }
 
+fn renderer_on(gpus: Vec<GpuChoice>, limits: ContextLimits, resources: Arc<dyn ResourceTable>) -> Renderer {
+    let allowance = Arc::new(Allowed);
+    Renderer::on(Environment::new(null_driver::entry(), gpus, limits, CACHE_KEY, resources, allowance))
+}
+
 /// A renderer on the null driver, which was taken with [`begin`].
 pub fn renderer(resources: Arc<dyn ResourceTable>) -> Renderer {
     renderer_within(LIMITS, resources)
@@ -132,12 +139,12 @@ pub fn renderer(resources: Arc<dyn ResourceTable>) -> Renderer {
 
 /// The same, with other limits.
 pub fn renderer_within(limits: ContextLimits, resources: Arc<dyn ResourceTable>) -> Renderer {
-    Renderer::on(null_driver::entry(), gpus(), limits, CACHE_KEY, resources, Arc::new(Allowed))
+    renderer_on(gpus(), limits, resources)
 }
 
 /// Whether something was refused or failed that nobody has heard of, which makes all that names it cost less.
 pub fn has_failed(renderer: &Renderer) -> bool {
-    renderer.unheard_failure().is_some()
+    renderer.context().failures.take().is_some()
 }
 
 /// Memory for whoever asks, but for much at once.
@@ -177,8 +184,9 @@ struct World {
 
 impl World {
     fn new(queues: Queues) -> Self {
-        let mut renderer = renderer(Arc::new(NoResources));
-        renderer.gpus.iter_mut().for_each(|gpu| gpu.queues = queues);
+        let mut gpus = gpus();
+        gpus.iter_mut().for_each(|gpu| gpu.queues = queues);
+        let renderer = renderer_on(gpus, LIMITS, Arc::new(NoResources));
         let cancel = Cancel::default();
         // Waits answer at once.
         cancel.cancel();

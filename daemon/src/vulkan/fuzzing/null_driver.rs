@@ -5,7 +5,7 @@
 //! properly. It stands in for the host's driver only, so that lowering, the object table and raising run at full speed.
 
 use super::null_state::{self as state, Kind};
-use crate::vulkan::memory::map;
+use crate::vulkan::backing::capture::map;
 use ash::vk;
 use parking_lot::Mutex;
 use protocol::venus::generated::EXTENSIONS;

@@ -140,7 +140,7 @@ impl<'r> Composer<'r> {
 
     /// Composes the next command, if the recipe has one.
     pub fn next(&mut self, world: &World) -> Option<()> {
-        if self.prologue.len() == 0 && world.renderer.objects.ids(ObjectType::DEVICE).is_empty() {
+        if self.prologue.len() == 0 && world.renderer.context().objects.ids(ObjectType::DEVICE).is_empty() {
             self.prologue = PROLOGUE.iter();
         }
         self.bytes.fill(0);
@@ -214,7 +214,7 @@ impl<'r> Composer<'r> {
         let Some(kind) = number_after("wanted kind ").or_else(|| number_after("wanted ")) else {
             return false;
         };
-        let live = world.renderer.objects.ids(ObjectType(kind as i32));
+        let live = world.renderer.context().objects.ids(ObjectType(kind as i32));
         let [choice] = self.take::<1>().unwrap_or_default();
         let Some(replacement) = live.get(usize::from(choice) % live.len().max(1)) else { return false };
         self.replace(id, *replacement, length, false)

@@ -4,116 +4,82 @@
 //! never mapped costs none. No `DMA_BUF_IOCTL_SYNC` is issued: guests see coherent types only, and the processors and devices this
 //! runs on keep those coherent by themselves.
 
-use super::{Made, Request, ResourceMemory, alike, call_driver, lowered};
-use crate::vulkan::call::Call;
-use crate::vulkan::device::Device;
-use crate::vulkan::error::Fault;
+use super::request::{Request, alike, call_driver, lowered};
+use crate::vulkan::backing::memory::Made;
+use crate::vulkan::context::error::Fault;
+use crate::vulkan::context::resources::ResourceMemory;
+use crate::vulkan::driver::dma_bufs::{DMA_BUF, DmaBufs};
+use crate::vulkan::execution::call::Call;
+use crate::vulkan::logical::device::Device;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, IntoRawFd};
 
-/// The handle type of everything here.
-const DMA_BUF: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
-
-/// What of a device is needed.
-pub struct Functions {
-    fds: ash::khr::external_memory_fd::Device,
+/// Allocates for a guest.
+pub fn allocate(
+    call: &Call<'_>,
+    device: &Device,
+    info: &venus::MemoryAllocateInfo<'_>,
+    request: &Request,
+) -> Result<(u64, Made), Fault> {
+    let lowered = lowered(&call.lowering(), info, true)?;
+    let dedicated = info.p_next.iter().any(|n| matches!(n, ChainStruct::MemoryDedicatedAllocateInfo(_)));
+    if request.import.is_none() && !dedicated {
+        // A blob covers whole pages. Dedicated allocations are as large as what they are for demands.
+        lowered.allocation_size = page_multiple(request.size)?;
+    }
+    let exportable = request.visible || request.exported;
+    let size = lowered.allocation_size;
+    // What another made counts for it already.
+    let (piece, credit) = match (&request.import, exportable) {
+        (Some(_), _) => (None, None),
+        (None, true) => {
+            let piece = call.context.env.allowance.piece(request.heap, size, call.cancel);
+            (Some(piece.ok_or_else(|| request.out_of_memory())?), None)
+        }
+        (None, false) => (None, Some(request.credit(call, size)?)),
+    };
+    let export =
+        vk::ExportMemoryAllocateInfo { p_next: lowered.p_next, handle_types: DMA_BUF, ..Default::default() };
+    if exportable {
+        lowered.p_next = std::ptr::from_ref(&export).cast();
+    }
+    let copy = request.import.as_ref().map(|import| import.file.as_fd().try_clone_to_owned()).transpose();
+    let copy = copy.map_err(|_| vk::Result::ERROR_TOO_MANY_OBJECTS)?;
+    let import = vk::ImportMemoryFdInfoKHR {
+        p_next: lowered.p_next,
+        handle_type: DMA_BUF,
+        fd: copy.as_ref().map_or(-1, AsRawFd::as_raw_fd),
+        ..Default::default()
+    };
+    if copy.is_some() {
+        lowered.p_next = std::ptr::from_ref(&import).cast();
+    }
+    // SAFETY: `lowered` and its chain live in the arena or in this function, and so does the descriptor.
+    let raw = unsafe { call_driver(device, lowered) }?;
+    // With success the descriptor is the driver's.
+    copy.map(IntoRawFd::into_raw_fd);
+    if request.visible && request.import.is_none() {
+        // SAFETY: the driver has just made it, of a type that can be mapped, and nobody else knows it.
+        unsafe { clear(&device.ash, raw, lowered.allocation_size) }?;
+    } else if let (Some(cleaner), None, false) = (&device.cleaner, &request.import, dedicated) {
+        // SAFETY: the driver has just made it, and nobody else knows it.
+        unsafe { cleaner.clear(&device.ash, raw, lowered.allocation_size, request.type_index) }?;
+    }
+    let piece = match request.import.as_ref().map(|import| import.file.piece.clone()).or(piece) {
+        Some(piece) if exportable => piece,
+        Some(piece) => return Ok((raw, Made::Imported(piece))),
+        None => return Ok((raw, Made::Private(credit))),
+    };
+    let ty = device.physical.memory.memory_types[request.type_index as usize];
+    let cached = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_CACHED);
+    Ok((raw, Made::Exportable { cached, piece }))
 }
 
-impl Functions {
-    /// Loads the functions.
-    pub fn new(instance: &ash::Instance, device: &ash::Device) -> Self {
-        Self { fds: ash::khr::external_memory_fd::Device::new(instance, device) }
-    }
-
-    /// Allocates for a guest.
-    pub(super) fn allocate(
-        &self,
-        call: &Call<'_>,
-        device: &Device,
-        info: &venus::MemoryAllocateInfo<'_>,
-        request: &Request,
-    ) -> Result<(u64, Made), Fault> {
-        let lowered = lowered(&call.lowering(), info, true)?;
-        let dedicated = info.p_next.iter().any(|n| matches!(n, ChainStruct::MemoryDedicatedAllocateInfo(_)));
-        if request.import.is_none() && !dedicated {
-            // A blob covers whole pages. Dedicated allocations are as large as what they are for demands.
-            lowered.allocation_size = page_multiple(request.size)?;
-        }
-        let exportable = request.visible || request.exported;
-        let size = lowered.allocation_size;
-        // What another made counts for it already.
-        let (piece, credit) = match (&request.import, exportable) {
-            (Some(_), _) => (None, None),
-            (None, true) => {
-                let piece = call.renderer.allowance.piece(request.heap, size, call.cancel);
-                (Some(piece.ok_or_else(|| request.out_of_memory())?), None)
-            }
-            (None, false) => (None, Some(request.credit(call, size)?)),
-        };
-        let export = vk::ExportMemoryAllocateInfo {
-            p_next: lowered.p_next,
-            handle_types: DMA_BUF,
-            ..Default::default()
-        };
-        if exportable {
-            lowered.p_next = std::ptr::from_ref(&export).cast();
-        }
-        let copy = request.import.as_ref().map(|import| import.file.as_fd().try_clone_to_owned()).transpose();
-        let copy = copy.map_err(|_| vk::Result::ERROR_TOO_MANY_OBJECTS)?;
-        let import = vk::ImportMemoryFdInfoKHR {
-            p_next: lowered.p_next,
-            handle_type: DMA_BUF,
-            fd: copy.as_ref().map_or(-1, AsRawFd::as_raw_fd),
-            ..Default::default()
-        };
-        if copy.is_some() {
-            lowered.p_next = std::ptr::from_ref(&import).cast();
-        }
-        // SAFETY: `lowered` and its chain live in the arena or in this function, and so does the descriptor.
-        let raw = unsafe { call_driver(device, lowered) }?;
-        // With success the descriptor is the driver's.
-        copy.map(IntoRawFd::into_raw_fd);
-        if request.visible && request.import.is_none() {
-            // SAFETY: the driver has just made it, of a type that can be mapped, and nobody else knows it.
-            unsafe { clear(&device.ash, raw, lowered.allocation_size) }?;
-        } else if let (Some(cleaner), None, false) = (&device.cleaner, &request.import, dedicated) {
-            // SAFETY: the driver has just made it, and nobody else knows it.
-            unsafe { cleaner.clear(device, raw, lowered.allocation_size, request.type_index) }?;
-        }
-        let piece = match request.import.as_ref().map(|import| import.file.piece.clone()).or(piece) {
-            Some(piece) if exportable => piece,
-            Some(piece) => return Ok((raw, Made::Imported(piece))),
-            None => return Ok((raw, Made::Private(credit))),
-        };
-        let ty = device.physical.memory.memory_types[request.type_index as usize];
-        let cached = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_CACHED);
-        Ok((raw, Made::Exportable { cached, piece }))
-    }
-
-    /// A descriptor of exportable memory.
-    pub fn export(&self, raw: u64) -> Result<OwnedFd, vk::Result> {
-        let info =
-            vk::MemoryGetFdInfoKHR::default().memory(vk::DeviceMemory::from_raw(raw)).handle_type(DMA_BUF);
-        // SAFETY: the memory is live while its entry is, which the caller holds, and was made to be exported.
-        let fd = unsafe { self.fds.get_memory_fd(&info) }?;
-        // SAFETY: the driver made the descriptor for us.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-    }
-
-    /// The host's types into which a dma-buf can be imported.
-    pub fn types(&self, file: impl AsFd) -> Result<u32, vk::Result> {
-        let mut answer = vk::MemoryFdPropertiesKHR::default();
-        // SAFETY: the device is live while its functions are used; the descriptor stays ours.
-        unsafe { self.fds.get_memory_fd_properties(DMA_BUF, file.as_fd().as_raw_fd(), &mut answer) }?;
-        Ok(answer.memory_type_bits)
-    }
-
-    /// The types that a guest may name to import a resource.
-    pub fn types_of(&self, device: &Device, resource: &ResourceMemory) -> Result<u32, Fault> {
-        Ok(alike(device, self.types(&*resource.file)?, resource.mappable))
-    }
+/// The types that a guest may name to import a resource.
+pub fn types_of(functions: &DmaBufs, device: &Device, resource: &ResourceMemory) -> Result<u32, Fault> {
+    Ok(alike(device, functions.types(&*resource.file)?, resource.mappable))
 }
 
 fn page_multiple(size: u64) -> Result<u64, vk::Result> {

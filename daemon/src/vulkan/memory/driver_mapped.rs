@@ -1,24 +1,21 @@
 //! Memory that the driver maps for this process, and that guests map out of the same device node.
 //!
 //! On drivers that export nothing this is the one way to let a guest write into the GPU's own memory. The descriptor that the driver
-//! maps is caught when it does so ([`capture`](super::capture)): when memory is allocated or, if it is not then, when it is mapped.
-//! The mapping of another process keeps nothing alive, so memory that guests see is freed late (`vulkan::parked`).
+//! maps is caught when it does so ([`capture`](crate::vulkan::backing::capture)): when memory is allocated or, if it is not then, when it is mapped.
+//! The mapping of another process keeps nothing alive, so memory that guests see is freed late (`vulkan::disposal::lent`).
 
-use super::allowance::MemoryFile;
-use super::capture::watching;
-use super::{Made, Request, call_driver, lowered};
-use crate::vulkan::call::Call;
-use crate::vulkan::device::Device;
-use crate::vulkan::error::Fault;
-use crate::vulkan::zero;
-use ash::vk::{self, Handle as _};
+use super::dedicated;
+use super::request::{Request, call_driver, lowered};
+use crate::vulkan::backing::capture::{map_of, watching};
+use crate::vulkan::backing::memory::{GRAIN, Made};
+use crate::vulkan::context::allowance::MemoryFile;
+use crate::vulkan::context::error::Fault;
+use crate::vulkan::execution::call::Call;
+use crate::vulkan::logical::device::Device;
+use ash::vk;
+use ash::vk::Handle as _;
 use protocol::venus::generated as venus;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-
-/// Drivers map whole pieces of this size, and what they map can only be mapped as a whole. So memory of another size is made of pages;
-/// guests are told to align what is bound to such memory (`vulkan::twins`).
-pub const GRAIN: u64 = 64 * 1024;
 
 /// Allocates for a guest; none if it is of no whole grains, or the driver mapped nothing that could be caught.
 pub(super) fn allocate(
@@ -31,19 +28,19 @@ pub(super) fn allocate(
     if size == 0 || !size.is_multiple_of(GRAIN) {
         return Ok(None);
     }
-    let piece = call.renderer.allowance.piece(request.heap, size, call.cancel);
+    let piece = call.context.env.allowance.piece(request.heap, size, call.cancel);
     let piece = piece.ok_or_else(|| request.out_of_memory())?;
-    let dedicated = zero::stays_dedicated(call, device, info)?;
+    let dedicated = dedicated::stays_dedicated(call, device, info)?;
     let lowered = lowered(&call.lowering(), info, dedicated)?;
     // SAFETY: `lowered` and its chain live in the arena, and import nothing.
     let (raw, caught) = watching(lowered.allocation_size, || unsafe { call_driver(device, lowered) });
     let raw = raw?;
     if let (Some(cleaner), false) = (&device.cleaner, dedicated) {
         // SAFETY: the driver has just made it, and nobody else knows it.
-        unsafe { cleaner.clear(device, raw, lowered.allocation_size, request.type_index) }?;
+        unsafe { cleaner.clear(&device.ash, raw, lowered.allocation_size, request.type_index) }?;
     }
     // SAFETY: as above; it was not mapped by a call, and is of a type that can be.
-    let caught = caught.or_else(|| unsafe { map(&device.ash, raw, lowered.allocation_size) });
+    let caught = caught.or_else(|| unsafe { map_of(&device.ash, raw, lowered.allocation_size) });
     let Some(file) = caught else {
         log::debug!("the driver maps memory of type {} otherwise than at start-up", request.type_index);
         // SAFETY: as above.
@@ -51,16 +48,4 @@ pub(super) fn allocate(
         return Ok(None);
     };
     Ok(Some((raw, Made::DriverMapped(Arc::new(MemoryFile::new(file, piece))))))
-}
-
-/// Has the driver map memory, which it stays until it is freed, and answers the descriptor.
-///
-/// # Safety
-///
-/// `raw` is unmapped memory of this live device, of `size` bytes and a host-visible type, which nobody else knows.
-pub(super) unsafe fn map(device: &ash::Device, raw: u64, size: u64) -> Option<OwnedFd> {
-    let (memory, flags) = (vk::DeviceMemory::from_raw(raw), vk::MemoryMapFlags::empty());
-    // SAFETY: the caller's promise.
-    let (mapped, caught) = watching(size, || unsafe { device.map_memory(memory, 0, vk::WHOLE_SIZE, flags) });
-    mapped.ok().and(caught)
 }

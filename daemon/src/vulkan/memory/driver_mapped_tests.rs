@@ -1,8 +1,8 @@
 //! Memory that the null driver maps: lent as a blob, freed by the guest meanwhile.
 
-use super::world_for_tests::{DEVICE, SIZE, World};
+use crate::vulkan::backing::memory::Made;
 use crate::vulkan::fuzzing;
-use crate::vulkan::memory::Made;
+use crate::vulkan::fuzzing::world_for_tests::{DEVICE, SIZE, World};
 use protocol::venus::generated as venus;
 use rustix::fs::makedev;
 use std::fs::File;
@@ -56,7 +56,7 @@ fn memory_that_was_given_back_is_freed_when_the_guest_says_so() {
     world.free(10);
     // Not at once: the guest may want it again.
     assert_eq!(fuzzing::live(), alive);
-    assert!(world.renderer.pool.flush());
+    assert!(world.renderer.context().pool.flush());
     assert_eq!(fuzzing::live(), alive - 1);
 }
 

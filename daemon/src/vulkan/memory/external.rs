@@ -4,38 +4,17 @@
 //! no place on some drivers.
 
 use crate::config::MemoryBackEnd;
-use crate::vulkan::call::Call;
-use crate::vulkan::error::Fault;
-use crate::vulkan::formats::Asked;
-use crate::vulkan::lower::{Lowering, raise_pointer};
-use crate::vulkan::physical_device::PhysicalDevice;
+use crate::vulkan::context::error::Fault;
+use crate::vulkan::driver::physical_device::PhysicalDevice;
+use crate::vulkan::execution::call::Call;
+use crate::vulkan::lowering::handle_types::{MAPPABLE_MEMORY, host_types, is_dma_buf};
+use crate::vulkan::lowering::lower::raise_pointer;
+use crate::vulkan::shape::formats::Asked;
 use ash::vk;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::{
     ChainStruct, ExternalMemoryFeatureFlags as Features, ExternalMemoryHandleTypeFlags as HandleTypes,
 };
-use std::ffi::c_void;
-
-/// Never on the wire: what guests share is a dma-buf to them.
-const HOST_ALLOCATION: HandleTypes =
-    HandleTypes(vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT.as_raw());
-
-/// Whether dma-bufs are among these types.
-pub fn is_dma_buf(types: HandleTypes) -> bool {
-    types.0 & HandleTypes::DMA_BUF_EXT.0 != 0
-}
-
-/// The host's name for a guest's handle types.
-fn host_types(types: HandleTypes, memory: MemoryBackEnd) -> HandleTypes {
-    match memory {
-        _ if !is_dma_buf(types) => HandleTypes(0),
-        MemoryBackEnd::Memfd => HOST_ALLOCATION,
-        MemoryBackEnd::DmaBuf => HandleTypes::DMA_BUF_EXT,
-    }
-}
-
-/// What a guest would call memory that any buffer or image may be bound to; [`link`] makes the host's name of it.
-pub const MAPPABLE_MEMORY: HandleTypes = HandleTypes::DMA_BUF_EXT;
 
 /// Whether the driver lets a buffer say that it may be bound to mappable memory.
 pub fn takes_buffer(
@@ -123,30 +102,6 @@ pub fn takes_image(
     let fits =
         fits && info.mip_levels <= limits.max_mip_levels && info.array_layers <= limits.max_array_layers;
     Ok(says && fits && limits.sample_counts.contains(info.samples))
-}
-
-/// Lowers a chained struct that names handle types; none if `next` is another struct.
-pub fn link(
-    next: &ChainStruct<'_>,
-    rest: *const c_void,
-    l: &Lowering<'_>,
-) -> Option<Result<*const c_void, Fault>> {
-    let host = |types| host_types(types, l.memory);
-    Some(match next {
-        ChainStruct::ExternalMemoryBufferCreateInfo(info) => {
-            let handle_types = host(info.handle_types);
-            l.linked(&venus::ExternalMemoryBufferCreateInfo { handle_types, ..**info }, rest)
-        }
-        ChainStruct::ExternalMemoryImageCreateInfo(info) => {
-            let handle_types = host(info.handle_types);
-            l.linked(&venus::ExternalMemoryImageCreateInfo { handle_types, ..**info }, rest)
-        }
-        ChainStruct::PhysicalDeviceExternalImageFormatInfo(info) => {
-            let handle_type = host(info.handle_type);
-            l.linked(&venus::PhysicalDeviceExternalImageFormatInfo { handle_type, ..**info }, rest)
-        }
-        _ => return None,
-    })
 }
 
 /// `vkGetPhysicalDeviceExternalBufferProperties`.
@@ -253,6 +208,7 @@ fn told(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vulkan::lowering::handle_types::HOST_ALLOCATION;
 
     fn properties(features: u32, types: HandleTypes) -> venus::ExternalMemoryProperties {
         venus::ExternalMemoryProperties {

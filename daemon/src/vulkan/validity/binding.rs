@@ -1,22 +1,13 @@
 //! What recordings bind and dispatch: drivers copy it into arrays of a fixed size, and read it back without looking.
 
-use super::facts::{BufferFacts, demand};
-use super::layouts::{PipelineLayout, SetLayout};
-use super::writes;
-use crate::vulkan::call::inconsistent;
-use crate::vulkan::command_buffer::RecordingState;
-use crate::vulkan::error::Fault;
-use crate::vulkan::lower::Lowering;
-use crate::vulkan::objects::State;
+use crate::vulkan::context::error::{Fault, demand};
+use crate::vulkan::kinds::buffer::BufferFacts;
+use crate::vulkan::kinds::command_buffer::RecordingState;
+use crate::vulkan::kinds::layout::SetLayout;
+use crate::vulkan::lowering::lower::Lowering;
+use crate::vulkan::validity::writes;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
-
-/// Which kinds of pipelines a recording has bound.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bound {
-    compute: bool,
-    graphics: bool,
-}
 
 /// `vkCmdBindPipeline`.
 pub fn cmd_bind_pipeline(
@@ -24,7 +15,7 @@ pub fn cmd_bind_pipeline(
     state: &mut RecordingState,
     c: &venus::CmdBindPipeline,
 ) -> Result<(), Fault> {
-    let (bind_point, _) = l.objects.pipeline(c.pipeline)?;
+    let bind_point = l.objects.pipeline(c.pipeline)?.bind_point;
     demand(bind_point == c.pipeline_bind_point, "a pipeline is bound as one of another kind")?;
     match bind_point {
         venus::PipelineBindPoint::COMPUTE => state.bound.compute = true,
@@ -50,7 +41,7 @@ fn demand_sets(
             demand(slot.is_none(), "a descriptor set is missing")?;
             continue;
         }
-        let State::DescriptorSet(set) = &l.objects.get(*id)?.state else { return Err(inconsistent()) };
+        let set = l.objects.get(*id)?.state::<venus::DescriptorSet>()?;
         let slot =
             slot.as_ref().ok_or_else(|| Fault::invalid("a descriptor set where the layout has none"))?;
         demand(same(&set.layout, slot), "a descriptor set of another layout")?;
@@ -91,7 +82,7 @@ fn demand_push(
     set: u32,
     descriptors: Option<&[venus::WriteDescriptorSet<'_>]>,
 ) -> Result<(), Fault> {
-    let layout: &Arc<PipelineLayout> = l.objects.pipeline_layout(layout)?;
+    let layout = l.objects.pipeline_layout(layout)?;
     let slot = layout.sets.get(set as usize).and_then(Option::as_ref).filter(|slot| slot.facts.push);
     let slot = slot.ok_or_else(|| Fault::invalid("descriptors are pushed where the layout takes none"))?;
     let mut all = descriptors.unwrap_or(&[]).iter();

@@ -1,30 +1,29 @@
 //! Buffers: ranges lie in them, and they lie in their memory.
 
-use super::facts::{BufferFacts, Facts, demand};
-use crate::vulkan::call::inconsistent;
-use crate::vulkan::command_buffer::RecordingState;
-use crate::vulkan::device::Device;
-use crate::vulkan::error::Fault;
-use crate::vulkan::lower::Lowering;
-use crate::vulkan::objects::State;
-use ash::vk::{self, Handle as _};
-use protocol::cursor::Reader;
+use crate::vulkan::context::error::{Fault, demand};
+use crate::vulkan::kinds::buffer::BufferFacts;
+use crate::vulkan::kinds::command_buffer::RecordingState;
+use crate::vulkan::logical::device::Device;
+use crate::vulkan::lowering::lower::Lowering;
+use crate::vulkan::objects::object::StateOf;
+use ash::vk;
+use ash::vk::Handle as _;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
-use protocol::venus::stream::Header;
 use std::sync::Arc;
 
 const WHOLE_SIZE: u64 = u64::MAX;
+
 /// Most bytes of `vkCmdUpdateBuffer`.
 const INLINE_BYTES: u64 = 65_536;
 
 const OUTSIDE: &str = "a range outside of its buffer, or a buffer without memory";
 
 /// `vkCreateBuffer`.
-pub fn of_buffer(info: &venus::BufferCreateInfo<'_>) -> Result<State, Fault> {
+pub fn of_buffer(info: &venus::BufferCreateInfo<'_>) -> Result<StateOf<venus::Buffer>, Fault> {
     demand(info.size != 0, "a buffer of no size")?;
     demand(info.flags.0 & SPARSE == 0, "a sparse buffer")?;
-    Ok(State::Facts(Facts::Buffer(BufferFacts::new(info.size, is_computed_on(info)))))
+    Ok(StateOf::of(BufferFacts::new(info.size, is_computed_on(info))))
 }
 
 /// Whether a buffer is for more than copies.
@@ -43,25 +42,19 @@ pub fn create_buffer_view(
     l: &Lowering<'_>,
     _: &Arc<Device>,
     c: &venus::CreateBufferView<'_>,
-) -> Result<State, Fault> {
+) -> Result<StateOf<venus::BufferView>, Fault> {
     let info = c.p_create_info.ok_or_else(|| Fault::invalid("a buffer view without a description"))?;
     let buffer = l.objects.buffer(info.buffer)?;
     let range = if info.range == WHOLE_SIZE { 1 } else { info.range };
     demand(range != 0, "a buffer view of nothing")?;
     buffer.demand(info.offset, range, OUTSIDE)?;
-    Ok(State::Plain)
+    Ok(StateOf::none())
 }
 
 /// Bytes of device memory.
 pub fn memory_size(l: &Lowering<'_>, id: venus::DeviceMemory) -> Result<u64, Fault> {
     demand(id.0 != 0, "memory is missing")?;
-    let object = l.objects.get(id)?;
-    let mut reader = Reader::new(&object.created_by, l.arena);
-    let header = Header::decode(&mut reader)?;
-    let venus::Command::AllocateMemory(allocate) = venus::Command::decode(header.number, &mut reader)? else {
-        return Err(inconsistent());
-    };
-    Ok(allocate.p_allocate_info.ok_or_else(inconsistent)?.allocation_size)
+    Ok(l.objects.get(id)?.state::<venus::DeviceMemory>()?.size())
 }
 
 /// Demands that something of `size` bytes, aligned to `alignment`, lies in memory at an offset.
@@ -92,9 +85,7 @@ fn bind(l: &Lowering<'_>, device: &Device, infos: &[venus::BindBufferMemoryInfo<
         }
     }
     for info in infos {
-        if let State::Memory(memory) = &l.objects.get(info.memory)?.state
-            && let Some(piece) = memory.piece()
-        {
+        if let Some(piece) = l.objects.get(info.memory)?.state::<venus::DeviceMemory>()?.piece() {
             l.objects.buffer(info.buffer)?.set_place(piece, info.memory_offset);
         }
     }

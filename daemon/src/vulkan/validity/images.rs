@@ -1,82 +1,23 @@
 //! Images: levels and layers that are there, regions that lie in them, and memory that they lie in.
 
-use super::buffers;
-use super::facts::{Facts, demand};
-use super::region::Planes;
-use crate::vulkan::command_buffer::RecordingState;
-use crate::vulkan::device::Device;
-use crate::vulkan::error::Fault;
-use crate::vulkan::formats::Asked;
-use crate::vulkan::lower::Lowering;
-use crate::vulkan::objects::State;
-use ash::vk::{self, Handle as _};
+use crate::vulkan::context::error::{Fault, demand};
+use crate::vulkan::kinds::command_buffer::RecordingState;
+use crate::vulkan::kinds::image::{ImageFacts, REMAINING};
+use crate::vulkan::logical::device::Device;
+use crate::vulkan::lowering::lower::Lowering;
+use crate::vulkan::objects::object::StateOf;
+use crate::vulkan::shape::formats::Asked;
+use crate::vulkan::shape::planes::Planes;
+use crate::vulkan::validity::buffers;
+use ash::vk;
+use ash::vk::Handle as _;
 use protocol::venus::generated as venus;
-use protocol::venus::generated::{
-    ChainStruct, FormatBlock, ImageAspectFlags, ImageCreateFlags, ImageType, format_block,
-};
+use protocol::venus::generated::{ChainStruct, ImageAspectFlags, ImageCreateFlags, ImageType, format_block};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// `VK_REMAINING_MIP_LEVELS` and `VK_REMAINING_ARRAY_LAYERS`.
-const REMAINING: u32 = u32::MAX;
-/// Planes of a format, at most.
-const PLANES: usize = 3;
-
-/// What is known of an image.
-#[derive(Debug)]
-pub struct ImageFacts {
-    /// Texels of the first level.
-    pub extent: [u32; 3],
-    /// Mip levels.
-    pub levels: u32,
-    /// Array layers.
-    pub layers: u32,
-    /// How texels lie in memory.
-    pub block: FormatBlock,
-    /// Its planes, if it has some.
-    pub planes: Option<Planes>,
-    /// Aspects of it that can be named.
-    pub aspects: ImageAspectFlags,
-    /// It is a 3D image.
-    pub volume: bool,
-    /// The host may copy its texels.
-    pub is_copied_by_the_host: bool,
-    /// Memory of the whole, or of each plane, was bound.
-    memory: [AtomicBool; PLANES],
-}
-
-impl ImageFacts {
-    /// Whether it has memory.
-    pub fn has_memory(&self) -> bool {
-        self.memory[0].load(Ordering::Acquire)
-    }
-
-    /// How many of its layers these are.
-    pub fn layers_of(&self, layers: &venus::ImageSubresourceLayers) -> u64 {
-        layers.layer_count.min(self.layers.saturating_sub(layers.base_array_layer)).into()
-    }
-
-    /// Texels of a mip level.
-    pub fn level_extent(&self, level: u32) -> [u32; 3] {
-        self.extent.map(|texels| texels.checked_shr(level).unwrap_or_default().max(1))
-    }
-
-    /// Demands that levels and layers of a range are there.
-    fn demand_range(&self, range: &venus::ImageSubresourceRange, layers: u32) -> Result<(), Fault> {
-        let inside = |first: u32, count: u32, all: u32| {
-            first < all
-                && (count == REMAINING || count > 0 && u64::from(first) + u64::from(count) <= all.into())
-        };
-        let levels = inside(range.base_mip_level, range.level_count, self.levels);
-        demand(
-            levels && inside(range.base_array_layer, range.layer_count, layers),
-            "a range outside of its image",
-        )
-    }
-}
+use std::sync::atomic::Ordering;
 
 /// `vkCreateImage`.
-pub fn of_image(device: &Device, info: &venus::ImageCreateInfo<'_>) -> Result<State, Fault> {
+pub fn of_image(device: &Device, info: &venus::ImageCreateInfo<'_>) -> Result<StateOf<venus::Image>, Fault> {
     let venus::Extent3D { width, height, depth } = info.extent;
     let extent = [width, height, depth];
     let limits = limits_of(device, info);
@@ -101,7 +42,7 @@ pub fn of_image(device: &Device, info: &venus::ImageCreateInfo<'_>) -> Result<St
         || info.image_type == ImageType::TYPE_2D && width == height && info.array_layers >= 6;
     demand(cube, "a cube of other than six squares")?;
     let block = format_block(info.format).ok_or_else(|| Fault::invalid("an image of an unknown format"))?;
-    Ok(State::Facts(Facts::Image(Box::new(ImageFacts {
+    Ok(StateOf::of(ImageFacts {
         extent,
         levels: info.mip_levels,
         layers: info.array_layers,
@@ -111,7 +52,7 @@ pub fn of_image(device: &Device, info: &venus::ImageCreateInfo<'_>) -> Result<St
         is_copied_by_the_host: asked.usage.contains(venus::ImageUsageFlags::HOST_TRANSFER),
         volume: info.image_type == ImageType::TYPE_3D,
         memory: Default::default(),
-    }))))
+    }))
 }
 
 /// Aspects of images of a format that a command can name. That of colour stands for all planes, too.
@@ -176,7 +117,7 @@ pub fn create_image_view(
     l: &Lowering<'_>,
     _: &Arc<Device>,
     c: &venus::CreateImageView<'_>,
-) -> Result<State, Fault> {
+) -> Result<StateOf<venus::ImageView>, Fault> {
     let info = c.p_create_info.ok_or_else(|| Fault::invalid("an image view without a description"))?;
     let image = l.objects.image(info.image)?;
     demand(image.has_memory(), "a view of an image without memory")?;
@@ -193,7 +134,7 @@ pub fn create_image_view(
         _ => true,
     };
     demand(cubes || range.layer_count == REMAINING, "a view of a part of a cube")?;
-    Ok(State::Plain)
+    Ok(StateOf::none())
 }
 
 fn bind(l: &Lowering<'_>, device: &Device, info: &venus::BindImageMemoryInfo<'_>) -> Result<(), Fault> {

@@ -1,79 +1,18 @@
 //! Layouts of descriptor sets and of pipelines, and the numbers that drivers multiply when they make pools and sets.
 
-use super::facts::demand;
-use crate::vulkan::call::inconsistent;
-use crate::vulkan::device::Device;
-use crate::vulkan::error::Fault;
-use crate::vulkan::layout::HostLayout;
-use crate::vulkan::lower::Lowering;
-use crate::vulkan::objects::State;
+use crate::vulkan::context::error::{Fault, demand};
+use crate::vulkan::kinds::layout::{Binding, SetFacts, SetLayout};
+use crate::vulkan::logical::device::Device;
+use crate::vulkan::lowering::lower::Lowering;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::{ChainStruct, DescriptorBindingFlags, DescriptorSetLayoutCreateFlags};
 use std::sync::Arc;
 
 /// Most descriptors of one layout or pool, and sets of a pool: times the largest descriptor this is no more than 32 bits.
 const DESCRIPTORS: u64 = 1 << 24;
+
 /// The largest number of a binding. Drivers keep arrays up to it.
 const BINDING: u32 = 1 << 20;
-
-/// A layout of descriptor sets.
-#[derive(Debug)]
-pub struct SetLayout {
-    /// What was asked for.
-    pub facts: SetFacts,
-    /// The host's, which ends with it.
-    #[allow(dead_code, reason = "owned for its end alone")]
-    pub host: HostLayout,
-}
-
-/// What is known of a layout of descriptor sets.
-#[derive(Debug, PartialEq, Eq)]
-pub struct SetFacts {
-    /// Bindings, ascending.
-    pub bindings: Vec<Binding>,
-    /// Dynamic offsets that a set takes.
-    pub dynamic: u32,
-    /// For `vkCmdPushDescriptorSet`, not for sets.
-    pub push: bool,
-}
-
-/// One binding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Binding {
-    /// Its number.
-    pub number: u32,
-    /// What it holds.
-    pub ty: venus::DescriptorType,
-    /// How many; bytes of an inline uniform block.
-    pub count: u32,
-    /// Stages that see it.
-    pub stages: u32,
-    /// Its samplers are part of the layout.
-    pub immutable_samplers: bool,
-    /// `VkDescriptorBindingFlags`.
-    pub flags: u32,
-}
-
-impl Binding {
-    /// How many descriptors it has in a set with so many of what may vary.
-    pub fn room(&self, variable_count: u32) -> u32 {
-        if self.is_variable() { variable_count } else { self.count }
-    }
-
-    /// Whether the count is chosen for each set, up to the layout's.
-    pub fn is_variable(&self) -> bool {
-        self.flags & DescriptorBindingFlags::VARIABLE_DESCRIPTOR_COUNT.0 != 0
-    }
-}
-
-/// A layout of pipelines.
-#[derive(Debug)]
-pub struct PipelineLayout {
-    /// Layouts of the sets; none where a pipeline library leaves one open.
-    pub sets: Vec<Option<Arc<SetLayout>>>,
-    /// The host's.
-    pub host: HostLayout,
-}
 
 /// What a layout of descriptor sets asks for.
 pub fn of_bindings(
@@ -152,16 +91,13 @@ pub fn of_pipelines(
     let set = |id: &venus::DescriptorSetLayout| match id.0 {
         0 if open => Ok(None),
         0 => Err(Fault::invalid("a set layout is missing")),
-        _ => Ok(Some(set_layout(l, *id)?.clone())),
+        _ => Ok(Some(set_layout(l, *id)?)),
     };
     ids.iter().map(set).collect()
 }
 
-fn set_layout<'t>(l: &'t Lowering<'_>, id: venus::DescriptorSetLayout) -> Result<&'t Arc<SetLayout>, Fault> {
-    match &l.objects.get(id)?.state {
-        State::SetLayout(layout) => Ok(layout),
-        _ => Err(inconsistent()),
-    }
+fn set_layout(l: &Lowering<'_>, id: venus::DescriptorSetLayout) -> Result<Arc<SetLayout>, Fault> {
+    l.objects.get(id)?.shared::<venus::DescriptorSetLayout>()
 }
 
 /// `vkCreateDescriptorPool`: drivers add these numbers up and multiply them.
@@ -193,7 +129,7 @@ pub fn of_new_sets(
     }
     let set = |(at, id): (usize, &venus::DescriptorSetLayout)| {
         demand(id.0 != 0, "a set layout is missing")?;
-        let layout = set_layout(l, *id)?.clone();
+        let layout = set_layout(l, *id)?;
         demand(!layout.facts.push, "a set of a layout for push descriptors")?;
         let variable = layout.facts.bindings.last().filter(|binding| binding.is_variable());
         let count = counts.get(at).copied().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! What a command must keep to before the host's driver hears of it: the rules of valid usage whose violation can corrupt this
 //! process, on the side of the processor. Drivers index by them without looking.
 //!
-//! The generator's `checked.rs` says which command is checked where; commands executed by hand check themselves. A check looks at
+//! `protocol/codegen/inputs/execution.toml` says which command is checked where; commands executed by hand check themselves. A check looks at
 //! what its objects were created with, which the check of the creation has left in the table of objects. What a program survives
 //! natively it survives here: a command that breaks a rule is left out, or answered with `VK_ERROR_VALIDATION_FAILED`.
 //!
@@ -9,7 +9,6 @@
 
 pub mod binding;
 pub mod buffers;
-pub mod facts;
 pub mod images;
 pub mod layouts;
 pub mod pipelines;

@@ -1,10 +1,10 @@
 //! Pipelines and their caches.
 
-use super::facts::{Facts, demand};
-use crate::vulkan::device::Device;
-use crate::vulkan::error::Fault;
-use crate::vulkan::lower::Lowering;
-use crate::vulkan::objects::State;
+use crate::vulkan::context::error::{Fault, demand};
+use crate::vulkan::kinds::pipeline::PipelineFacts;
+use crate::vulkan::logical::device::Device;
+use crate::vulkan::lowering::lower::Lowering;
+use crate::vulkan::objects::object::StateOf;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
@@ -25,9 +25,10 @@ pub fn facts(
     l: &Lowering<'_>,
     bind_point: venus::PipelineBindPoint,
     layout: venus::PipelineLayout,
-) -> Result<State, Fault> {
-    let layout = if layout.0 == 0 { None } else { Some(l.objects.pipeline_layout(layout)?.clone()) };
-    Ok(State::Facts(Facts::Pipeline { bind_point, layout }))
+) -> Result<StateOf<venus::Pipeline>, Fault> {
+    let layout =
+        if layout.0 == 0 { None } else { Some(l.objects.get(layout)?.shared::<venus::PipelineLayout>()?) };
+    Ok(StateOf::of(PipelineFacts { bind_point, layout }))
 }
 
 /// Descriptions of compute pipelines: each has a shader and a layout, and refers to no pipeline that is not there.

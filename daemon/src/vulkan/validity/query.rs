@@ -1,48 +1,28 @@
 //! Queries: drivers keep them in arrays.
 
-use super::facts::{Facts, demand};
-use crate::vulkan::command_buffer::RecordingState;
-use crate::vulkan::device::Device;
-use crate::vulkan::error::Fault;
-use crate::vulkan::lower::Lowering;
-use crate::vulkan::objects::State;
-use crate::vulkan::reading::Reading;
+use crate::vulkan::context::error::{Fault, demand};
+use crate::vulkan::kinds::command_buffer::RecordingState;
+use crate::vulkan::kinds::query::QueryFacts;
+use crate::vulkan::logical::device::Device;
+use crate::vulkan::lowering::lower::Lowering;
+use crate::vulkan::objects::object::StateOf;
+use crate::vulkan::objects::reading::Reading;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
 /// Most queries of one pool. Drivers multiply the number by the size of a result.
 pub const QUERIES: u32 = 1 << 20;
-/// Most queries that are active at once in one recording.
-const ACTIVE: usize = 256;
 
 const OUTSIDE: &str = "queries outside of their pool";
+
 const KIND: &str = "a query of another kind than its pool";
-
-/// Queries that a recording has begun and not ended: pool, query, index.
-#[derive(Debug, Default)]
-pub struct ActiveQueries(Vec<(u64, u32, u32)>);
-
-impl ActiveQueries {
-    fn begin(&mut self, query: (u64, u32, u32)) -> Result<(), Fault> {
-        demand(!self.0.contains(&query) && self.0.len() < ACTIVE, "a query is begun twice")?;
-        self.0.push(query);
-        Ok(())
-    }
-
-    fn end(&mut self, query: (u64, u32, u32)) -> Result<(), Fault> {
-        let at = self.0.iter().position(|active| *active == query);
-        let at = at.ok_or_else(|| Fault::invalid("a query is ended that was not begun"))?;
-        self.0.swap_remove(at);
-        Ok(())
-    }
-}
 
 /// `vkCreateQueryPool`.
 pub fn create_query_pool(
     _: &Lowering<'_>,
     _: &Arc<Device>,
     c: &venus::CreateQueryPool<'_>,
-) -> Result<State, Fault> {
+) -> Result<StateOf<venus::QueryPool>, Fault> {
     let info = c.p_create_info.ok_or_else(|| Fault::invalid("a query pool without a description"))?;
     demand(
         (1..=QUERIES).contains(&info.query_count),
@@ -56,7 +36,7 @@ pub fn create_query_pool(
         venus::QueryType::OCCLUSION | venus::QueryType::TIMESTAMP => 1,
         _ => 2,
     };
-    Ok(State::Facts(Facts::QueryPool { ty: info.query_type, count: info.query_count, words }))
+    Ok(StateOf::of(QueryFacts { ty: info.query_type, count: info.query_count, words }))
 }
 
 /// Demands that queries lie in a pool; answers their kind.
@@ -66,9 +46,9 @@ pub fn demand_range(
     first: u32,
     count: u32,
 ) -> Result<venus::QueryType, Fault> {
-    let (ty, queries, _) = objects.query_pool(pool)?;
-    demand(u64::from(first) + u64::from(count) <= queries.into(), OUTSIDE)?;
-    Ok(ty)
+    let queries = objects.query_pool(pool)?;
+    demand(u64::from(first) + u64::from(count) <= queries.count.into(), OUTSIDE)?;
+    Ok(queries.ty)
 }
 
 /// `vkResetQueryPool`.
@@ -164,7 +144,7 @@ pub fn cmd_copy_query_pool_results(
 ) -> Result<(), Fault> {
     demand_range(&l.objects, c.query_pool, c.first_query, c.query_count)?;
     let Some(last) = c.query_count.checked_sub(1) else { return Ok(()) };
-    let (_, _, words) = l.objects.query_pool(c.query_pool)?;
+    let words = l.objects.query_pool(c.query_pool)?.words;
     let word = if c.flags.contains(venus::QueryResultFlags::TYPE_64) { 8 } else { 4 };
     let available = u32::from(c.flags.contains(venus::QueryResultFlags::WITH_AVAILABILITY));
     let result = u64::from(words + available) * word;

@@ -1,63 +1,18 @@
 //! Regions of images that are copied, between images and from and to buffers.
 
-use super::facts::{BufferFacts, demand};
-use super::images::ImageFacts;
-use crate::vulkan::command_buffer::RecordingState;
-use crate::vulkan::device::Device;
-use crate::vulkan::error::Fault;
-use crate::vulkan::host_copy::{Region, region_bytes};
-use crate::vulkan::lower::Lowering;
+use crate::vulkan::context::error::{Fault, demand};
+use crate::vulkan::kinds::buffer::BufferFacts;
+use crate::vulkan::kinds::command_buffer::RecordingState;
+use crate::vulkan::kinds::image::ImageFacts;
+use crate::vulkan::logical::device::Device;
+use crate::vulkan::lowering::lower::Lowering;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::{FormatBlock, ImageAspectFlags};
 use std::sync::Arc;
 
 const OUTSIDE: &str = "a region outside of its image, or an image without memory";
+
 const REMAINING: u32 = u32::MAX;
-
-/// How the planes of a format lie in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planes {
-    /// Bytes of a component.
-    component: u32,
-    /// The second plane holds both colour differences.
-    interleaved: bool,
-    /// Texels of the image for one of the second and third plane.
-    shared: [u32; 3],
-}
-
-impl Planes {
-    /// Whether a texel of each plane is a byte.
-    pub fn are_of_bytes(self) -> bool {
-        self.component == 1 && !self.interleaved
-    }
-
-    /// Whether there are two of them, not three.
-    pub fn are_two(self) -> bool {
-        self.interleaved
-    }
-
-    /// Those of a format that has some.
-    pub fn of(format: venus::Format) -> Option<Self> {
-        use venus::Format as F;
-        // The registry numbers the five layouts of each width in a row; the sixth came later.
-        let widths = [
-            (F::G8_B8_R8_3PLANE_420_UNORM, F::G8_B8R8_2PLANE_444_UNORM, 1),
-            (F::G10X6_B10X6_R10X6_3PLANE_420_UNORM_3PACK16, F::G10X6_B10X6R10X6_2PLANE_444_UNORM_3PACK16, 2),
-            (F::G12X4_B12X4_R12X4_3PLANE_420_UNORM_3PACK16, F::G12X4_B12X4R12X4_2PLANE_444_UNORM_3PACK16, 2),
-            (F::G16_B16_R16_3PLANE_420_UNORM, F::G16_B16R16_2PLANE_444_UNORM, 2),
-        ];
-        widths.into_iter().find_map(|(first, late, component)| {
-            let (interleaved, shared) = match format.0.wrapping_sub(first.0) {
-                _ if format == late => (true, [1, 1, 1]),
-                at @ 0..=1 => (at == 1, [2, 2, 1]),
-                at @ 2..=3 => (at == 3, [2, 1, 1]),
-                4 => (false, [1, 1, 1]),
-                _ => return None,
-            };
-            Some(Self { component, interleaved, shared })
-        })
-    }
-}
 
 /// What a region is made of: texels of the level, and blocks of one aspect in memory.
 fn aspect(image: &ImageFacts, layers: &venus::ImageSubresourceLayers) -> ([u32; 3], FormatBlock) {
@@ -263,4 +218,73 @@ checks! {
         let regions = c.p_regions.unwrap_or(&[]).iter().map(|region| in_buffer!(region));
         demand_in_buffer(l, (c.src_image, c.dst_buffer), regions)
     };
+}
+
+/// One region of a copy, whichever way it goes.
+#[derive(Clone, Copy)]
+pub struct Region {
+    /// Whether texels are taken as they lie in the image.
+    pub flags: venus::HostImageCopyFlags,
+    /// Texels from row to row, or 0.
+    pub row_length: u32,
+    /// Rows from layer to layer, or 0.
+    pub image_height: u32,
+    /// Aspect, level and layers of the image.
+    pub subresource: venus::ImageSubresourceLayers,
+    /// Texels.
+    pub extent: venus::Extent3D,
+}
+
+/// Bytes of memory that a region of texels spans (Vulkan, "Copying Data Between Buffers and Images"); none if they cannot be
+/// counted. `block` is that of the aspect that is copied.
+pub fn region_bytes(block: FormatBlock, region: &Region, layers: u64) -> Option<u64> {
+    let venus::Extent3D { width, height, depth } = region.extent;
+    let blocks = |texels: u32, at: usize| u64::from(texels.div_ceil(block.extent[at].max(1)));
+    let slices = layers.checked_mul(blocks(depth, 2))?;
+    if width == 0 || height == 0 || slices == 0 {
+        return Some(0);
+    }
+    let bytes = u64::from(block.bytes);
+    let row = blocks(region.row_length.max(width), 0).checked_mul(bytes)?;
+    let slice = blocks(region.image_height.max(height), 1).checked_mul(row)?;
+    let last_slice = slice.checked_mul(slices - 1)?;
+    let last_row = row.checked_mul(blocks(height, 1) - 1)?;
+    last_slice.checked_add(last_row)?.checked_add(blocks(width, 0) * bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use protocol::venus::generated::format_block;
+
+    const RGBA8: FormatBlock = FormatBlock { bytes: 4, extent: [1, 1, 1] };
+
+    fn region(row_length: u32, image_height: u32, [width, height, depth]: [u32; 3]) -> Region {
+        Region {
+            flags: venus::HostImageCopyFlags(0),
+            row_length,
+            image_height,
+            subresource: venus::ImageSubresourceLayers::default(),
+            extent: venus::Extent3D { width, height, depth },
+        }
+    }
+
+    #[test]
+    fn bytes_reach_to_the_last_texel_and_no_further() {
+        assert_eq!(region_bytes(RGBA8, &region(0, 0, [8, 4, 1]), 1), Some(8 * 4 * 4));
+        assert_eq!(region_bytes(RGBA8, &region(16, 0, [8, 4, 1]), 1), Some((16 * 3 + 8) * 4));
+        assert_eq!(region_bytes(RGBA8, &region(16, 8, [8, 4, 1]), 3), Some((16 * 8 * 2 + 16 * 3 + 8) * 4));
+        assert_eq!(region_bytes(RGBA8, &region(0, 0, [8, 4, 5]), 1), Some(8 * 4 * 5 * 4));
+        let bc1 = format_block(venus::Format::BC1_RGB_UNORM_BLOCK).expect("a format of the registry");
+        assert_eq!(region_bytes(bc1, &region(0, 0, [9, 5, 1]), 1), Some(3 * 2 * 8));
+    }
+
+    #[test]
+    fn sizes_a_hostile_guest_chooses_do_not_overflow() {
+        let huge = region(u32::MAX, u32::MAX, [u32::MAX; 3]);
+        assert_eq!(region_bytes(RGBA8, &huge, u64::from(u32::MAX)), None);
+        assert_eq!(region_bytes(RGBA8, &region(u32::MAX, u32::MAX, [0, 1, 1]), 1), Some(0));
+        assert_eq!(region_bytes(RGBA8, &region(1, 1, [1, 1, 1]), 0), Some(0));
+    }
 }

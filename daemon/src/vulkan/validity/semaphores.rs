@@ -1,16 +1,16 @@
 //! Semaphores: the two types are different structs in drivers, and values come in arrays of their own.
 
-use super::facts::demand;
-use crate::vulkan::device::Device;
-use crate::vulkan::error::Fault;
-use crate::vulkan::lower::Lowering;
-use crate::vulkan::reading::Reading;
+use crate::vulkan::context::error::{Fault, demand};
+use crate::vulkan::logical::device::Device;
+use crate::vulkan::lowering::lower::Lowering;
+use crate::vulkan::objects::reading::Reading;
 use protocol::cursor::Arena;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::ChainStruct;
 use std::sync::Arc;
 
 const TIMELINE: &str = "a semaphore that is no timeline has no value";
+
 const VALUES: &str = "a submission with another number of semaphores than of their values";
 
 /// `vkGetSemaphoreCounterValue`.

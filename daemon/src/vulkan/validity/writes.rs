@@ -1,18 +1,17 @@
 //! Writes and copies of descriptors: they stay within the bindings of their sets, and what they name is there.
 
-use super::facts::demand;
-use super::layouts::{Binding, SetFacts};
-use crate::vulkan::call::inconsistent;
-use crate::vulkan::descriptor_pool::DescriptorSet;
-use crate::vulkan::error::Fault;
-use crate::vulkan::lower::Lowering;
-use crate::vulkan::objects::State;
+use crate::vulkan::context::error::{Fault, demand};
+use crate::vulkan::kinds::descriptor_set::DescriptorSet;
+use crate::vulkan::kinds::layout::{Binding, SetFacts};
+use crate::vulkan::lowering::lower::Lowering;
+use crate::vulkan::objects::object::Object;
 use protocol::venus::generated as venus;
 use protocol::venus::generated::{ChainStruct, DescriptorType};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 const OUTSIDE: &str = "descriptors outside of their binding";
+
 const WHOLE_SIZE: u64 = u64::MAX;
 
 /// Sets of one command: one, mostly.
@@ -26,14 +25,14 @@ pub fn check_update(
 ) -> Result<Sets, Fault> {
     let mut sets = Sets::new();
     for write in writes {
-        let set = set(l, write.dst_set)?;
+        let (object, set) = set(l, write.dst_set)?;
         check_write(l, &set.layout.facts, set.variable_count, write)?;
-        if sets.last().is_none_or(|last| !Arc::ptr_eq(last, set)) {
-            sets.push(set.clone());
+        if sets.last().is_none_or(|last| !std::ptr::eq(Arc::as_ptr(last), set)) {
+            sets.push(object.shared::<venus::DescriptorSet>()?);
         }
     }
     for copy in copies {
-        let (from, to) = (set(l, copy.src_set)?, set(l, copy.dst_set)?);
+        let ((source_object, from), (target_object, to)) = (set(l, copy.src_set)?, set(l, copy.dst_set)?);
         let count = copy.descriptor_count;
         let (binding, element) = (copy.src_binding, copy.src_array_element);
         let source = span(&from.layout.facts, from.variable_count, binding, element, count)?;
@@ -42,17 +41,17 @@ pub fn check_update(
         let mutable = |binding: &Binding| binding.ty == DescriptorType::MUTABLE_EXT;
         let alike = source.ty == target.ty || mutable(source) || mutable(target);
         demand(alike, "descriptors are copied to a binding of another type")?;
-        sets.extend([from.clone(), to.clone()]);
+        for object in [source_object, target_object] {
+            sets.push(object.shared::<venus::DescriptorSet>()?);
+        }
     }
     Ok(sets)
 }
 
-fn set<'t>(l: &'t Lowering<'_>, id: venus::DescriptorSet) -> Result<&'t Arc<DescriptorSet>, Fault> {
+fn set<'t>(l: &'t Lowering<'_>, id: venus::DescriptorSet) -> Result<(&'t Object, &'t DescriptorSet), Fault> {
     demand(id.0 != 0, "a descriptor set is missing")?;
-    match &l.objects.get(id)?.state {
-        State::DescriptorSet(set) => Ok(set),
-        _ => Err(inconsistent()),
-    }
+    let object = l.objects.get(id)?;
+    Ok((object, object.state::<venus::DescriptorSet>()?))
 }
 
 /// Demands that `count` descriptors from an element of a binding on are there, in following bindings of the same kind if they are

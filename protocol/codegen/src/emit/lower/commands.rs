@@ -343,7 +343,7 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
         quote!(venus::#variant::NUMBER => |r, reader| #path(r, &venus::#variant::decode(reader)?),)
     });
     quote! {
-        use crate::vulkan::prelude::*;
+        use crate::vulkan::dispatch::prelude::*;
         use protocol::cursor::Writer;
         use protocol::venus::generated::Command;
 
@@ -406,7 +406,7 @@ fn arm(c: &Command) -> TokenStream {
         }
         _ if c.level == Level::CommandBuffer => {
             let id = field(&c.params[0].member.rust);
-            quote!(call.spoil(c.#id, result);)
+            quote!(spoil(call, c.#id, result);)
         }
         _ => c.execution.failed.as_ref().map_or_else(TokenStream::new, |module| {
             let function = by_hand(module, c);

@@ -1,4 +1,5 @@
-//! Output for `daemon/src/vulkan/generated`: C layouts, lowering, raising, function tables, and the commands' execution.
+//! Output for `daemon::vulkan`, by the folder it goes to: C layouts and function tables, handles, lowering and raising, and the commands'
+//! execution.
 //!
 //! Lowering turns a decoded value into what the host's driver takes; raising turns what it wrote into a value the codec can
 //! encode. The C layouts are emitted here rather than taken from ash because ash follows an older registry and a struct it
@@ -15,65 +16,91 @@ use anyhow::Result;
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
-/// All files of `daemon/src/vulkan/generated/`.
-pub fn executor(protocol: &Protocol) -> Result<Vec<Output>> {
-    let mut modules: Vec<&str> = protocol.structs.values().map(|s| s.module.as_str()).collect();
-    modules.extend(protocol.commands.values().map(|c| c.module.as_str()));
-    modules.sort_unstable();
-    modules.dedup();
+/// C layouts and function pointers, for `driver/generated/`.
+pub fn driver(protocol: &Protocol) -> Result<Vec<Output>> {
+    let root = quote! {
+        pub mod sys;
+        mod table;
 
-    let mut outputs = vec![
+        pub use table::{DeviceTable, InstanceTable};
+    };
+    Ok(vec![
         file(
             "sys",
             "C layouts of the structs and unions the host's driver reads and writes.",
             sys::emit(protocol),
         )?,
         file("table", "Function pointers of the host's driver, by level.", tables::emit(protocol))?,
-        file(
-            "chain",
-            "pNext chains: which struct is lowered and raised how.",
-            structs::emit_chain(protocol),
-        )?,
-        file("dispatch", "Who executes each command.", commands::emit_dispatch(protocol))?,
-        file("mod", "Execution of the Venus protocol on the host's driver.", root(&modules))?,
-    ];
-    for module in modules {
-        let head = format!("Lowering, raising and execution: `{module}`.");
-        outputs.push(file(module, &head, module_tokens(protocol, module))?);
+        file("mod", "The host's driver as the registry declares it.", root)?,
+    ])
+}
+
+/// Handles as the object table sees them, for `objects/generated/`.
+pub fn objects(protocol: &Protocol) -> Result<Vec<Output>> {
+    Ok(vec![file("mod", "Handles as the object table sees them.", tables::handles(protocol))?])
+}
+
+/// Lowering and raising of structs, for `lowering/generated/`.
+pub fn lowering(protocol: &Protocol) -> Result<Vec<Output>> {
+    let chain = structs::emit_chain(protocol);
+    let mut outputs = vec![file("chain", "pNext chains: which struct is lowered and raised how.", chain)?];
+    let mut names = vec![];
+    for module in modules(protocol) {
+        let structs = structs::emit(protocol, module);
+        if structs.is_empty() {
+            continue;
+        }
+        let body = quote! {
+            use crate::vulkan::lowering::prelude::*;
+            #structs
+        };
+        outputs.push(file(module, &format!("Lowering and raising: `{module}`."), body)?);
+        names.push(format_ident!("{module}"));
     }
+    let root = quote! {
+        #(mod #names;)*
+        mod chain;
+
+        pub(super) use chain::{lower_chain_struct, raise_chain_struct};
+    };
+    outputs.push(file("mod", "Values of the protocol to C structs, and back.", root)?);
     Ok(outputs)
 }
 
-fn module_tokens(protocol: &Protocol, module: &str) -> TokenStream {
-    let structs = structs::emit(protocol, module);
-    let commands = commands::emit(protocol, module);
-    let layouts = (!structs.is_empty()).then(|| {
-        quote!(
-            use super::sys;
-        )
-    });
-    quote! {
-        #layouts
-        use crate::vulkan::prelude::*;
-        #structs
-        #commands
+/// Execution of commands, for `dispatch/generated/`.
+pub fn dispatch(protocol: &Protocol) -> Result<Vec<Output>> {
+    let every = commands::emit_dispatch(protocol);
+    let mut outputs = vec![file("every", "Who executes each command.", every)?];
+    let mut names = vec![];
+    for module in modules(protocol) {
+        let commands = commands::emit(protocol, module);
+        if commands.is_empty() {
+            continue;
+        }
+        let body = quote! {
+            use crate::vulkan::dispatch::prelude::*;
+            #commands
+        };
+        outputs.push(file(module, &format!("Execution: `{module}`."), body)?);
+        names.push(format_ident!("{module}"));
     }
+    let root = quote! {
+        #(mod #names;)*
+        mod every;
+
+        pub use every::{execute, is_graphics, record};
+    };
+    outputs.push(file("mod", "Execution of the Venus protocol on the host's driver.", root)?);
+    Ok(outputs)
 }
 
-/// The root names the hand-written code of the daemon nowhere but in `prelude`.
-fn root(modules: &[&str]) -> TokenStream {
-    let names: Vec<Ident> = modules.iter().map(|m| format_ident!("{m}")).collect();
-    quote! {
-        #(mod #names;)*
-        mod chain;
-        mod dispatch;
-        pub mod sys;
-        mod table;
-
-        pub use dispatch::{execute, is_graphics, record};
-        pub use table::{DeviceTable, InstanceTable};
-        pub(super) use chain::{lower_chain_struct, raise_chain_struct};
-    }
+/// Names of the files that structs and commands go into.
+fn modules(protocol: &Protocol) -> Vec<&str> {
+    let mut modules: Vec<&str> = protocol.structs.values().map(|s| s.module.as_str()).collect();
+    modules.extend(protocol.commands.values().map(|c| c.module.as_str()));
+    modules.sort_unstable();
+    modules.dedup();
+    modules
 }
 
 /// The C type of an element, as this output spells it.

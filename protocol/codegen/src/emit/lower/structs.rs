@@ -5,7 +5,7 @@ use crate::ir::{Len, Member, Protocol, Scalar, Shape, Struct, Type, Union, Union
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
-/// Flags of which the host knows some that no guest names; what a guest says is translated by hand (`daemon::vulkan::memory::external`).
+/// Flags of which the host knows some that no guest names; what a guest says is translated by hand (`daemon::vulkan::lowering::handle_types`).
 const TRANSLATED: &str = "VkExternalMemoryHandleTypeFlags";
 
 /// Implementations for the structs of one module; unions go with `types`.
@@ -57,7 +57,7 @@ fn uses_lowering(m: &Member) -> bool {
     }
 }
 
-/// Whether it says which queue families, of which a guest has an order of its own (`daemon::vulkan::families`).
+/// Whether it says which queue families, of which a guest has an order of its own (`daemon::vulkan::driver::families`).
 fn is_family(m: &Member) -> bool {
     ["queue_family_index", "queue_family_indices"].iter().any(|name| m.rust.ends_with(name))
 }
@@ -265,7 +265,7 @@ pub fn emit_chain(protocol: &Protocol) -> TokenStream {
         }
     });
     quote! {
-        use crate::vulkan::prelude::*;
+        use crate::vulkan::lowering::prelude::*;
         use protocol::venus::generated::ChainStruct;
 
         /// Lowers one chain element in front of `p_next`.

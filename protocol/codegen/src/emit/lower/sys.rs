@@ -12,7 +12,7 @@ pub fn emit(protocol: &Protocol) -> TokenStream {
     let layouts = layout_table(protocol);
     quote! {
         #![allow(missing_docs, reason = "names and members are the registry's")]
-        use crate::vulkan::generated::sys;
+        use super::sys;
         use std::ffi::c_void;
 
         #(#structs)*

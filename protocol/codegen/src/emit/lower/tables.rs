@@ -1,4 +1,4 @@
-//! `table.rs`: the driver's function pointers, and the handle types as the object table sees them.
+//! The driver's function pointers, and the handle types as the object table sees them.
 
 use super::c_type;
 use crate::ir::{Command, Direction, Level, Protocol, Return, Shape};
@@ -20,22 +20,31 @@ pub fn emit(protocol: &Protocol) -> TokenStream {
         "Functions called with a device, a queue or a command buffer.",
         &[Level::Device, Level::Queue, Level::CommandBuffer],
     );
+    quote! {
+        use super::sys;
+        use std::ffi::{CStr, c_void};
+
+        #instance
+        #device
+    }
+}
+
+/// The kind and the id of each handle.
+pub fn handles(protocol: &Protocol) -> TokenStream {
     let handles = protocol.handles.values().map(|h| {
         let name = format_ident!("{}", h.names.rust);
         quote! {
-            impl Handle for venus::#name {
+            // SAFETY: the registry gives each type of handles a kind of its own.
+            unsafe impl Handle for venus::#name {
                 const KIND: venus::ObjectType = venus::#name::KIND;
                 fn id(self) -> u64 { self.0 }
             }
         }
     });
     quote! {
-        use super::sys;
-        use crate::vulkan::prelude::*;
-        use std::ffi::CStr;
+        use super::object::Handle;
+        use protocol::venus::generated as venus;
 
-        #instance
-        #device
         #(#handles)*
     }
 }

@@ -1,0 +1,108 @@
+//! What can go wrong while a command is executed, by whose fault it is.
+
+use protocol::error::DecodeError;
+use protocol::venus::generated::Command;
+
+/// The context cannot go on: its stream is wrong or its renderer is gone. The other contexts do not notice.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct ContextLost {
+    /// For the log, in words of ours.
+    pub reason: String,
+}
+
+impl ContextLost {
+    /// A reason in words.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into() }
+    }
+
+    /// The same, with the name of the command that it is about.
+    #[cold]
+    #[must_use]
+    pub fn within(self, number: i32) -> Self {
+        let name = Command::name(number).unwrap_or("unknown command");
+        Self::new(format!("{name} ({number}): {self}"))
+    }
+
+    /// A transport command where only commands of the host's driver belong.
+    pub fn misplaced(command: &str) -> Self {
+        Self::new(format!("{command} has no place here"))
+    }
+}
+
+/// `VK_ERROR_VALIDATION_FAILED`.
+pub const INVALID: i32 = ash::vk::Result::ERROR_VALIDATION_FAILED_EXT.as_raw();
+
+/// Why one command was not executed.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// It names an object whose creation failed with this `VkResult`, or it was refused: legal, answered with the result.
+    Failed(i32),
+    /// The stream is wrong.
+    Lost(ContextLost),
+}
+
+impl Fault {
+    /// The host's driver has no such function although only what it has was offered.
+    #[cold]
+    pub fn missing(command: &str) -> Self {
+        Self::lost(format!("{command} is not offered by this device"))
+    }
+
+    /// It breaks valid usage in a way that could corrupt this process: not executed, and answered with an error if it has an answer.
+    /// Programs live on with that, as many do natively.
+    #[cold]
+    pub fn invalid(rule: &'static str) -> Self {
+        Self::Failed(Self::refused(rule))
+    }
+
+    /// The result of [`Self::invalid`], for a creation that leaves a tombstone.
+    pub fn refused(rule: &'static str) -> i32 {
+        log::debug!("refused, for it breaks valid usage: {rule}");
+        INVALID
+    }
+
+    /// The stream is wrong, in words.
+    #[cold]
+    pub fn lost(reason: impl Into<String>) -> Self {
+        Self::Lost(ContextLost::new(reason))
+    }
+}
+
+impl From<ContextLost> for Fault {
+    fn from(lost: ContextLost) -> Self {
+        Self::Lost(lost)
+    }
+}
+
+impl From<DecodeError> for Fault {
+    fn from(error: DecodeError) -> Self {
+        Self::Lost(error.into())
+    }
+}
+
+impl From<DecodeError> for ContextLost {
+    fn from(error: DecodeError) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// A `VkResult` of ash as the failure it means.
+impl From<ash::vk::Result> for Fault {
+    fn from(result: ash::vk::Result) -> Self {
+        Self::Failed(result.as_raw())
+    }
+}
+
+/// Demands that a rule of valid usage is kept.
+#[inline]
+pub fn demand(kept: bool, rule: &'static str) -> Result<(), Fault> {
+    if kept { Ok(()) } else { Err(Fault::invalid(rule)) }
+}
+
+/// The kind of an entry and its state disagree: a bug of ours, ended as the context's loss rather than a panic.
+#[cold]
+pub fn inconsistent() -> Fault {
+    Fault::lost("object table is inconsistent")
+}

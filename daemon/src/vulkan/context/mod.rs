@@ -1,0 +1,8 @@
+//! What a context is to the rest: what ends it, what it may have, and what others share with it.
+
+pub mod allowance;
+pub mod budget;
+pub mod cancel;
+pub mod error;
+pub mod pulse;
+pub mod resources;

@@ -1,0 +1,22 @@
+//! Memory that other contexts made and this one sees.
+
+use super::allowance::MemoryFile;
+use super::cancel::Cancel;
+use std::sync::Arc;
+
+/// Device memory behind a resource.
+#[derive(Debug)]
+pub struct ResourceMemory {
+    /// The memory.
+    pub file: Arc<MemoryFile>,
+    /// Bytes that may be used.
+    pub size: u64,
+    /// The guest can map it.
+    pub mappable: bool,
+}
+
+/// The resources that the context sees.
+pub trait ResourceTable: Send + Sync {
+    /// The device memory behind a resource, after waiting for it if it is on its way; none if the context sees no such resource.
+    fn device_memory(&self, resource_id: u32, cancel: &Cancel) -> Option<Arc<ResourceMemory>>;
+}

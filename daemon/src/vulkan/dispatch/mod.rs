@@ -1,0 +1,9 @@
+//! Who executes each command.
+
+pub mod prelude;
+
+// Generated code cannot carry comments; its `unsafe` blocks are calls under the invariants of `vulkan`. Its format is the generator's.
+#[allow(clippy::undocumented_unsafe_blocks, reason = "argued once, at the head of `vulkan`")]
+#[allow(clippy::too_many_lines, reason = "one line per command")]
+#[rustfmt::skip]
+pub mod generated;

@@ -1,0 +1,13 @@
+//! What generated code that executes commands uses: the generator knows these names, the modules that
+//! `protocol/codegen/inputs/execution.toml` names, and no others.
+
+pub use crate::vulkan::context::error::{ContextLost, Fault};
+pub use crate::vulkan::execution::call::{Call, settle};
+pub use crate::vulkan::kinds::command_buffer::CommandBuffer;
+pub use crate::vulkan::lowering::lower::{
+    known, known_fixed, raise_array, raise_mapped, raise_plain, raise_pointer, raise_value, read_count,
+};
+pub use crate::vulkan::record::command_buffer::spoil;
+pub use crate::vulkan::record::recorder::{Record, Recorder, record_one};
+pub use protocol::venus::generated as venus;
+pub use std::ptr;

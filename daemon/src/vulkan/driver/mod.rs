@@ -1,0 +1,19 @@
+//! The host's driver: its functions, its instance and GPUs, and the functions of a device that memory needs.
+
+pub mod back_end;
+pub mod dma_bufs;
+pub mod families;
+pub mod header;
+pub mod host_copy;
+pub mod host_pointers;
+pub mod instance;
+pub mod markers;
+pub mod physical_device;
+
+#[cfg(test)]
+mod layout_tests;
+// Generated code cannot carry comments; its `unsafe` blocks are calls under the invariants of `vulkan`. Its format is the generator's.
+#[allow(clippy::undocumented_unsafe_blocks, reason = "argued once, at the head of `vulkan`")]
+#[allow(clippy::too_many_lines, clippy::missing_transmute_annotations, reason = "one line per member or function")]
+#[rustfmt::skip]
+pub mod generated;

@@ -1,0 +1,4 @@
+//! Where submissions wait for the scheduler.
+
+pub mod gate;
+pub mod lane;

@@ -1,0 +1,66 @@
+//! What is known of a buffer.
+
+use crate::config::MemoryId;
+use crate::vulkan::context::error::{Fault, demand};
+use crate::vulkan::objects::object::{Kind, State};
+use parking_lot::Mutex;
+use protocol::venus::generated as venus;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What is known of a buffer.
+#[derive(Debug)]
+pub struct BufferFacts {
+    /// Bytes.
+    pub size: u64,
+    /// It is for more than copies.
+    pub is_computed_on: bool,
+    memory: AtomicBool,
+    /// Where it begins in memory that the device process knows.
+    place: Mutex<Option<(MemoryId, u64)>>,
+}
+
+impl BufferFacts {
+    /// A buffer without memory.
+    pub fn new(size: u64, is_computed_on: bool) -> Self {
+        Self { size, is_computed_on, memory: AtomicBool::new(false), place: Mutex::new(None) }
+    }
+
+    /// It is about to be bound. Answers whether it was not yet.
+    pub fn bind(&self) -> bool {
+        !self.memory.swap(true, Ordering::AcqRel)
+    }
+
+    /// Notes where it is bound: at an offset in a piece of memory.
+    pub fn set_place(&self, memory: MemoryId, offset: u64) {
+        *self.place.lock() = Some((memory, offset));
+    }
+
+    /// Where a byte of it is, in memory that the device process knows.
+    pub fn place(&self, offset: u64) -> Option<(MemoryId, u64)> {
+        let (memory, start) = (*self.place.lock())?;
+        Some((memory, start.checked_add(offset)?))
+    }
+
+    /// It was not bound after all.
+    pub fn unbind(&self) {
+        self.memory.store(false, Ordering::Release);
+    }
+
+    /// Whether it has memory.
+    pub fn has_memory(&self) -> bool {
+        self.memory.load(Ordering::Acquire)
+    }
+
+    /// Demands that a range lies in a buffer that has memory.
+    #[inline]
+    pub fn demand(&self, offset: u64, size: u64, rule: &'static str) -> Result<(), Fault> {
+        let inside = offset.checked_add(size).is_some_and(|end| end <= self.size);
+        demand(inside && self.has_memory(), rule)
+    }
+}
+
+impl State for BufferFacts {}
+
+impl Kind for venus::Buffer {
+    type State = BufferFacts;
+}

@@ -1,0 +1,109 @@
+//! Layouts of descriptor sets and of pipelines.
+//!
+//! A guest may destroy a layout while sets and recordings go on that were made from it, and drivers differ in what they still look
+//! up then. So whatever is made from a layout keeps it, and the host's is destroyed with the last of them.
+
+use crate::vulkan::logical::device::Device;
+use crate::vulkan::objects::object::{Kind, State};
+use ash::vk;
+use protocol::venus::generated as venus;
+use protocol::venus::generated::{DescriptorBindingFlags, ObjectType};
+use std::sync::Arc;
+
+/// A layout of the host's driver.
+#[derive(Debug)]
+pub struct HostLayout {
+    kind: ObjectType,
+    raw: u64,
+    device: Arc<Device>,
+}
+
+impl HostLayout {
+    /// Takes over a layout that a device has just made.
+    pub fn new(kind: ObjectType, raw: u64, device: Arc<Device>) -> Self {
+        Self { kind, raw, device }
+    }
+
+    /// Limits of its device.
+    pub fn limits(&self) -> &vk::PhysicalDeviceLimits {
+        &self.device.physical.limits
+    }
+}
+
+impl Drop for HostLayout {
+    fn drop(&mut self) {
+        // SAFETY: every object made from the layout holds it, and so does the table; this was the last.
+        unsafe { self.device.destroy_layout(self.kind, self.raw) }
+    }
+}
+
+/// A layout of descriptor sets.
+#[derive(Debug)]
+pub struct SetLayout {
+    /// What was asked for.
+    pub facts: SetFacts,
+    /// The host's, which ends with it.
+    #[allow(dead_code, reason = "owned for its end alone")]
+    pub host: HostLayout,
+}
+
+/// What is known of a layout of descriptor sets.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SetFacts {
+    /// Bindings, ascending.
+    pub bindings: Vec<Binding>,
+    /// Dynamic offsets that a set takes.
+    pub dynamic: u32,
+    /// For `vkCmdPushDescriptorSet`, not for sets.
+    pub push: bool,
+}
+
+/// One binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// Its number.
+    pub number: u32,
+    /// What it holds.
+    pub ty: venus::DescriptorType,
+    /// How many; bytes of an inline uniform block.
+    pub count: u32,
+    /// Stages that see it.
+    pub stages: u32,
+    /// Its samplers are part of the layout.
+    pub immutable_samplers: bool,
+    /// `VkDescriptorBindingFlags`.
+    pub flags: u32,
+}
+
+impl Binding {
+    /// How many descriptors it has in a set with so many of what may vary.
+    pub fn room(&self, variable_count: u32) -> u32 {
+        if self.is_variable() { variable_count } else { self.count }
+    }
+
+    /// Whether the count is chosen for each set, up to the layout's.
+    pub fn is_variable(&self) -> bool {
+        self.flags & DescriptorBindingFlags::VARIABLE_DESCRIPTOR_COUNT.0 != 0
+    }
+}
+
+/// A layout of pipelines.
+#[derive(Debug)]
+pub struct PipelineLayout {
+    /// Layouts of the sets; none where a pipeline library leaves one open.
+    pub sets: Vec<Option<Arc<SetLayout>>>,
+    /// The host's.
+    pub host: HostLayout,
+}
+
+impl State for SetLayout {}
+
+impl Kind for venus::DescriptorSetLayout {
+    type State = SetLayout;
+}
+
+impl State for PipelineLayout {}
+
+impl Kind for venus::PipelineLayout {
+    type State = PipelineLayout;
+}

@@ -1,0 +1,54 @@
+//! Objects in the table by their kind.
+
+use super::buffer::BufferFacts;
+use super::image::ImageFacts;
+use super::layout::PipelineLayout;
+use super::pipeline::PipelineFacts;
+use super::query::QueryFacts;
+use super::semaphore::Signal;
+use crate::vulkan::context::error::Fault;
+use crate::vulkan::objects::object::Kind;
+use crate::vulkan::objects::reading::Reading;
+use protocol::venus::generated as venus;
+
+impl Reading<'_> {
+    /// What is known of a buffer; none may not be named.
+    #[inline]
+    pub fn buffer(&self, id: venus::Buffer) -> Result<&BufferFacts, Fault> {
+        self.named(id, "a buffer is missing")
+    }
+
+    /// What is known of an image.
+    pub fn image(&self, id: venus::Image) -> Result<&ImageFacts, Fault> {
+        self.named(id, "an image is missing")
+    }
+
+    /// What is known of a query pool.
+    pub fn query_pool(&self, id: venus::QueryPool) -> Result<&QueryFacts, Fault> {
+        self.named(id, "a query pool is missing")
+    }
+
+    /// Returns whether a semaphore is a timeline.
+    pub fn is_timeline(&self, id: venus::Semaphore) -> Result<bool, Fault> {
+        let signal = self.named(id, "a semaphore is missing")?;
+        Ok(matches!(*signal.lock(), Signal::Timeline { .. }))
+    }
+
+    /// The layout that an id names.
+    #[inline]
+    pub fn pipeline_layout(&self, id: venus::PipelineLayout) -> Result<&PipelineLayout, Fault> {
+        self.named(id, "a pipeline layout is missing")
+    }
+
+    /// What is known of a pipeline.
+    pub fn pipeline(&self, id: venus::Pipeline) -> Result<&PipelineFacts, Fault> {
+        self.named(id, "a pipeline is missing")
+    }
+
+    /// What the object has of an id that may not be null, which nothing in the table is.
+    #[inline]
+    fn named<H: Kind>(&self, id: H, missing: &'static str) -> Result<&H::State, Fault> {
+        let found = self.get(id).map_err(|fault| if id.id() == 0 { Fault::invalid(missing) } else { fault });
+        found?.state::<H>()
+    }
+}

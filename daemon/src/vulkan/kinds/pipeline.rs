@@ -1,0 +1,21 @@
+//! Pipelines: where they are bound, and with which layout they were made.
+
+use super::layout::PipelineLayout;
+use crate::vulkan::objects::object::{Kind, State};
+use protocol::venus::generated as venus;
+use std::sync::Arc;
+
+/// What is known of a pipeline.
+#[derive(Debug)]
+pub struct PipelineFacts {
+    /// Where it is bound.
+    pub bind_point: venus::PipelineBindPoint,
+    /// The layout that it was made with.
+    pub layout: Option<Arc<PipelineLayout>>,
+}
+
+impl State for PipelineFacts {}
+
+impl Kind for venus::Pipeline {
+    type State = PipelineFacts;
+}

@@ -1,0 +1,55 @@
+//! Buffers that are made twice until it is known which memory they are bound to.
+//!
+//! Vulkan wants a buffer to say when it is made that it may be bound to imported memory, and a driver may then take it for less: NVIDIA's
+//! not for device memory that the processor can reach. A guest does not know that what it maps is imported. So where both kinds of memory
+//! are offered (`vulkan::memory::driver_mapped`) both buffers are made; one goes when the guest binds its buffer.
+
+use super::device::Device;
+use ash::vk;
+use ash::vk::Handle as _;
+use parking_lot::Mutex;
+use protocol::venus::generated as venus;
+use rustc_hash::FxHashMap;
+
+/// The other buffers of a device, by those that guests' ids stand for.
+#[derive(Debug)]
+pub struct DualBuffers {
+    /// Types of memory that only a buffer for memory of the driver's own may be bound to.
+    own: u32,
+    /// The one for imported memory, by the one that is for the driver's own.
+    for_imports: Mutex<FxHashMap<u64, u64>>,
+}
+
+impl DualBuffers {
+    /// None yet, for memory of the driver's own types.
+    pub fn new(own: u32) -> Self {
+        Self { own, for_imports: Mutex::default() }
+    }
+
+    /// Takes note of a pair, and answers the buffer that stands for both. If a guest would see a difference that is the one for imports,
+    /// and the other is destroyed.
+    ///
+    /// # Safety
+    ///
+    /// Both are fresh buffers of this device.
+    pub unsafe fn pair(&self, device: &Device, own: u64, for_imports: u64) -> u64 {
+        let [one, other] = [own, for_imports].map(|raw| {
+            // SAFETY: the caller's promise.
+            let needs = unsafe { device.ash.get_buffer_memory_requirements(vk::Buffer::from_raw(raw)) };
+            (needs.size, needs.alignment, needs.memory_type_bits & !self.own)
+        });
+        if one != other {
+            log::debug!("a buffer for imported memory needs {other:?}, another {one:?}");
+            // SAFETY: as above; nobody knows it.
+            unsafe { device.destroy(venus::ObjectType::BUFFER, own) };
+            return for_imports;
+        }
+        self.for_imports.lock().insert(own, for_imports);
+        own
+    }
+
+    /// The other buffer of one that is bound or destroyed now, if it has one.
+    pub fn part(&self, own: u64) -> Option<u64> {
+        self.for_imports.lock().remove(&own)
+    }
+}

@@ -1,0 +1,60 @@
+//! What a device takes of shaders.
+
+use crate::config::ShaderLimits;
+use crate::vulkan::driver::physical_device::PhysicalDevice;
+use crate::vulkan::shape::extensions;
+use ash::vk;
+use protocol::spirv;
+
+/// What a device takes of shaders.
+pub struct Shaders {
+    /// Bounds on what the driver parses.
+    pub limits: spirv::Limits,
+    /// The newest version of SPIR-V.
+    pub version: u32,
+    /// Extensions that the guest sees.
+    pub extensions: Vec<&'static str>,
+    /// Graphics commands are executed.
+    pub graphics: bool,
+    /// Limits of the host's device.
+    pub device: vk::PhysicalDeviceLimits,
+    /// Workgroup memory is made to start as zeros.
+    pub zero_workgroup: bool,
+}
+
+/// The newest SPIR-V of a version of Vulkan.
+fn spirv_version(api_version: u32, has_spirv_1_4: bool) -> u32 {
+    match (vk::api_version_major(api_version), vk::api_version_minor(api_version)) {
+        (1, 0) => 0x1_0000,
+        (1, 1) if has_spirv_1_4 => 0x1_0400,
+        (1, 1) => 0x1_0300,
+        (1, 2) => 0x1_0500,
+        _ => 0x1_0600,
+    }
+}
+
+impl Shaders {
+    /// For a device of `physical` on which `shaderZeroInitializeWorkgroupMemory` is enabled, or is not.
+    pub fn new(physical: &PhysicalDevice, limits: &ShaderLimits, zero_workgroup: bool) -> Self {
+        // SAFETY: the handle comes from this live instance.
+        let properties = unsafe { physical.instance.ash.get_physical_device_properties(physical.handle) };
+        let offered = extensions::offered(&physical.host_extensions, &physical.gpu);
+        let extensions: Vec<_> = offered.iter().map(|(name, _)| *name).collect();
+        Self {
+            limits: spirv::Limits {
+                words: limits.shader_bytes / size_of::<u32>(),
+                ids: limits.shader_ids,
+                type_depth: limits.shader_type_depth,
+                blocks: limits.shader_blocks,
+                nesting: limits.shader_nesting,
+                cost: limits.shader_cost,
+                variable_bytes: limits.shader_variable_bytes,
+            },
+            version: spirv_version(properties.api_version, extensions.contains(&"VK_KHR_spirv_1_4")),
+            extensions,
+            graphics: physical.gpu.queues.draw(),
+            device: properties.limits,
+            zero_workgroup,
+        }
+    }
+}

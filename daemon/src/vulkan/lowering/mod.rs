@@ -1,0 +1,10 @@
+//! Values of the protocol to what the driver takes, and back.
+
+pub mod handle_types;
+pub mod lower;
+pub mod prelude;
+
+// Generated code cannot carry comments. Its format is the generator's.
+#[allow(clippy::too_many_lines, reason = "one line per member")]
+#[rustfmt::skip]
+mod generated;

@@ -1,0 +1,12 @@
+//! What generated code that lowers and raises uses of the files beside it.
+
+pub use super::lower::{
+    Lower, Lowering, Raise, known, known_fixed, raise_array, raise_chain, raise_fixed, raise_linked,
+    raise_mapped,
+};
+pub use crate::vulkan::context::error::Fault;
+pub use crate::vulkan::driver::generated::sys;
+pub use protocol::cursor::Arena;
+pub use protocol::venus::generated as venus;
+pub use std::ffi::c_void;
+pub use std::ptr;

@@ -1,0 +1,129 @@
+//! Commands that allocate and free device memory, and that ask where a resource can be imported.
+
+use super::likeness::likeness;
+use super::request::Request;
+use super::{dma_buf, memfd};
+use crate::vulkan::backing::likeness::Likeness;
+use crate::vulkan::backing::memory::{Made, Memory};
+use crate::vulkan::context::error::Fault;
+use crate::vulkan::driver::back_end::BackEnd;
+use crate::vulkan::execution::call::Call;
+use crate::vulkan::logical::device::Device;
+use crate::vulkan::objects::object::StateOf;
+use ash::vk;
+use protocol::venus::generated as venus;
+use protocol::venus::generated::ChainStruct;
+use std::sync::Arc;
+
+/// `vkAllocateMemory`.
+pub fn allocate_memory<'a>(
+    call: &Call<'a>,
+    c: &venus::AllocateMemory<'a>,
+) -> Result<venus::AllocateMemoryReply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let Some(info) = c.p_allocate_info else {
+        return Err(Fault::lost("vkAllocateMemory without a description"));
+    };
+    let result = match find_or_make(call, &device, info) {
+        Ok((raw, memory)) => {
+            call.bind(c.p_memory, raw, &device, 0, StateOf::shared(memory))?;
+            0
+        }
+        Err(Fault::Failed(result)) => {
+            call.note_failure(result);
+            call.not_created(c.p_memory, result)?;
+            result
+        }
+        Err(lost) => return Err(lost),
+    };
+    Ok(venus::AllocateMemoryReply { result: venus::VkResult(result), p_memory: c.p_memory })
+}
+
+/// Memory that the guest had before, or new memory, for which what is kept makes room if it has to.
+fn find_or_make(
+    call: &Call<'_>,
+    device: &Arc<Device>,
+    info: &venus::MemoryAllocateInfo<'_>,
+) -> Result<(u64, Arc<Memory>), Fault> {
+    let request = Request::new(call, device, info)?;
+    let like = likeness(call, device, info, &request)?;
+    let pool = &call.context.pool;
+    if let Some(like) = like
+        && let Some((raw, memory)) = pool.take(device, &like)
+    {
+        clear(&memory, device, raw, &like)?;
+        memory.set_size(request.size);
+        return Ok((raw, memory));
+    }
+    let make = || match &device.memory {
+        BackEnd::Memfd(functions) => memfd::allocate(functions, call, device, info, &request),
+        BackEnd::DmaBuf(_) => dma_buf::allocate(call, device, info, &request),
+    };
+    let made = match make() {
+        Err(Fault::Failed(result)) if is_scarcity(result) && pool.flush() => make(),
+        made => made,
+    };
+    made.map(|(raw, made)| (raw, Arc::new(Memory::new(request.size, made, like))))
+}
+
+/// Clears what the guest left in memory, as programs expect new memory to be zero; frees `raw` if that fails. It is in no use.
+fn clear(memory: &Memory, device: &Device, raw: u64, like: &Likeness) -> Result<(), Fault> {
+    let Some(cleaner) = &device.cleaner else { return Ok(()) };
+    if let Made::Pages(pages, _) = &memory.made {
+        pages.clear();
+        return Ok(());
+    }
+    // SAFETY: the memory was taken out of the pool, of what is like this; nobody else knows it.
+    Ok(unsafe { cleaner.clear(&device.ash, raw, like.size, like.type_index) }?)
+}
+
+/// Whether less in use would have helped.
+fn is_scarcity(result: i32) -> bool {
+    use vk::Result as R;
+    [R::ERROR_OUT_OF_HOST_MEMORY, R::ERROR_OUT_OF_DEVICE_MEMORY, R::ERROR_TOO_MANY_OBJECTS]
+        .contains(&R::from_raw(result))
+}
+
+/// `vkFreeMemory`: it is kept for a moment ([`Pool`]); then the driver's memory goes first, the pages with their last owner.
+pub fn free_memory(call: &Call<'_>, c: &venus::FreeMemory) -> Result<venus::FreeMemoryReply, Fault> {
+    let never_made = matches!(call.lowering().handle(c.memory), Err(Fault::Failed(_)));
+    call.take(c.memory)?;
+    if never_made {
+        // Who gives it back without having used it lacks nothing: programs try out so how much there is.
+        call.context.failures.forget();
+    }
+    Ok(venus::FreeMemoryReply {})
+}
+
+/// `vkGetMemoryResourcePropertiesMESA`: into which types a resource can be imported, and its size.
+pub fn get_memory_resource_properties_mesa<'a>(
+    call: &Call<'a>,
+    c: &venus::GetMemoryResourcePropertiesMESA<'a>,
+) -> Result<venus::GetMemoryResourcePropertiesMESAReply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let resource = call.resource(c.resource_id)?;
+    let types = match &device.memory {
+        BackEnd::Memfd(functions) => memfd::types_of(functions, &device, &resource)?,
+        BackEnd::DmaBuf(functions) => dma_buf::types_of(functions, &device, &resource)?,
+    };
+    let p_memory_resource_properties = match c.p_memory_resource_properties {
+        None => None,
+        Some(partial) => {
+            let p_next = call.arena.slice_try_fill(partial.p_next.len(), |i| match partial.p_next[i] {
+                ChainStruct::MemoryResourceAllocationSizePropertiesMESA(asked) => {
+                    let mut answer = *asked;
+                    answer.allocation_size = resource.size;
+                    let answer = call.arena.value(answer)?;
+                    Ok::<_, Fault>(ChainStruct::MemoryResourceAllocationSizePropertiesMESA(answer))
+                }
+                other => Ok(other),
+            })?;
+            let answer = venus::MemoryResourcePropertiesMESA { p_next, memory_type_bits: types };
+            Some(&*call.arena.value(answer)?)
+        }
+    };
+    Ok(venus::GetMemoryResourcePropertiesMESAReply {
+        result: venus::VkResult::SUCCESS,
+        p_memory_resource_properties,
+    })
+}

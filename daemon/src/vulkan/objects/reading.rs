@@ -1,0 +1,76 @@
+//! The object table while it is locked for reading, as those see it who look up what commands name.
+//!
+//! A command names an object to be checked, and again to be lowered; commands that follow each other name the same ones. Who holds the lock
+//! over all of that keeps what was found last at hand ([`Recent`]): nothing in the table changes before the lock is given up.
+
+use crate::vulkan::context::error::Fault;
+use crate::vulkan::objects::object::{Handle, Object};
+use crate::vulkan::objects::table::Table;
+use parking_lot::RwLockReadGuard;
+use std::cell::Cell;
+use std::ptr;
+
+/// The table, locked.
+pub enum Reading<'l> {
+    /// The lock goes with this.
+    Own(RwLockReadGuard<'l, Table>),
+    /// Somebody else holds it, who looks more than one thing up.
+    Shared(&'l Recent<'l>),
+}
+
+/// Objects that were looked up lately, by the lowest bits of their ids, which guests count up.
+pub struct Recent<'t> {
+    table: &'t Table,
+    /// Ids, and what `table` has of them; empty ones have an id that has its place elsewhere.
+    found: [Cell<(u64, *const Object)>; SLOTS],
+}
+
+/// Cheap to empty, and more than most commands name.
+const SLOTS: usize = 8;
+
+impl Reading<'_> {
+    /// The object an id names.
+    ///
+    /// # Errors
+    ///
+    /// As [`Table::get`] has them.
+    #[inline]
+    pub fn get<H: Handle>(&self, handle: H) -> Result<&Object, Fault> {
+        match self {
+            Self::Own(table) => table.get(handle),
+            Self::Shared(recent) => recent.get(handle),
+        }
+    }
+}
+
+impl<'t> Recent<'t> {
+    /// Nothing yet.
+    #[inline]
+    pub fn of(table: &'t Table) -> Self {
+        let found = [const { Cell::new((0, ptr::null())) }; SLOTS];
+        found[0].set((1, ptr::null()));
+        Self { table, found }
+    }
+
+    #[inline]
+    fn get<H: Handle>(&self, handle: H) -> Result<&'t Object, Fault> {
+        let id = handle.id();
+        let (known, found) = self.found[id as usize % SLOTS].get();
+        if known == id {
+            // SAFETY: the id has its place here, so `look_up` has put it there with what `table` has, which is borrowed for at least
+            // `'t`: it is there, and nobody changes it.
+            let object = unsafe { &*found };
+            if object.kind() == H::KIND {
+                return Ok(object);
+            }
+        }
+        self.look_up(handle)
+    }
+
+    #[inline(never)]
+    fn look_up<H: Handle>(&self, handle: H) -> Result<&'t Object, Fault> {
+        let (id, object) = (handle.id(), self.table.get(handle)?);
+        self.found[id as usize % SLOTS].set((id, ptr::from_ref(object)));
+        Ok(object)
+    }
+}

@@ -1,0 +1,10 @@
+//! What a guest sees of the host's device, and why it differs.
+
+pub mod absent;
+pub mod extensions;
+pub mod formats;
+pub mod harden;
+pub mod physical_device;
+pub mod planes;
+pub mod reshape;
+pub mod tables;

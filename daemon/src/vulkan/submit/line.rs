@@ -1,0 +1,120 @@
+//! What waits at the gate before one queue, in order.
+
+use super::batches::Group;
+use crate::vulkan::gates::lane::{Standing, Step};
+use crate::vulkan::kinds::fence::Fence;
+use crate::vulkan::logical::timeline::Done;
+use crate::vulkan::programs::stamps::Slot;
+use ash::vk;
+use std::ops::Range;
+
+use super::submission::{Driver, Submission};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Calls the driver with the host's queue, the batches of a group, a fence and stamps to put around them; answers a `VkResult`.
+pub type Submit<'a> = dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + 'a;
+
+/// The same, to be called later.
+pub type HeldSubmit = Box<dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + Send>;
+
+/// How many at the head of a line are counted as ready; a scheduler grants fewer at a time.
+const COUNTED: u32 = 16;
+
+/// The line before a queue.
+#[derive(Default)]
+pub struct Line {
+    waiting: VecDeque<Turn>,
+    /// The first was taken out and is being dispatched.
+    busy: bool,
+}
+
+/// Whose turn it is.
+pub enum Turn {
+    /// A call that submits something.
+    Held(Box<Held>),
+    /// A fence of the guest's kernel, which takes no time of the GPU.
+    Fence(Done),
+}
+
+/// A call that waits, or what is left of it.
+pub struct Held {
+    /// Its groups that are not dispatched yet.
+    pub parts: VecDeque<(Group, Arc<Submission>)>,
+    /// The guest's fence behind the last.
+    pub fence: Option<Arc<Fence>>,
+    /// Calls the driver.
+    pub submit: HeldSubmit,
+}
+
+impl Line {
+    /// Whether what comes now may pass at once.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && !self.busy
+    }
+
+    /// Another comes.
+    pub fn push(&mut self, turn: Turn) {
+        self.waiting.push_back(turn);
+    }
+
+    /// Takes the first out, if it is ready and `pass` lets it.
+    pub fn take(&mut self, driver: &impl Driver, pass: impl FnOnce() -> bool) -> Result<Turn, Step> {
+        let may = match self.waiting.front().filter(|_| !self.busy) {
+            None => return Err(Step::Empty),
+            Some(Turn::Fence(_)) => true,
+            Some(Turn::Held(held)) => held.is_ready(driver) && (held.is_free() || pass()),
+        };
+        let first = may.then(|| self.waiting.pop_front()).flatten().ok_or(Step::Waits)?;
+        self.busy = true;
+        Ok(first)
+    }
+
+    /// What was taken out is dispatched; `rest` of it is first again.
+    pub fn taken(&mut self, rest: Option<Box<Held>>) {
+        self.busy = false;
+        if let Some(rest) = rest {
+            self.waiting.push_front(Turn::Held(rest));
+        }
+    }
+
+    /// How it stands.
+    pub fn standing(&self, driver: &impl Driver) -> Standing {
+        let mut standing = Standing::default();
+        let held = self.waiting.iter().filter_map(|turn| match turn {
+            Turn::Held(held) => Some(held),
+            Turn::Fence(_) => None,
+        });
+        for (group, submission) in held.flat_map(|held| &held.parts) {
+            if standing.ready == COUNTED {
+                break;
+            }
+            if !submission.is_ready(driver) {
+                standing.unready = true;
+                break;
+            }
+            if group.is_free {
+                standing.free |= standing.ready == 0;
+            } else {
+                standing.ready += 1;
+            }
+        }
+        standing
+    }
+
+    /// Everybody leaves.
+    pub fn clear(&mut self) -> VecDeque<Turn> {
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+impl Held {
+    /// It needs no grant.
+    fn is_free(&self) -> bool {
+        self.parts.front().is_none_or(|(group, _)| group.is_free)
+    }
+
+    fn is_ready(&self, driver: &impl Driver) -> bool {
+        self.parts.front().is_none_or(|(_, submission)| submission.is_ready(driver))
+    }
+}
