@@ -1,10 +1,10 @@
 //! What GPUs there are and whether guests can use them. Runs in a process of its own, because it loads every driver.
 
+use super::context::error::Fault;
+use super::driver::instance::{Instance, load_entry};
+use super::driver::physical_device::{device_uuid, host_extensions};
+use super::programs::trial::try_out;
 use crate::config::GpuInfo;
-use crate::vulkan::context::error::Fault;
-use crate::vulkan::driver::instance::{Instance, load_entry};
-use crate::vulkan::driver::physical_device::{device_uuid, host_extensions};
-use crate::vulkan::programs::trial::try_out;
 use ash::vk;
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! Pages of ours: a memory file, mapped, that a driver imports and that a VMM can map.
 
-use crate::shm;
-use crate::shm::{MapError, Mapping};
+use crate::shm::{self, MapError, Mapping};
 use crate::vulkan::context::allowance::{MemoryFile, Piece};
 use ash::vk;
 use std::ffi::c_void;

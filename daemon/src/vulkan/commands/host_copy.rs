@@ -10,8 +10,7 @@ use crate::vulkan::execution::call::Call;
 use crate::vulkan::kinds::image::ImageFacts;
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::validity::region::{Region, demand_host_copy};
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
 use std::sync::Once;
 

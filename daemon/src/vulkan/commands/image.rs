@@ -11,8 +11,7 @@ use crate::vulkan::lowering::handle_types;
 use crate::vulkan::lowering::lower::raise_pointer;
 use crate::vulkan::memory::external;
 use crate::vulkan::validity::images;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::{ChainStruct, ImageAspectFlags, ImageCreateFlags};
+use protocol::venus::generated::{self as venus, ChainStruct, ImageAspectFlags, ImageCreateFlags};
 
 /// The description of an image with the memory it may be bound to; none if it says something already, or must not.
 fn described<'a>(

@@ -5,8 +5,7 @@ use crate::vulkan::execution::call::Call;
 use crate::vulkan::kinds::layout::{HostLayout, PipelineLayout, SetLayout};
 use crate::vulkan::objects::object::StateOf;
 use crate::vulkan::validity::layouts;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::ObjectType;
+use protocol::venus::generated::{self as venus, ObjectType};
 
 /// `vkCreateDescriptorSetLayout`.
 pub fn create_descriptor_set_layout<'a>(

@@ -9,8 +9,7 @@ use crate::vulkan::execution::call::Call;
 use crate::vulkan::lowering::lower::{Lower as _, Raise as _, raise_pointer};
 use crate::vulkan::shape::{extensions, reshape};
 use ash::vk;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::ChainStruct;
+use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// `vkEnumerateDeviceExtensionProperties`.
 pub fn enumerate_device_extension_properties<'a>(

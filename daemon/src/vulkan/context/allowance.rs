@@ -1,7 +1,7 @@
 //! What the device process lets this context have, and what happens to it when it is not used any more.
 
+use super::cancel::Cancel;
 use crate::config::{Heap, MemoryId};
-use crate::vulkan::context::cancel::Cancel;
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

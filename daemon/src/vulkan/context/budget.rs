@@ -3,7 +3,7 @@
 //! A command can name the same stream many times, decode to more than it is, and wait for as long as the guest likes: counted for each ring
 //! or each submission alone, what commands hold would grow with their number, out of memory that the guest's quotas know nothing of.
 
-use crate::vulkan::context::error::ContextLost;
+use super::error::ContextLost;
 use protocol::cursor::Room;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

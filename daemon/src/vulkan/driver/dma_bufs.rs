@@ -1,7 +1,6 @@
 //! Functions of one device that export and import dma-bufs (`VK_KHR_external_memory_fd`, `VK_EXT_external_memory_dma_buf`).
 
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
 
 /// The handle type of everything here.

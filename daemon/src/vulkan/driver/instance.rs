@@ -2,8 +2,7 @@
 
 use super::generated::InstanceTable;
 use crate::vulkan::context::error::{ContextLost, Fault};
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::ffi::c_void;

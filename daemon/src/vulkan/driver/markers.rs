@@ -1,7 +1,6 @@
 //! Fences of ours that mark the ends of submissions, used again and again.
 
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};

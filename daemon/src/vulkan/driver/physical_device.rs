@@ -3,8 +3,7 @@
 use super::families::FamilyOrder;
 use super::instance::Instance;
 use crate::config::{GpuChoice, Heap, Robustness};
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,11 +1,10 @@
 //! A context with a device of the null driver, for tests of its memory.
 
+use super::NoResources;
 use crate::config::MemoryId;
-use crate::vulkan::Cancel;
-use crate::vulkan::Renderer;
 use crate::vulkan::backing::memory::Memory;
-use crate::vulkan::fuzzing::{self, NoResources};
 use crate::vulkan::memory::export::Exported;
+use crate::vulkan::{Cancel, Renderer, fuzzing};
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated as venus;
 use std::sync::Arc;

@@ -6,9 +6,9 @@
 //!
 //! Lock order: the turn, lines and submissions of queues, the counts of the gate.
 
+use super::lane::{Lane, Standing, Step};
 use crate::shm::{Counters, Doorbell, GateSide, Work, page_clock};
 use crate::vulkan::context::error::ContextLost;
-use crate::vulkan::gates::lane::{Lane, Standing, Step};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;

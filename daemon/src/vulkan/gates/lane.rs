@@ -1,6 +1,6 @@
 //! What stands in line before a gate, as the gate sees it.
 
-use crate::vulkan::gates::gate::Gate;
+use super::gate::Gate;
 
 /// What passes a gate: the submissions of one queue, in order.
 pub trait Lane: Send + Sync {

@@ -4,9 +4,9 @@
 //! is called. A command buffer that names an object whose creation failed is *spoilt*: the rest of its recording is skipped and it
 //! never reaches a queue. Beginning or resetting it heals it.
 
+use super::query::ActiveQueries;
 use crate::shm::Told;
 use crate::vulkan::context::error::{Fault, inconsistent};
-use crate::vulkan::kinds::query::ActiveQueries;
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::logical::submitted::Submitted;
 use crate::vulkan::objects::object::{Kind, State};

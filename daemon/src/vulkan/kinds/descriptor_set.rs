@@ -1,7 +1,7 @@
 //! Descriptor pools and their descriptor sets: whoever allocates, writes, frees or resets holds the pool's lock meanwhile.
 
+use super::layout::SetLayout;
 use crate::vulkan::context::error::Fault;
-use crate::vulkan::kinds::layout::SetLayout;
 use crate::vulkan::logical::submitted::Submitted;
 use crate::vulkan::objects::object::{Kind, State};
 use crate::vulkan::objects::usage::Usage;

@@ -3,8 +3,7 @@
 use crate::vulkan::context::error::{Fault, demand};
 use crate::vulkan::objects::object::{Kind, State};
 use crate::vulkan::shape::planes::Planes;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::{FormatBlock, ImageAspectFlags};
+use protocol::venus::generated::{self as venus, FormatBlock, ImageAspectFlags};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `VK_REMAINING_MIP_LEVELS` and `VK_REMAINING_ARRAY_LAYERS`.

@@ -6,8 +6,7 @@
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::objects::object::{Kind, State};
 use ash::vk;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::{DescriptorBindingFlags, ObjectType};
+use protocol::venus::generated::{self as venus, DescriptorBindingFlags, ObjectType};
 use std::sync::Arc;
 
 /// A layout of the host's driver.

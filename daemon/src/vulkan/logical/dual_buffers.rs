@@ -5,8 +5,7 @@
 //! are offered (`vulkan::memory::driver_mapped`) both buffers are made; one goes when the guest binds its buffer.
 
 use super::device::Device;
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use rustc_hash::FxHashMap;

@@ -4,8 +4,7 @@ use super::lower::Lowering;
 use crate::config::MemoryBackEnd;
 use crate::vulkan::context::error::Fault;
 use ash::vk;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::{ChainStruct, ExternalMemoryHandleTypeFlags as HandleTypes};
+use protocol::venus::generated::{self as venus, ChainStruct, ExternalMemoryHandleTypeFlags as HandleTypes};
 use std::ffi::c_void;
 
 /// Never on the wire: what guests share is a dma-buf to them.

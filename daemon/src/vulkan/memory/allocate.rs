@@ -11,8 +11,7 @@ use crate::vulkan::execution::call::Call;
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::objects::object::StateOf;
 use ash::vk;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::ChainStruct;
+use protocol::venus::generated::{self as venus, ChainStruct};
 use std::sync::Arc;
 
 /// `vkAllocateMemory`.

@@ -3,10 +3,8 @@
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::execution::call::Call;
 use crate::vulkan::logical::device::Device;
-use ash::vk;
-use ash::vk::Handle as _;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::ChainStruct;
+use ash::vk::{self, Handle as _};
+use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// Whether memory that a guest wants to dedicate to a buffer or image has to be: the driver insists, or nothing is to be cleared.
 /// Through a buffer of ours only memory can be cleared that is dedicated to nothing.

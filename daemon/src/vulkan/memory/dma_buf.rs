@@ -12,8 +12,7 @@ use crate::vulkan::driver::dma_bufs::{DMA_BUF, DmaBufs};
 use crate::vulkan::execution::call::Call;
 use crate::vulkan::logical::device::Device;
 use ash::vk::{self, Handle as _};
-use protocol::venus::generated as venus;
-use protocol::venus::generated::ChainStruct;
+use protocol::venus::generated::{self as venus, ChainStruct};
 use std::os::fd::{AsFd as _, AsRawFd, IntoRawFd};
 
 /// Allocates for a guest.

@@ -12,8 +12,7 @@ use crate::vulkan::context::allowance::MemoryFile;
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::execution::call::Call;
 use crate::vulkan::logical::device::Device;
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 

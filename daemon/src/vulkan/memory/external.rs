@@ -11,9 +11,9 @@ use crate::vulkan::lowering::handle_types::{MAPPABLE_MEMORY, host_types, is_dma_
 use crate::vulkan::lowering::lower::raise_pointer;
 use crate::vulkan::shape::formats::Asked;
 use ash::vk;
-use protocol::venus::generated as venus;
 use protocol::venus::generated::{
-    ChainStruct, ExternalMemoryFeatureFlags as Features, ExternalMemoryHandleTypeFlags as HandleTypes,
+    self as venus, ChainStruct, ExternalMemoryFeatureFlags as Features,
+    ExternalMemoryHandleTypeFlags as HandleTypes,
 };
 
 /// Whether the driver lets a buffer say that it may be bound to mappable memory.

@@ -10,8 +10,7 @@ use crate::vulkan::driver::back_end::BackEnd;
 use crate::vulkan::execution::call::Call;
 use crate::vulkan::logical::device::Device;
 use ash::vk;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::ChainStruct;
+use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// Flags that say nothing of what lies in the memory.
 const FLAGS: vk::MemoryAllocateFlags = vk::MemoryAllocateFlags::from_raw(

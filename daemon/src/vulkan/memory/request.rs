@@ -11,8 +11,7 @@ use crate::vulkan::logical::device::Device;
 use crate::vulkan::lowering::handle_types;
 use crate::vulkan::lowering::lower::Lowering;
 use ash::vk;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::ChainStruct;
+use protocol::venus::generated::{self as venus, ChainStruct};
 use std::sync::Arc;
 
 /// What a guest asks for, apart from what goes to the driver as it is.

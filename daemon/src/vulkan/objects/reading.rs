@@ -3,9 +3,9 @@
 //! A command names an object to be checked, and again to be lowered; commands that follow each other name the same ones. Who holds the lock
 //! over all of that keeps what was found last at hand ([`Recent`]): nothing in the table changes before the lock is given up.
 
+use super::object::{Handle, Object};
+use super::table::Table;
 use crate::vulkan::context::error::Fault;
-use crate::vulkan::objects::object::{Handle, Object};
-use crate::vulkan::objects::table::Table;
 use parking_lot::RwLockReadGuard;
 use std::cell::Cell;
 use std::ptr;

@@ -7,8 +7,7 @@
 use crate::spin::{self, Spun};
 use crate::vulkan::driver::physical_device::PhysicalDevice;
 use crate::vulkan::gates::gate::Gate;
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
 //! Command buffers that tell a guest of a lost device: they store `VK_ERROR_DEVICE_LOST` where its driver looks for the result of a fence.
 
 use crate::vulkan::context::error::Fault;
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 

@@ -9,8 +9,7 @@
 
 use crate::vulkan::driver::generated::sys;
 use crate::vulkan::driver::physical_device::PhysicalDevice;
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 
 /// Submissions of a queue that can be stamped at a time; those beyond are charged by when they were dispatched and completed.

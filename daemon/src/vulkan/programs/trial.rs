@@ -11,8 +11,7 @@ use crate::vulkan::driver::dma_bufs::DmaBufs;
 use crate::vulkan::driver::host_pointers::HostPointers;
 use ash::vk;
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
 
 /// Bytes of each memory that is tried.
 const BYTES: u64 = GRAIN;

@@ -4,6 +4,7 @@
 //! is called. A command buffer that names an object whose creation failed is *spoilt*: the rest of its recording is skipped and it
 //! never reaches a queue. Beginning or resetting it heals it.
 
+use super::recorder::Recorder;
 use crate::vulkan::context::error::{Fault, INVALID};
 use crate::vulkan::execution::call::Call;
 use crate::vulkan::kinds::command_buffer::{
@@ -12,7 +13,6 @@ use crate::vulkan::kinds::command_buffer::{
 use crate::vulkan::logical::submitted::Place;
 use crate::vulkan::objects::usage::{Usage, Uses};
 use crate::vulkan::programs::notices::Success;
-use crate::vulkan::record::recorder::Recorder;
 use crate::vulkan::validity::buffers;
 use protocol::venus::generated as venus;
 use std::sync::Arc;

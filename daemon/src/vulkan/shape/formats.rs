@@ -11,9 +11,8 @@ use super::reshape::for_each;
 use crate::vulkan::driver::generated::sys;
 use crate::vulkan::driver::physical_device::PhysicalDevice;
 use ash::vk;
-use protocol::venus::generated as venus;
 use protocol::venus::generated::{
-    ChainStruct, FormatFeatureFlags2 as Features, ImageCreateFlags, ImageUsageFlags,
+    self as venus, ChainStruct, FormatFeatureFlags2 as Features, ImageCreateFlags, ImageUsageFlags,
 };
 
 /// Images that need features which are not offered.

@@ -6,8 +6,7 @@ use crate::vulkan::driver::generated::sys;
 use crate::vulkan::driver::physical_device::PhysicalDevice;
 use ash::vk;
 use protocol::cursor::Arena;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::ChainStruct;
+use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// Whether the host can initialise workgroup memory without an extension.
 pub fn can_zero_workgroup(physical: &PhysicalDevice) -> bool {

@@ -1,10 +1,10 @@
 //! The batches of a queue submission by the semaphores they use: which of them begin together, and what they wait for.
 
+use super::submission::{Driver, Wait};
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::kinds::semaphore::{Progress, Signal};
 use crate::vulkan::objects::reading::Reading;
 use crate::vulkan::objects::usage::Uses;
-use crate::vulkan::submit::submission::{Driver, Wait};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use smallvec::{SmallVec, smallvec};

@@ -1,15 +1,14 @@
 //! What waits at the gate before one queue, in order.
 
 use super::batches::Group;
+use super::submission::{Driver, Submission};
 use crate::vulkan::gates::lane::{Standing, Step};
 use crate::vulkan::kinds::fence::Fence;
 use crate::vulkan::logical::timeline::Done;
 use crate::vulkan::programs::stamps::Slot;
 use ash::vk;
-use std::ops::Range;
-
-use super::submission::{Driver, Submission};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Calls the driver with the host's queue, the batches of a group, a fence and stamps to put around them; answers a `VkResult`.

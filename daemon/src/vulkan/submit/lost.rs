@@ -14,10 +14,8 @@ use crate::vulkan::execution::call::Call;
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::programs::notices::notice;
 use crate::vulkan::record::command_buffer;
-use ash::vk;
-use ash::vk::Handle as _;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::ChainStruct;
+use ash::vk::{self, Handle as _};
+use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// The part of a submission that can run, for `vkQueueSubmit`.
 pub fn submits<'a>(

@@ -2,15 +2,14 @@
 //!
 //! Whether and for how long an answer is kept back is not decided here.
 
+use super::submission::Driver as _;
 use crate::vulkan::disposal::retired::InFlight;
 use crate::vulkan::driver::generated::sys;
 use crate::vulkan::execution::context::Context;
 use crate::vulkan::kinds::fence::Fence;
 use crate::vulkan::kinds::semaphore::Signal;
 use crate::vulkan::logical::device::Device;
-use crate::vulkan::submit::submission::Driver as _;
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 //! and "the payload is signalled already" (before an import); both are answered with empty submissions or a wait, so that no
 //! support of the host's driver is needed.
 
+use super::batches::{Single, groups};
 use super::queue::Queue;
 use crate::vulkan::context::cancel::Cancel;
 use crate::vulkan::context::error::Fault;
@@ -14,13 +15,10 @@ use crate::vulkan::kinds::semaphore::Signal;
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::logical::submitted::Place;
 use crate::vulkan::objects::object::StateOf;
-use crate::vulkan::submit::batches::{Single, groups};
 use crate::vulkan::validity::semaphores;
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::ChainStruct;
+use protocol::venus::generated::{self as venus, ChainStruct};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;

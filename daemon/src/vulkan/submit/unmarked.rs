@@ -16,8 +16,7 @@ use super::submission::{Submission, Submissions};
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::logical::submitted::Number;
 use crate::vulkan::programs::stamps::Stamps;
-use ash::vk;
-use ash::vk::Handle as _;
+use ash::vk::{self, Handle as _};
 use std::sync::Weak;
 
 /// So many in a row have no marker. They share one measure of how long they run.

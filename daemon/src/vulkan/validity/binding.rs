@@ -1,11 +1,11 @@
 //! What recordings bind and dispatch: drivers copy it into arrays of a fixed size, and read it back without looking.
 
+use super::writes;
 use crate::vulkan::context::error::{Fault, demand};
 use crate::vulkan::kinds::buffer::BufferFacts;
 use crate::vulkan::kinds::command_buffer::RecordingState;
 use crate::vulkan::kinds::layout::SetLayout;
 use crate::vulkan::lowering::lower::Lowering;
-use crate::vulkan::validity::writes;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 

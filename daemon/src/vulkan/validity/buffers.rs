@@ -6,10 +6,8 @@ use crate::vulkan::kinds::command_buffer::RecordingState;
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::lowering::lower::Lowering;
 use crate::vulkan::objects::object::StateOf;
-use ash::vk;
-use ash::vk::Handle as _;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::ChainStruct;
+use ash::vk::{self, Handle as _};
+use protocol::venus::generated::{self as venus, ChainStruct};
 use std::sync::Arc;
 
 const WHOLE_SIZE: u64 = u64::MAX;

@@ -1,5 +1,6 @@
 //! Images: levels and layers that are there, regions that lie in them, and memory that they lie in.
 
+use super::buffers;
 use crate::vulkan::context::error::{Fault, demand};
 use crate::vulkan::kinds::command_buffer::RecordingState;
 use crate::vulkan::kinds::image::{ImageFacts, REMAINING};
@@ -8,11 +9,10 @@ use crate::vulkan::lowering::lower::Lowering;
 use crate::vulkan::objects::object::StateOf;
 use crate::vulkan::shape::formats::Asked;
 use crate::vulkan::shape::planes::Planes;
-use crate::vulkan::validity::buffers;
-use ash::vk;
-use ash::vk::Handle as _;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::{ChainStruct, ImageAspectFlags, ImageCreateFlags, ImageType, format_block};
+use ash::vk::{self, Handle as _};
+use protocol::venus::generated::{
+    self as venus, ChainStruct, ImageAspectFlags, ImageCreateFlags, ImageType, format_block,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

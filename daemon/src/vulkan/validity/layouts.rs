@@ -4,8 +4,9 @@ use crate::vulkan::context::error::{Fault, demand};
 use crate::vulkan::kinds::layout::{Binding, SetFacts, SetLayout};
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::lowering::lower::Lowering;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::{ChainStruct, DescriptorBindingFlags, DescriptorSetLayoutCreateFlags};
+use protocol::venus::generated::{
+    self as venus, ChainStruct, DescriptorBindingFlags, DescriptorSetLayoutCreateFlags,
+};
 use std::sync::Arc;
 
 /// Most descriptors of one layout or pool, and sets of a pool: times the largest descriptor this is no more than 32 bits.

@@ -6,8 +6,7 @@ use crate::vulkan::kinds::command_buffer::RecordingState;
 use crate::vulkan::kinds::image::ImageFacts;
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::lowering::lower::Lowering;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::{FormatBlock, ImageAspectFlags};
+use protocol::venus::generated::{self as venus, FormatBlock, ImageAspectFlags};
 use std::sync::Arc;
 
 const OUTSIDE: &str = "a region outside of its image, or an image without memory";

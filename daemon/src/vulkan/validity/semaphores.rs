@@ -5,8 +5,7 @@ use crate::vulkan::logical::device::Device;
 use crate::vulkan::lowering::lower::Lowering;
 use crate::vulkan::objects::reading::Reading;
 use protocol::cursor::Arena;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::ChainStruct;
+use protocol::venus::generated::{self as venus, ChainStruct};
 use std::sync::Arc;
 
 const TIMELINE: &str = "a semaphore that is no timeline has no value";

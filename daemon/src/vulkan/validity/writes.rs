@@ -5,8 +5,7 @@ use crate::vulkan::kinds::descriptor_set::DescriptorSet;
 use crate::vulkan::kinds::layout::{Binding, SetFacts};
 use crate::vulkan::lowering::lower::Lowering;
 use crate::vulkan::objects::object::Object;
-use protocol::venus::generated as venus;
-use protocol::venus::generated::{ChainStruct, DescriptorType};
+use protocol::venus::generated::{self as venus, ChainStruct, DescriptorType};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
