@@ -1,21 +1,44 @@
 //! The host's Vulkan driver, as a guest's command stream drives it. The only user of ash.
 //!
-//! Knows no sockets, no rings and no virtqueues. A decoded command comes in, its ids are looked up, its values become C structs,
-//! the driver is called, and what it wrote goes back as the codec's values. `generated` does that for most commands; the files
-//! here are its runtime and the commands that need more.
+//! Knows no sockets, no rings and no virtqueues. A decoded command comes in, its ids are looked up, its values become C structs, the
+//! driver is called, and what it wrote goes back as the codec's values. Generated code does that for most commands (`dispatch::generated`,
+//! on `lowering::generated`); `protocol/codegen/inputs/execution.toml` says which command is executed how.
+//!
+//! The folders, in reading order. Each knows those above it that its row names, and nothing else.
+//!
+//! | folder | is | may use |
+//! | --- | --- | --- |
+//! | `context` | what a context is to the rest: what ends it, what it may have, what others share with it | |
+//! | `gates` | where submissions wait for the scheduler | context |
+//! | `backing` | what device memory is made of: pages, files, what a driver maps | context |
+//! | `driver` | the host's driver: functions, instance, GPUs, C layouts | context, backing |
+//! | `shape` | what a guest sees of the host's device, and why it differs | context, driver |
+//! | `programs` | four Vulkan programs of ours: clearing, time stamps, the notice of a lost device, the trial of memory | context, gates, backing, driver |
+//! | `logical` | `VkDevice`, and its queues as others see them | context, gates, driver, shape, programs |
+//! | `objects` | the object table, which knows no kind of object by name | context, logical |
+//! | `kinds` | what the table keeps of each kind of object beside its handle | context, backing, driver, shape, programs, logical, objects |
+//! | `disposal` | objects that are gone for the guest and not yet for the driver | context, backing, logical, objects |
+//! | `lowering` | values of the protocol to C structs, and back | context, driver, logical, objects |
+//! | `execution` | one command on its way, and the context that it is executed for | context, gates, driver, programs, logical, objects, disposal, lowering |
+//! | `validity` | the rules of valid usage that a driver takes for granted on the processor | context, driver, shape, logical, objects, kinds, lowering |
+//! | `memory` | device memory: allocated, shown to the guest as a blob, shared between contexts | context, backing, driver, shape, logical, objects, lowering, execution |
+//! | `record` | command pools and buffers, and commands on their way into a recording | context, programs, logical, objects, kinds, lowering, execution, validity |
+//! | `submit` | queues: submissions, their ends, and waits for them | context, gates, driver, programs, logical, objects, kinds, disposal, lowering, execution, validity, record |
+//! | `commands` | commands that are executed by hand and belong to no other folder | context, backing, driver, shape, programs, logical, objects, kinds, lowering, execution, validity, memory, submit |
+//! | `dispatch` | which function executes each command | context, kinds, lowering, execution, validity, memory, record, submit, commands |
+//! | `renderer` | a context as the worker drives it | context, gates, driver, logical, execution, memory, record, submit, dispatch |
+//! | `probe` | what GPUs there are | context, driver, programs |
 //!
 //! # Safety
 //!
-//! The invariants behind every `unsafe` block of this module and of `generated`:
+//! The invariants behind every `unsafe` block of this module and of generated code:
 //!
 //! - A host handle comes from the object table of this context, where its kind was checked, and parents outlive children.
 //! - A pointer given to the driver is null, or comes from the command's arena, or is borrowed from the command itself; all live
 //!   until the call returns. Memory the driver writes is a fresh allocation of the right type and length.
 //! - Of Vulkan's own valid usage, `validity` guarantees what drivers index by on the processor, the locks of pools and queues what
-//!   they leave to their callers, and `usage` and `retired` that nothing is destroyed in use. The rest is *not* guaranteed: a guest
+//!   they leave to their callers, and `objects::usage` and `disposal` that nothing is destroyed in use. The rest is *not* guaranteed: a guest
 //!   that breaks it breaks the driver, and the driver is alone in this process with that guest.
-
-#![allow(unsafe_code, reason = "this module is where the driver is called")]
 
 mod backing;
 mod commands;

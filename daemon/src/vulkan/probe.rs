@@ -1,5 +1,7 @@
 //! What GPUs there are and whether guests can use them. Runs in a process of its own, because it loads every driver.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::context::error::Fault;
 use super::driver::instance::{Instance, load_entry};
 use super::driver::physical_device::{device_uuid, host_extensions};

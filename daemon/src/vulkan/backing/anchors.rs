@@ -4,6 +4,8 @@
 //! of that memory would be somebody else's from then on, so whoever maps it is given these first. Which they are is not asked of the
 //! driver: of its devices that are open in this process, and that nothing is mapped out of, the control node has the highest number.
 
+#![allow(unsafe_code, reason = "looks at descriptors of the driver")]
+
 use crate::config::ANCHORS_MAX;
 use crate::shm::{device_node, is_anchor};
 use rustix::fs::minor;

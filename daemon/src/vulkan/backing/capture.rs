@@ -5,6 +5,8 @@
 //! calling thread [watches](watching) it keeps a copy of the descriptor. The system calls of this file leave `errno` alone but for the
 //! mapping's own.
 
+#![allow(unsafe_code, reason = "stands before the C library's mmap")]
+
 use ash::vk::{self, Handle as _};
 use rustix::fs::{FileType, fstat};
 use rustix::io::fcntl_dupfd_cloexec;

@@ -4,6 +4,8 @@
 //! when it is created (VUID-VkBindBufferMemoryInfo-memory-02985 and -02726). A guest does not know, so it is said here, for every
 //! buffer that the driver allows it for.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::execution::call::Call;
 use crate::vulkan::logical::device::Device;

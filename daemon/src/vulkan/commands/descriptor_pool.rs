@@ -1,5 +1,7 @@
 //! Descriptor pools and their descriptor sets: whoever allocates, writes, frees or resets holds the pool's lock meanwhile.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::execution::call::Call;
 use crate::vulkan::kinds::descriptor_set::{DescriptorPool, DescriptorSet, lock_pools};

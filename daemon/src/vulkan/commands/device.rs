@@ -1,5 +1,7 @@
 //! `VkDevice`: created with what a guest was offered and no more, destroyed with everything it owns.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::cancel::Cancel;
 use crate::vulkan::context::error::{ContextLost, Fault};
 use crate::vulkan::driver::generated::sys;

@@ -6,6 +6,8 @@
 //! than a byte; and it takes those of formats that its own tables lack for a byte. Programs copy such images by a buffer where they see
 //! that the host does not.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::execution::call::Call;
 use crate::vulkan::lowering::lower::{known, raise_pointer};

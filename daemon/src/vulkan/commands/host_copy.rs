@@ -4,6 +4,8 @@
 //! bytes instead of a pointer. How much memory the host's driver touches follows from the region and the image, not from the size the
 //! guest sent, so it is computed here. A guest that sent less than that is told so: made-up texels would pass for its own.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::driver::generated::sys;
 use crate::vulkan::execution::call::Call;

@@ -4,6 +4,8 @@
 //! memory has to say so when it is created (VUID-VkBindImageMemoryInfo-memory-02989 and -02728). It is said here for every image
 //! whose requirements stay as they are: a driver may keep what can lie in memory of others out of the GPU's own.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::execution::call::Call;
 use crate::vulkan::logical::device::Device;

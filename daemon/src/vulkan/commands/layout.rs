@@ -1,5 +1,7 @@
 //! Commands of layouts.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::execution::call::Call;
 use crate::vulkan::kinds::layout::{HostLayout, PipelineLayout, SetLayout};

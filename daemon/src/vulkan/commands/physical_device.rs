@@ -2,6 +2,8 @@
 //!
 //! What is withheld, and why, is in `shape`; this file only asks and lets it be shaped.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::driver::generated::sys;
 use crate::vulkan::driver::physical_device::PhysicalDevice;

@@ -1,5 +1,7 @@
 //! Pipelines.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::shader;
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::execution::call::Call;

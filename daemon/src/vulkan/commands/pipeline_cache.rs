@@ -4,6 +4,8 @@
 //! What a guest gets is the driver's data and behind it 32 bytes, a keyed hash of the data, of the device and of the driver's
 //! version. Everything else that a guest sends is dropped: it gets an empty cache, as it does from a driver that was updated.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::config::CacheKey;
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::execution::call::Call;

@@ -1,5 +1,7 @@
 //! Query results: drivers trust count and stride, so both are checked against the size first.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::cancel::Cancel;
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::execution::call::Call;

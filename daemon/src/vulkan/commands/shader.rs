@@ -3,6 +3,8 @@
 //! Code reaches the driver as a module or inside a pipeline's stage; each stage is checked against the module it names. What is refused
 //! is answered with `VK_ERROR_INVALID_SHADER_NV`, and a guest that goes on finds a tombstone.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::execution::call::Call;
 use crate::vulkan::kinds::shader::Shader;

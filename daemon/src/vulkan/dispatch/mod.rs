@@ -6,4 +6,5 @@ pub mod prelude;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "argued once, at the head of `vulkan`")]
 #[allow(clippy::too_many_lines, reason = "one line per command")]
 #[rustfmt::skip]
+#[allow(unsafe_code, reason = "the driver is called")]
 pub mod generated;

@@ -6,6 +6,8 @@
 //! memory is scarce, and with its device. What still has a blob, or is held by another context, is not used again: the device process
 //! says when each blob of it is gone, and says nothing of what others hold.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::shelf::{Bounds, Shelf};
 use crate::config::{ContextLimits, MemoryId, PerHeap};
 use crate::vulkan::backing::likeness::Likeness;

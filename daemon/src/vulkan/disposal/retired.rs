@@ -5,6 +5,8 @@
 //! later, and an epoch ends when nobody is left in the one before. With one ring there is nobody else, and nothing waits. Memory that is
 //! lent waits longer ([`Lent`]), and memory that may be wanted again is kept for a moment ([`Pool`]).
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::lent::Lent;
 use super::pool::Pool;
 use crate::config::MemoryId;

@@ -1,5 +1,7 @@
 //! Functions of one device that export and import dma-bufs (`VK_KHR_external_memory_fd`, `VK_EXT_external_memory_dma_buf`).
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use ash::vk::{self, Handle as _};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
 

@@ -1,5 +1,7 @@
 //! Functions of the host for copies between images and its memory (`VK_EXT_host_image_copy`), for which the wire has no commands.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use ash::vk;
 use std::ffi::{CStr, c_void};
 

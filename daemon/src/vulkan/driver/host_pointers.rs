@@ -1,5 +1,7 @@
 //! Functions of one device that import memory of the process (`VK_EXT_external_memory_host`).
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::backing::pages::Pages;
 use ash::vk;
 

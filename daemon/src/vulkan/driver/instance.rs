@@ -1,5 +1,7 @@
 //! `VkInstance` of the host, and the version that guests are shaped to.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::generated::InstanceTable;
 use crate::vulkan::context::error::{ContextLost, Fault};
 use ash::vk::{self, Handle as _};

@@ -1,5 +1,7 @@
 //! Fences of ours that mark the ends of submissions, used again and again.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use smallvec::SmallVec;

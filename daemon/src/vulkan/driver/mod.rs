@@ -16,4 +16,5 @@ mod layout_tests;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "argued once, at the head of `vulkan`")]
 #[allow(clippy::too_many_lines, clippy::missing_transmute_annotations, reason = "one line per member or function")]
 #[rustfmt::skip]
+#[allow(unsafe_code, reason = "function pointers are loaded by name")]
 pub mod generated;

@@ -1,5 +1,7 @@
 //! `VkPhysicalDevice`: one of the GPUs of a context, and what is asked of it once.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::families::FamilyOrder;
 use super::instance::Instance;
 use crate::config::{GpuChoice, Heap, Robustness};

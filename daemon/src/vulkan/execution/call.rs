@@ -1,5 +1,7 @@
 //! One command on its way to the driver: what generated and hand-written executors share.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::context::Context;
 use crate::vulkan::context::cancel::Cancel;
 use crate::vulkan::context::error::{ContextLost, Fault};

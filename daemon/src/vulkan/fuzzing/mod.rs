@@ -10,7 +10,7 @@ mod null_driver;
 mod null_state;
 mod stream;
 #[cfg(test)]
-pub mod world_for_tests;
+pub(super) mod world_for_tests;
 
 use super::context::error::ContextLost;
 use super::execution::context::Environment;

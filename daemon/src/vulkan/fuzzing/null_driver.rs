@@ -4,6 +4,8 @@
 //! is passed. Creations fail now and then, as the seed says. What the daemon does on its own account (queues, fences, memory) is answered
 //! properly. It stands in for the host's driver only, so that lowering, the object table and raising run at full speed.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::null_state::{self as state, Kind};
 use crate::vulkan::backing::capture::map;
 use ash::vk;

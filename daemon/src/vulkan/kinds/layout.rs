@@ -3,6 +3,8 @@
 //! A guest may destroy a layout while sets and recordings go on that were made from it, and drivers differ in what they still look
 //! up then. So whatever is made from a layout keeps it, and the host's is destroyed with the last of them.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::objects::object::{Kind, State};
 use ash::vk;

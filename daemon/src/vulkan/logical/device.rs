@@ -1,5 +1,7 @@
 //! `VkDevice`: created with what a guest was offered and no more.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::dual_buffers::DualBuffers;
 use super::shaders::Shaders;
 use super::submitted::{Place, Submitted};

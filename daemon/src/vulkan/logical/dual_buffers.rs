@@ -4,6 +4,8 @@
 //! not for device memory that the processor can reach. A guest does not know that what it maps is imported. So where both kinds of memory
 //! are offered (`vulkan::memory::driver_mapped`) both buffers are made; one goes when the guest binds its buffer.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::device::Device;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;

@@ -1,5 +1,7 @@
 //! What a device takes of shaders.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::config::ShaderLimits;
 use crate::vulkan::driver::physical_device::PhysicalDevice;
 use crate::vulkan::shape::extensions;

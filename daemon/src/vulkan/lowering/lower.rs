@@ -6,6 +6,8 @@
 //! Invariant behind the `unsafe` blocks: a C struct with an `s_type` was written by [`Lowering::linked`] or
 //! [`Lowering::out_pointer`] from the value it is raised against, and drivers never change `s_type` or `p_next`.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::generated::{lower_chain_struct, raise_chain_struct};
 use super::handle_types;
 use crate::config::MemoryBackEnd;

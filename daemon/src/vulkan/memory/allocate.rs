@@ -1,5 +1,7 @@
 //! Commands that allocate and free device memory, and that ask where a resource can be imported.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::likeness::likeness;
 use super::request::Request;
 use super::{dma_buf, memfd};

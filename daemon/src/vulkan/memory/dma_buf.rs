@@ -4,6 +4,8 @@
 //! never mapped costs none. No `DMA_BUF_IOCTL_SYNC` is issued: guests see coherent types only, and the processors and devices this
 //! runs on keep those coherent by themselves.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::request::{Request, alike, call_driver, lowered};
 use crate::vulkan::backing::memory::Made;
 use crate::vulkan::context::error::Fault;

@@ -4,6 +4,8 @@
 //! maps is caught when it does so ([`capture`](crate::vulkan::backing::capture)): when memory is allocated or, if it is not then, when it is mapped.
 //! The mapping of another process keeps nothing alive, so memory that guests see is freed late (`vulkan::disposal::lent`).
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::dedicated;
 use super::request::{Request, call_driver, lowered};
 use crate::vulkan::backing::capture::{map_of, watching};

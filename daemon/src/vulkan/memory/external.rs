@@ -3,6 +3,8 @@
 //! Buffers can be shared by either back end. Images only as dma-bufs of the host: in pages of ours an image with optimal tiling has
 //! no place on some drivers.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::config::MemoryBackEnd;
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::driver::physical_device::PhysicalDevice;

@@ -3,6 +3,8 @@
 //! Works without any device node, and nothing of another owner can be left in it. Whatever the guest may map or share is made so.
 //! Sharing is importing the same pages once more.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::request::{Request, alike, call_driver, lowered};
 use super::{dedicated, driver_mapped};
 use crate::config::Heap;

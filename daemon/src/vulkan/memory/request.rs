@@ -1,5 +1,7 @@
 //! What a guest asks for when it allocates memory, and the call that every back end makes of it.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::config::Heap;
 use crate::vulkan::context::allowance::Lease;
 use crate::vulkan::context::error::Fault;

@@ -1,5 +1,7 @@
 //! One object of a guest: its kind, the host's handle, and what its kind needs beside that.
 
+#![allow(unsafe_code, reason = "the kind of an object says the type of its state")]
+
 use super::encoding::Encoding;
 use super::usage::Usage;
 use crate::vulkan::context::error::{Fault, inconsistent};

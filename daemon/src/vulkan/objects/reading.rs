@@ -3,6 +3,8 @@
 //! A command names an object to be checked, and again to be lowered; commands that follow each other name the same ones. Who holds the lock
 //! over all of that keeps what was found last at hand ([`Recent`]): nothing in the table changes before the lock is given up.
 
+#![allow(unsafe_code, reason = "objects are found again by their address")]
+
 use super::object::{Handle, Object};
 use super::table::Table;
 use crate::vulkan::context::error::Fault;

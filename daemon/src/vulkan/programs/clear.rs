@@ -4,6 +4,8 @@
 //! Memory files are zero by the kernel and are not cleared. A queue of our own cannot be held up by what a guest waits for; a device
 //! that has none left is cleared by the processor where its memory can be mapped.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::spin::{self, Spun};
 use crate::vulkan::driver::physical_device::PhysicalDevice;
 use crate::vulkan::gates::gate::Gate;

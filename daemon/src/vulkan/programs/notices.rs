@@ -1,5 +1,7 @@
 //! Command buffers that tell a guest of a lost device: they store `VK_ERROR_DEVICE_LOST` where its driver looks for the result of a fence.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::error::Fault;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;

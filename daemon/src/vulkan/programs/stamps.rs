@@ -7,6 +7,8 @@
 //! A stamp is not free: a software driver comes to a halt for it. So while nobody has to know exactly, few submissions are stamped, and the
 //! others are taken to last as long.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::driver::generated::sys;
 use crate::vulkan::driver::physical_device::PhysicalDevice;
 use ash::vk::{self, Handle as _};

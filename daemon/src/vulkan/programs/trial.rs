@@ -1,6 +1,8 @@
 //! Tries out, at start-up, what memory of a GPU can be made of: the device writes, and the bytes are read through the file that a
 //! VMM would map. No answer of a driver is believed without that; amdgpu's, for one, offers imports that fail for files.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::config::{DriverMapped, MemoryTrial};
 use crate::shm::{Mapping, device_node};
 use crate::vulkan::backing::anchors::anchors;

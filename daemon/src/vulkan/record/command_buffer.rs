@@ -4,6 +4,8 @@
 //! is called. A command buffer that names an object whose creation failed is *spoilt*: the rest of its recording is skipped and it
 //! never reaches a queue. Beginning or resetting it heals it.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::recorder::Recorder;
 use crate::vulkan::context::error::{Fault, INVALID};
 use crate::vulkan::execution::call::Call;

@@ -1,5 +1,7 @@
 //! Command pools: what is allocated from them lives no longer than they do.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::command_buffer::restart;
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::execution::call::Call;

@@ -1,5 +1,7 @@
 //! Features that a guest's device gets whether the guest asks for them or not, because they protect others from its shaders.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::reshape::for_each;
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::driver::generated::sys;

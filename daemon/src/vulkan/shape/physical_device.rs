@@ -1,5 +1,7 @@
 //! A GPU as a guest sees it: found again by its UUID, with its families, memory types and heaps.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::reshape;
 use crate::config::{ContextLimits, GpuChoice};
 use crate::vulkan::context::error::Fault;

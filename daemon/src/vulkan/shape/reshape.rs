@@ -1,6 +1,8 @@
 //! What a guest sees of the host's device: memory types, properties and features, with the reason for each difference, also of queue
 //! families. Extensions have a table of their own.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::config::{ContextLimits, GpuChoice, Heap, MemoryBackEnd, MemoryTrial};
 use crate::vulkan::driver::generated::sys;
 use crate::vulkan::driver::header::Header;

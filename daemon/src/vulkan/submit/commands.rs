@@ -1,5 +1,7 @@
 //! Commands of a queue.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::prepare::{prepare_submit, prepare_submit2, submitted};
 use super::queue::device_gone;
 use crate::vulkan::context::error::Fault;

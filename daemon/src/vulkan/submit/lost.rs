@@ -8,6 +8,8 @@
 //!
 //! When the worker itself is gone, the device process writes these words ([`crate::shm::ResultWords`]).
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::driver::generated::sys;
 use crate::vulkan::execution::call::Call;

@@ -2,6 +2,8 @@
 //!
 //! Whether and for how long an answer is kept back is not decided here.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::submission::Driver as _;
 use crate::vulkan::disposal::retired::InFlight;
 use crate::vulkan::driver::generated::sys;

@@ -1,5 +1,7 @@
 //! `VkQueue`: submission under one lock, and fences of the guest's kernel that wait for what was submitted.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::asks::Asks;
 use super::batches::Group;
 use super::line::{Line, Submit, Turn};

@@ -1,5 +1,7 @@
 //! How submissions of a queue pass the gate, at once or in their turn, and how what they cost is told.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::batches::{Group, Groups};
 use super::line::{Held, HeldSubmit, Turn};
 use super::prepare::{Prepared, mark};

@@ -4,6 +4,8 @@
 //! and "the payload is signalled already" (before an import); both are answered with empty submissions or a wait, so that no
 //! support of the host's driver is needed.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::batches::{Single, groups};
 use super::queue::Queue;
 use crate::vulkan::context::cancel::Cancel;

@@ -10,6 +10,8 @@
 //! signals semaphores, has a fence, or names events or queries. And before what can be held up for as long as a program likes, by a semaphore
 //! or an event, the end of all that the driver has is marked.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::batches::Group;
 use super::queue::{Queue, Scheduled};
 use super::submission::{Submission, Submissions};

@@ -1,5 +1,7 @@
 //! Buffers: ranges lie in them, and they lie in their memory.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use crate::vulkan::context::error::{Fault, demand};
 use crate::vulkan::kinds::buffer::BufferFacts;
 use crate::vulkan::kinds::command_buffer::RecordingState;

@@ -1,5 +1,7 @@
 //! Images: levels and layers that are there, regions that lie in them, and memory that they lie in.
 
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
 use super::buffers;
 use crate::vulkan::context::error::{Fault, demand};
 use crate::vulkan::kinds::command_buffer::RecordingState;
