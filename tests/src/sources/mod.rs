@@ -9,6 +9,7 @@ pub mod arrows;
 pub mod conditions;
 pub mod cycles;
 pub mod exceptions;
+pub mod layers;
 mod tree;
 pub mod words;
 
