@@ -39,6 +39,9 @@ const GUESTS: &str = "--features=tests/guests";
 /// What runs on the driver that does nothing is checked, too.
 const NULL_DRIVER: &str = "--features=daemon/null-driver";
 
+/// A link in a comment that leads nowhere fails the stage.
+const DOC_STRICT: &str = "--config=build.rustdocflags=['-D', 'warnings']";
+
 /// A stage that prints nothing for so long is hanging. No single test needs a quarter of it on two processors that do nothing else; the limits
 /// that tests have for programs are shorter, so that a test that hangs fails by itself and says why.
 const SILENCE_MAX: Duration = Duration::from_secs(40 * 60);
@@ -67,6 +70,10 @@ pub fn stages() -> Result<Vec<Stage>> {
                 ["--", "-D", "warnings"].as_slice(),
             ]
             .concat(),
+        ),
+        stage(
+            "doc",
+            &["doc", "--workspace", "--no-deps", "--document-private-items", GUESTS, NULL_DRIVER, DOC_STRICT],
         ),
         stage("codegen", &["codegen", "--check"]),
         stage("features", &["features-doc", "--check"]),
