@@ -23,7 +23,7 @@ const OWNERS: &[(&str, &[&str])] = &[
 const FOREIGN_TO_PROTOCOL: &[&str] =
     &["ash", "libc", "rustix", "vhost", "vm-memory", "virtio-queue", "epoll", "log", "daemon"];
 
-/// What the state machine must do without: it gets events and returns effects.
+/// Paths that the state machine must do without: it gets events and returns effects.
 const FOREIGN_TO_DEVICE: &[&str] = &[
     "std::fs",
     "std::net",

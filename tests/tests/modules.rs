@@ -13,10 +13,10 @@ use tests::sources::{Module, Tree, is_generated};
 /// The packages whose modules are looked at.
 const PACKAGES: &[&str] = &["daemon", "protocol", "protocol/codegen", "tests"];
 
-/// So many files may use each other in a cycle.
+/// A cycle of files may have this many.
 const FILES_IN_A_CYCLE: usize = 3;
 
-/// So many Rust files may be in a folder; generated files and tests do not count.
+/// A folder may have this many Rust files; generated files and tests do not count.
 const FILES_IN_A_FOLDER: usize = 16;
 
 /// Folders with a larger cycle of files, and how many are on the largest. A number may only fall.

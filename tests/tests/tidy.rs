@@ -2,17 +2,19 @@
 //!
 //! Files are parsed, so that nothing hides behind tests, in text or in comments.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, Local, Macro};
+use tests::sources::comments::{documented, offenders};
 use tests::sources::conditions::{TEST, attributes, needs, without_tests};
+use tests::sources::exceptions::compare;
 use tests::sources::words::{calls_of, idents, unsafe_count};
 use tests::sources::{Source, Tree, all};
 
-/// How often code may be unsafe in each place that may have any: blocks, functions, implementations, attributes, and the word in macros.
-/// A number may fall freely; it rises only in a commit that changes it here. Everything else has none.
+/// Places that may have unsafe code, and how much: blocks, functions, implementations, attributes, and the word in macros. A number may
+/// fall freely; it rises only in a commit that changes it here. Everything else has none.
 const UNSAFE: &[(&str, usize)] = &[
     ("daemon/src/shm/", 25),
     ("daemon/src/sandbox/sys.rs", 20),
@@ -45,6 +47,71 @@ const FORBIDDEN_MODULES: &[&str] = &["util", "utils", "common", "misc", "helpers
 
 /// Packages of the product, whose code is told from that of their tests.
 const PRODUCT: &[&str] = &["daemon", "protocol"];
+
+/// Folders with documentation comments whose first sentence has no subject, and how many. A number may only fall;
+/// `cargo run -p tests --bin doc-subjects` prints the comments, and the rows of this table.
+const NO_SUBJECT: &[(&str, usize)] = &[
+    ("daemon", 1),
+    ("daemon/examples", 2),
+    ("daemon/examples/instructions", 2),
+    ("daemon/src", 59),
+    ("daemon/src/broker", 84),
+    ("daemon/src/broker/settings", 16),
+    ("daemon/src/broker/vms", 1),
+    ("daemon/src/config", 6),
+    ("daemon/src/device", 38),
+    ("daemon/src/device/fuzzing", 13),
+    ("daemon/src/ipc", 41),
+    ("daemon/src/sandbox", 58),
+    ("daemon/src/sched", 110),
+    ("daemon/src/sched/tests", 20),
+    ("daemon/src/serve", 105),
+    ("daemon/src/shm", 34),
+    ("daemon/src/transport", 44),
+    ("daemon/src/transport/fuzzing", 7),
+    ("daemon/src/vulkan", 286),
+    ("daemon/src/vulkan/fuzzing", 16),
+    ("daemon/src/vulkan/memory", 46),
+    ("daemon/src/vulkan/validity", 44),
+    ("daemon/src/worker", 65),
+    ("daemon/src/worker/fuzzing", 3),
+    ("protocol/codegen/src", 31),
+    ("protocol/codegen/src/emit", 5),
+    ("protocol/codegen/src/emit/lower", 7),
+    ("protocol/codegen/src/registry", 6),
+    ("protocol/codegen/src/resolve", 4),
+    ("protocol/src", 6),
+    ("protocol/src/spirv", 60),
+    ("protocol/src/spirv/tests", 1),
+    ("protocol/src/venus", 14),
+    ("protocol/src/virtio_gpu", 11),
+    ("protocol/tests", 1),
+    ("tests/src", 43),
+    ("tests/src/acceptance", 10),
+    ("tests/src/attacks", 6),
+    ("tests/src/bench", 50),
+    ("tests/src/bin", 10),
+    ("tests/src/bin/differential", 26),
+    ("tests/src/bin/differential/cases", 18),
+    ("tests/src/bin/gauge", 13),
+    ("tests/src/bin/gauge/measures", 10),
+    ("tests/src/bin/many_threads", 3),
+    ("tests/src/bin/residue", 1),
+    ("tests/src/bin/share_memory", 2),
+    ("tests/src/bin/tenant", 2),
+    ("tests/src/bridge", 5),
+    ("tests/src/clients", 17),
+    ("tests/src/frontend", 27),
+    ("tests/src/guest", 20),
+    ("tests/src/instructions", 14),
+    ("tests/src/packages", 12),
+    ("tests/src/shares", 36),
+    ("tests/src/siege", 23),
+    ("tests/src/sources", 2),
+    ("tests/src/stand", 18),
+    ("tests/src/vm", 13),
+    ("tests/tests", 57),
+];
 
 fn assert_none(what: &str, wrong: &[String]) {
     assert!(wrong.is_empty(), "{what}:\n{}", wrong.join("\n"));
@@ -155,7 +222,7 @@ const WIDE: &[&str] = &["LONG", "LIMIT", "PATIENCE", "END_MAX", "limit"];
 struct Measured {
     /// `elapsed` itself, and the names of variables with its value.
     times: BTreeSet<String>,
-    /// What stands in assertions, with the line of each.
+    /// The tokens of each assertion, with its line.
     asserted: Vec<(proc_macro2::TokenStream, usize)>,
 }
 
@@ -299,4 +366,14 @@ fn open_points_name_an_issue() {
         wrong.extend(open.map(|(at, _)| line(&source, at + 1)));
     }
     assert_none("open points", &wrong);
+}
+
+#[test]
+fn first_sentences_have_subjects() {
+    let mut found = BTreeMap::new();
+    for source in documented() {
+        *found.entry(source.folder().to_owned()).or_default() += offenders(&source).len();
+    }
+    let wrong = compare(NO_SUBJECT, &found, 0);
+    assert_none("comments without a subject, which `cargo run -p tests --bin doc-subjects` prints", &wrong);
 }

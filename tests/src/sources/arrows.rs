@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Arrows with the names that they are for.
 pub type Arrows = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// How many imports of imports are followed.
+/// The lookup follows no more imports of imports.
 const STEPS_MAX: usize = 32;
 
 /// The place that a path leads to.

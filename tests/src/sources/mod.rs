@@ -1,11 +1,12 @@
 //! The sources of this repository as the guards of its structure see them: parsed, with what is compiled for tests told apart.
 //!
 //! `conditions` tells from attributes what a product never contains, `words` counts keywords and finds names, also in the bodies of
-//! macros, `tree` is the modules of a package, `arrows` which file uses which, `cycles` where that goes in circles,
-//! `layers` the tables that say which module may use which. `exceptions` compares what was found with what is agreed. None of them knows a rule: those are the tests
-//! `tidy`, `layering` and `modules`.
+//! macros, `tree` is the modules of a package, `arrows` which file uses which, `cycles` where that goes in circles, `layers` the tables that
+//! say which module may use which, `comments` the documentation. `exceptions` compares what was found with what is agreed. None of
+//! them knows a rule: those are the tests `tidy`, `layering` and `modules`.
 
 pub mod arrows;
+pub mod comments;
 pub mod conditions;
 pub mod cycles;
 pub mod exceptions;
@@ -34,6 +35,12 @@ impl Source {
         is_generated(&self.path)
     }
 
+    /// The folder of the file, relative to the repository.
+    #[must_use]
+    pub fn folder(&self) -> &str {
+        self.path.rsplit_once('/').map_or("", |(folder, _)| folder)
+    }
+
     /// The syntax of the file.
     ///
     /// # Panics
@@ -43,7 +50,7 @@ impl Source {
         syn::parse_file(&self.code).unwrap_or_else(|e| panic!("{}:{}: {e}", self.path, e.span().start().line))
     }
 
-    /// The same as tokens.
+    /// The tokens of the file.
     ///
     /// # Panics
     /// The file is not made of tokens of Rust.

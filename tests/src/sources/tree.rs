@@ -197,7 +197,7 @@ struct Reader<'t> {
     kind: Kind,
 }
 
-/// When the code that is read is compiled.
+/// The builds that contain the code that is read.
 #[derive(Clone, Copy, Default)]
 struct Kind {
     is_unshipped: bool,

@@ -10,7 +10,7 @@ use syn::{
     Signature,
 };
 
-/// How often code is unsafe: blocks, functions, implementations, traits, foreign items, attributes, and the word in macros. Types of
+/// Counts unsafe code: blocks, functions, implementations, traits, foreign items, attributes, and the word in macros. Types of
 /// unsafe functions are not counted.
 #[must_use]
 pub fn unsafe_count(file: &File) -> usize {
@@ -131,7 +131,7 @@ pub fn packages(sources: &[Source]) -> BTreeSet<String> {
     sources.iter().zip(&imports).flat_map(of_file).collect()
 }
 
-/// What `use` takes from somewhere in a file.
+/// The names that a file imports.
 #[derive(Default)]
 struct Imports {
     names: BTreeSet<String>,
