@@ -4,9 +4,19 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Whether processors are few: programs and a software driver need them.
+/// Processors are few: programs and a software driver need them.
 pub fn are_few() -> bool {
-    *PROCESSORS < 4
+    few(processors())
+}
+
+/// So many processors are few.
+fn few(processors: usize) -> bool {
+    processors < 4
+}
+
+/// The number of processors that this process may use, as it was when it was first asked for.
+pub fn processors() -> usize {
+    *PROCESSORS
 }
 
 /// Counts the processors that this process may use. What limits a control group sets is in files, so a process that will see none has to
@@ -88,7 +98,12 @@ pub struct Plan {
 impl Habit {
     /// Nothing is known yet. What takes longer than `longest` is not looked for, and nothing is where processors are few.
     pub fn new(longest: Duration) -> Self {
-        Self { longest: if are_few() { Duration::ZERO } else { longest }, expected: None }
+        Self::among(processors(), longest)
+    }
+
+    /// The same with so many processors.
+    pub fn among(processors: usize, longest: Duration) -> Self {
+        Self { longest: if few(processors) { Duration::ZERO } else { longest }, expected: None }
     }
 
     /// How to spend the next wait.
@@ -159,7 +174,16 @@ mod tests {
     const US: Duration = Duration::from_micros(1);
 
     fn habit(expected: Option<Duration>) -> Habit {
-        Habit { longest: 1000 * US, expected }
+        Habit { expected, ..Habit::among(4, 1000 * US) }
+    }
+
+    #[test]
+    fn nothing_is_looked_for_where_processors_are_few() {
+        for (processors, looks) in [(1, false), (3, false), (4, true), (64, true)] {
+            let mut habit = Habit::among(processors, 1000 * US);
+            habit.took(5 * US);
+            assert_eq!(!habit.plan().look.is_zero(), looks, "{processors} processors");
+        }
     }
 
     #[test]

@@ -29,5 +29,6 @@ pub mod program;
 pub mod random;
 pub mod shares;
 pub mod siege;
+pub mod sources;
 pub mod stand;
 pub mod vm;

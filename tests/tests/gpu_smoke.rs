@@ -1,6 +1,6 @@
 //! The machine's own GPU in a guest: it shows up under its name, a program computes on it, and a guest maps its memory.
 //!
-//! Without a GPU the test says so and passes; with `REQUIRE_GPU=1` it fails instead, so that a GPU runner cannot skip silently.
+//! What cannot be tested here is skipped and says so; with `REQUIRE_GPU=1` it fails instead, so that a GPU runner cannot skip silently.
 
 use anyhow::{Context, Result, ensure};
 use protocol::venus::generated::DeviceMemory;
@@ -17,19 +17,17 @@ use tests::prerequisites::has_gpu;
 use tests::program::{LIMIT, succeed};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
-/// Whether to go on; without a GPU the test passes only if it may.
-fn is_there() -> Result<bool> {
-    if !has_gpu() {
-        ensure!(std::env::var_os("REQUIRE_GPU").is_none(), "REQUIRE_GPU is set and there is no GPU");
-        println!("skipped: no GPU");
-    }
-    Ok(has_gpu())
+/// Ends a test that cannot go on here: it passes only if no GPU is required.
+fn skip(why: &str) -> Result<()> {
+    ensure!(std::env::var_os("REQUIRE_GPU").is_none(), "REQUIRE_GPU is set: {why}");
+    println!("skipped: {why}");
+    Ok(())
 }
 
 #[test]
 fn the_gpu_of_this_machine_computes_for_a_guest() -> Result<()> {
-    if !is_there()? {
-        return Ok(());
+    if !has_gpu() {
+        return skip("no GPU");
     }
     let setup = Setup::on(Daemon::start_on_machine(&[])?)?;
     let folder = tempfile::tempdir()?;
@@ -83,17 +81,14 @@ fn take_and_fill(device: &mut Device) -> Result<()> {
 
 #[test]
 fn a_guest_maps_memory_of_the_gpu_and_never_sees_a_neighbours_in_its_place() -> Result<()> {
-    if !is_there()? {
-        return Ok(());
+    if !has_gpu() {
+        return skip("no GPU");
     }
     let options = ["--device-memory", "4GiB", "--window-size", "8GiB"];
     let (daemon, other) = (Daemon::start_on_machine(&options)?, Daemon::start_on_machine(&options)?);
     let (gpu, neighbour) = (Arc::new(daemon.guest()?), Arc::new(other.guest()?));
     let mut first = Device::create(&gpu, "first")?;
-    let Some(local) = first.local else {
-        println!("skipped: guests can map no memory of this GPU");
-        return Ok(());
-    };
+    let Some(local) = first.local else { return skip("guests can map no memory of this GPU") };
     let worker = daemon.wait_for_workers(1)?[0];
     let mut second = Device::create(&neighbour, "second")?;
     let (memory, blob, mapping) = mapped(&mut first, local)?;

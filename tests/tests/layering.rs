@@ -1,9 +1,11 @@
-//! The modules of the daemon use each other only along the arrows of the table at the head of `daemon/src/lib.rs`, and
-//! third-party crates stay where they belong.
+//! Who may use whom: modules along the tables in their parents' heads (`tests::sources::layers`), third-party crates where they belong, and
+//! no package that nobody uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use tests::sources::exceptions::compare;
+use tests::sources::words::packages;
+use tests::sources::{Source, Tree, below, repository};
 
 /// Crates with one owner: what may name them, as path prefixes below the repository.
 const OWNERS: &[(&str, &[&str])] = &[
@@ -21,7 +23,7 @@ const OWNERS: &[(&str, &[&str])] = &[
 const FOREIGN_TO_PROTOCOL: &[&str] =
     &["ash", "libc", "rustix", "vhost", "vm-memory", "virtio-queue", "epoll", "log", "daemon"];
 
-/// What the state machine must do without: it gets events and returns effects.
+/// Paths that the state machine must do without: it gets events and returns effects.
 const FOREIGN_TO_DEVICE: &[&str] = &[
     "std::fs",
     "std::net",
@@ -32,84 +34,29 @@ const FOREIGN_TO_DEVICE: &[&str] = &[
     "rustix",
 ];
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").into()
-}
+/// Packages, by the folders of their manifests.
+const PACKAGES: &[&str] = &["daemon", "protocol", "protocol/codegen", "tests", "fuzz"];
 
-fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
-    let mut found = Vec::new();
-    for entry in
-        fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())).map(Result::unwrap)
-    {
-        let path = entry.path();
-        if path.is_dir() {
-            found.extend(sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let code = fs::read_to_string(&path).unwrap();
-            found.push((path, code));
-        }
-    }
-    found
-}
+/// Packages with dependencies that nothing of them names, and how many. A number may only fall.
+const UNUSED: &[(&str, usize)] = &[("daemon", 1)];
 
-/// Lines without comments.
-fn code_lines(code: &str) -> impl Iterator<Item = &str> {
-    code.lines().map(|line| line.split("//").next().unwrap_or_default())
-}
-
-/// Words behind each `prefix` in a line.
-fn words_after<'a>(line: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
-    let starts = line.match_indices(prefix).map(|(at, _)| at);
-    let starts = starts.filter(|&at| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'));
-    starts.map(move |at| {
-        line[at + prefix.len()..].split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()
-    })
-}
-
-/// module -> what it may use, from the table in the head of `lib.rs`.
-fn table() -> BTreeMap<String, BTreeSet<String>> {
-    let head = fs::read_to_string(root().join("daemon/src/lib.rs")).unwrap();
-    let rows = head.lines().filter_map(|line| line.strip_prefix("//! | `"));
-    rows.map(|row| {
-        let (module, rest) = row.split_once('`').unwrap();
-        let uses = rest.trim_end_matches('|').rsplit('|').next().unwrap();
-        (
-            module.to_owned(),
-            uses.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect(),
-        )
-    })
-    .collect()
+#[test]
+fn each_module_of_the_daemon_is_in_a_table() {
+    let tree = Tree::of("daemon");
+    let tables = tree.tables();
+    assert!(
+        tables.iter().any(|(head, _)| tree.modules[*head].file == "daemon/src/lib.rs"),
+        "no table in lib.rs"
+    );
 }
 
 #[test]
-fn every_module_of_the_daemon_is_in_the_table() {
-    let table = table();
-    let lib = fs::read_to_string(root().join("daemon/src/lib.rs")).unwrap();
-    let modules: BTreeSet<String> =
-        code_lines(&lib).flat_map(|line| words_after(line, "mod ")).map(str::to_owned).collect();
-    assert!(modules.len() > 3, "no modules found: {modules:?}");
-    for module in modules {
-        assert!(table.contains_key(&module), "`{module}` is not in the layering table of daemon/src/lib.rs");
-    }
-}
-
-#[test]
-fn modules_of_the_daemon_use_only_what_the_table_allows() {
-    let table = table();
-    let folder = root().join("daemon/src");
+fn modules_use_only_what_the_tables_allow() {
     let mut wrong = Vec::new();
-    for (path, code) in sources(&folder) {
-        let relative = path.strip_prefix(&folder).unwrap();
-        let module = relative.iter().next().unwrap().to_string_lossy().trim_end_matches(".rs").to_owned();
-        let Some(allowed) = table.get(&module) else { continue };
-        for line in code_lines(&code) {
-            let own = words_after(line, "crate::").filter(|&used| table.contains_key(used));
-            let wire = line.match_indices("protocol::").map(|_| "protocol");
-            for used in own.chain(wire) {
-                if used != module && !allowed.contains(used) {
-                    wrong.push(format!("{}: {module} must not use {used}", relative.display()));
-                }
-            }
+    for package in ["daemon", "protocol", "protocol/codegen", "tests"] {
+        let tree = Tree::of(package);
+        for (head, table) in tree.tables() {
+            wrong.extend(tree.against(head, &table));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -118,49 +65,108 @@ fn modules_of_the_daemon_use_only_what_the_table_allows() {
 #[test]
 fn crates_with_an_owner_are_named_nowhere_else() {
     let mut wrong = Vec::new();
-    for member in ["daemon/src", "protocol/src", "tests/src"] {
-        for (path, code) in sources(&root().join(member)) {
-            let relative = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
-            for (name, owners) in OWNERS {
-                let named = code_lines(&code).any(|line| {
-                    let path_use = line.match_indices(&format!("{name}::")).any(|(at, _)| {
-                        !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':')
-                    });
-                    path_use || line.trim_start().starts_with(&format!("use {name};"))
-                });
-                if named && !owners.iter().any(|owner| relative.starts_with(owner)) {
-                    wrong.push(format!("{relative} must not use {name}"));
-                }
+    for source in ["daemon/src", "protocol/src", "tests/src"].into_iter().flat_map(below) {
+        let named = packages(std::slice::from_ref(&source));
+        for (name, owners) in OWNERS {
+            if named.contains(*name) && !owners.iter().any(|owner| source.path.starts_with(owner)) {
+                wrong.push(format!("{} must not use {name}", source.path));
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn manifest(folder: &str) -> toml::Table {
+    let path = repository().join(folder).join("Cargo.toml");
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    text.parse().unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The dependencies of a package of all kinds: the name that its code uses, and the one that the workspace knows.
+fn dependencies(manifest: &toml::Table) -> BTreeMap<String, String> {
+    let kinds = ["dependencies", "dev-dependencies", "build-dependencies"];
+    let mut tables: Vec<&toml::Table> = vec![manifest];
+    tables.extend(
+        manifest
+            .get("target")
+            .and_then(toml::Value::as_table)
+            .into_iter()
+            .flatten()
+            .filter_map(|(_, v)| v.as_table()),
+    );
+    let entries =
+        tables.into_iter().flat_map(|table| kinds.iter().filter_map(|kind| table.get(*kind)?.as_table()));
+    let entries = entries.flatten().map(|(name, value)| {
+        let package = value.get("package").and_then(toml::Value::as_str).unwrap_or(name);
+        (name.clone(), package.to_owned())
+    });
+    entries.collect()
 }
 
 #[test]
 fn wire_formats_depend_on_nothing_that_does_io() {
-    let manifest = fs::read_to_string(root().join("protocol/Cargo.toml")).unwrap();
+    let declared = dependencies(&manifest("protocol"));
     for name in FOREIGN_TO_PROTOCOL {
-        let named = manifest
-            .lines()
-            .any(|line| line.starts_with(&format!("{name} ")) || line.starts_with(&format!("{name}.")));
-        assert!(!named, "protocol must not depend on {name}");
+        assert!(!declared.values().any(|package| package == name), "protocol must not depend on {name}");
     }
-    let lib = fs::read_to_string(root().join("protocol/src/lib.rs")).unwrap();
-    assert!(lib.contains("#![forbid(unsafe_code)]"));
 }
 
 #[test]
 fn device_state_machine_does_no_io() {
+    let tree = Tree::of("daemon");
     let mut wrong = Vec::new();
-    for (path, code) in sources(&root().join("daemon/src/device")) {
-        for line in code_lines(code.split("#[cfg(test)]").next().unwrap_or_default()) {
-            for name in FOREIGN_TO_DEVICE {
-                if line.contains(name) {
-                    wrong.push(format!("{}: {}", path.display(), line.trim()));
-                }
+    let modules = tree.modules.iter().filter(|module| module.file.starts_with("daemon/src/device/"));
+    for module in modules.filter(|module| !module.is_unshipped) {
+        for written in module.paths.iter().filter(|written| !written.is_unshipped) {
+            let path = written.path.join("::");
+            let is_foreign = |name: &&&str| {
+                path.strip_prefix(**name).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+            };
+            if let Some(name) = FOREIGN_TO_DEVICE.iter().find(is_foreign) {
+                wrong.push(format!("{}:{}: {name}", module.file, written.line));
             }
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The files of a package: packages in its folder are others.
+fn files(package: &str) -> Vec<Source> {
+    let is_of_another = |path: &str| {
+        PACKAGES.iter().any(|other| other.len() > package.len() && path.starts_with(&format!("{other}/")))
+    };
+    below(package).into_iter().filter(|source| !is_of_another(&source.path)).collect()
+}
+
+/// The dependencies that no path in a file of the package begins with. What only a feature names (`dep:`) has to be used as well.
+fn unused(package: &str) -> Vec<String> {
+    let named = packages(&files(package));
+    let declared = dependencies(&manifest(package)).into_keys();
+    declared.filter(|name| !named.contains(&name.replace('-', "_"))).collect()
+}
+
+#[test]
+fn each_dependency_is_used() {
+    let mut found = BTreeMap::new();
+    let mut text = String::new();
+    for package in PACKAGES {
+        let unused = unused(package);
+        text += &format!("{package}: {}\n", unused.join(", "));
+        found.insert((*package).to_owned(), unused.len());
+    }
+    println!("{text}");
+    let wrong = compare(UNUSED, &found, 0);
+    assert!(wrong.is_empty(), "dependencies that no code names:\n{}\n{text}", wrong.join("\n"));
+}
+
+#[test]
+fn each_dependency_of_the_workspace_is_one_of_a_member() {
+    let workspace = manifest("");
+    let shared = workspace["workspace"]["dependencies"].as_table().expect("a table of dependencies");
+    let used: BTreeSet<_> =
+        PACKAGES.iter().flat_map(|package| dependencies(&manifest(package)).into_keys()).collect();
+    let unused: Vec<_> = shared.keys().filter(|name| !used.contains(*name)).collect();
+    assert!(unused.is_empty(), "no member uses {unused:?}");
+    let declared = manifest("daemon");
+    assert!(dependencies(&declared).len() > 20, "dependencies of the daemon were not found");
 }

@@ -41,7 +41,7 @@ impl Policy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// Its part in proportion to those of the others, from [`WEIGHTS`].
+    /// Its part in proportion to those of the others, from `WEIGHTS`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<i64>,
     /// How urgent its work is: `normal`, `latency` or `background`.

@@ -7,7 +7,7 @@
 //!
 //! Knows no queue, no worker and no epoll instance; is told what happened.
 
-use crate::spin::{Habit, Plan};
+use crate::spin::{self, Habit, Plan};
 use protocol::ids::ContextId;
 use protocol::virtio_gpu::{CommandType, Header};
 use std::time::Duration;
@@ -49,10 +49,16 @@ pub struct Attention {
 impl Attention {
     /// Nothing is known yet.
     pub fn new() -> Self {
+        Self::among(spin::processors())
+    }
+
+    /// The same with so many processors.
+    fn among(processors: usize) -> Self {
+        let habit = |longest| Habit::among(processors, longest);
         Self {
-            follow_ups: Habit::new(FOLLOW_UP_MAX),
-            answers: Habit::new(ANSWER_MAX),
-            requests: Habit::new(REQUEST_MAX),
+            follow_ups: habit(FOLLOW_UP_MAX),
+            answers: habit(ANSWER_MAX),
+            requests: habit(REQUEST_MAX),
             fenced: None,
             in_pairs: false,
         }
@@ -132,8 +138,15 @@ mod tests {
         Header { command: CommandType::SUBMIT_3D, flags, fence_id: FenceId(1), ctx_id, ring_idx: RingIdx(1) }
     }
 
+    /// Enough processors, and too few.
+    const PROCESSORS: [usize; 2] = [4, 3];
+
     fn of_pairs() -> Attention {
-        let mut attention = Attention::new();
+        pairs_among(PROCESSORS[0])
+    }
+
+    fn pairs_among(processors: usize) -> Attention {
+        let mut attention = Attention::among(processors);
         attention.took(&header(1, true));
         assert_eq!(attention.awaited(true), Awaited::Answer, "nothing is known yet");
         attention.took(&header(1, false));
@@ -168,15 +181,33 @@ mod tests {
 
     #[test]
     fn without_kicks_is_waited_for_no_longer_than_for_a_moment() {
-        let mut attention = of_pairs();
-        for awaited in [Awaited::FollowUp, Awaited::Answer, Awaited::Request] {
-            for time in [5 * US, 50 * US, 500 * US, 2000 * US, 4000 * US] {
-                attention.waited(awaited, time);
-                let Patience { look, doze, .. } = attention.patience(awaited);
-                assert!(look <= 500 * US, "{awaited:?} after {time:?}");
-                assert!(doze.is_zero() || awaited == Awaited::FollowUp);
+        for processors in PROCESSORS {
+            let mut attention = pairs_among(processors);
+            for awaited in [Awaited::FollowUp, Awaited::Answer, Awaited::Request] {
+                let mut looked = 0;
+                for time in [5 * US, 50 * US, 500 * US, 2000 * US, 4000 * US] {
+                    attention.waited(awaited, time);
+                    let Patience { look, doze, then } = attention.patience(awaited);
+                    assert!(look <= 500 * US, "{awaited:?} after {time:?}");
+                    assert_eq!(doze.is_zero(), awaited != Awaited::FollowUp);
+                    looked += usize::from(!look.is_zero() || !then.look.is_zero());
+                }
+                let expected = match awaited {
+                    _ if processors == PROCESSORS[1] => 0,
+                    Awaited::Answer => 4,
+                    Awaited::FollowUp | Awaited::Request => 2,
+                };
+                assert_eq!(looked, expected, "{awaited:?} with {processors} processors");
+                assert_eq!(attention.patience(awaited).then, Plan::default(), "after what took too long");
             }
-            assert_eq!(attention.patience(awaited).then, Plan::default(), "after what took too long");
         }
+    }
+
+    #[test]
+    fn an_answer_that_takes_its_time_is_slept_for_at_first() {
+        let mut attention = of_pairs();
+        attention.waited(Awaited::Answer, 2000 * US);
+        let Patience { look, then, .. } = attention.patience(Awaited::Answer);
+        assert!(look.is_zero() && then.sleep < 2000 * US && then.sleep + then.look > 2000 * US, "{then:?}");
     }
 }

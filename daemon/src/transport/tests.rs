@@ -212,14 +212,39 @@ fn too_much_is_not_copied_and_what_is_not_there_ends_the_request() {
     assert_eq!(rig.used(), (1, 0, 0));
 }
 
+/// Keeps the errors that each thread logs.
+struct ErrorLog;
+
+thread_local! {
+    static ERRORS: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+impl log::Log for ErrorLog {
+    fn enabled(&self, _: &log::Metadata) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record) {
+        ERRORS.with_borrow_mut(|errors| errors.push(record.args().to_string()));
+    }
+
+    fn flush(&self) {}
+}
+
 #[test]
-fn a_dropped_request_is_answered_and_counted() {
+fn a_dropped_request_is_answered_and_counted_and_the_first_is_logged() {
+    log::set_logger(&ErrorLog).expect("no other test takes the log");
+    log::set_max_level(log::LevelFilter::Error);
     let rig = Rig::new(false);
-    rig.offer(&SIMPLE);
-    drop(taken(rig.pop(0)));
-    assert_eq!(rig.used(), (1, 0, 24));
-    assert_eq!(rig.answer(24)[..4], 0x1200u32.to_le_bytes());
-    assert_eq!(rig.vring.unanswered(), 1);
+    rig.offer(&[SIMPLE, SIMPLE].concat());
+    for dropped in 1..=2 {
+        drop(taken(rig.pop(0)));
+        assert_eq!(rig.used().0, dropped);
+        assert_eq!(rig.answer(24)[..4], 0x1200u32.to_le_bytes());
+        assert_eq!(rig.vring.unanswered(), u64::from(dropped));
+        assert_eq!(ERRORS.with_borrow(Vec::len), 1);
+    }
+    assert!(ERRORS.with_borrow(|errors| errors[0].contains("dropped unanswered")));
 }
 
 #[test]

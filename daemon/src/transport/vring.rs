@@ -216,10 +216,10 @@ impl Vring {
         self.unanswered.load(Ordering::Relaxed)
     }
 
-    pub(super) fn count_unanswered(&self, generation: u32) {
-        if self.state.lock().generation == generation {
-            self.unanswered.fetch_add(1, Ordering::Relaxed);
-        }
+    /// Counts a request that was dropped, and returns how many that makes; none if the queue was reset behind it.
+    pub(super) fn count_unanswered(&self, generation: u32) -> Option<u64> {
+        let is_current = self.state.lock().generation == generation;
+        is_current.then(|| self.unanswered.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     fn put(&self, state: &mut State, answer: &Held) {

@@ -39,6 +39,9 @@ const GUESTS: &str = "--features=tests/guests";
 /// What runs on the driver that does nothing is checked, too.
 const NULL_DRIVER: &str = "--features=daemon/null-driver";
 
+/// A link in a comment that leads nowhere fails the stage.
+const DOC_STRICT: &str = "--config=build.rustdocflags=['-D', 'warnings']";
+
 /// A stage that prints nothing for so long is hanging. No single test needs a quarter of it on two processors that do nothing else; the limits
 /// that tests have for programs are shorter, so that a test that hangs fails by itself and says why.
 const SILENCE_MAX: Duration = Duration::from_secs(40 * 60);
@@ -67,6 +70,10 @@ pub fn stages() -> Result<Vec<Stage>> {
                 ["--", "-D", "warnings"].as_slice(),
             ]
             .concat(),
+        ),
+        stage(
+            "doc",
+            &["doc", "--workspace", "--no-deps", "--document-private-items", GUESTS, NULL_DRIVER, DOC_STRICT],
         ),
         stage("codegen", &["codegen", "--check"]),
         stage("features", &["features-doc", "--check"]),
@@ -152,6 +159,19 @@ impl Outcome {
     }
 }
 
+impl Outcome {
+    /// The lines at the end of a stage: the tests that were running if it was cut off, and those that failed, with their messages.
+    fn summary(&self) -> String {
+        let mut text = String::new();
+        self.progress.running().iter().for_each(|test| text += &format!("== it was running: {test}\n"));
+        for failure in &self.progress.failed {
+            text += &format!("== failed: {}\n", failure.test);
+            failure.message.iter().for_each(|line| text += &format!("     {line}\n"));
+        }
+        text
+    }
+}
+
 /// A piece of what a command prints.
 enum Piece {
     Output(Vec<u8>),
@@ -186,11 +206,11 @@ fn watch(mut command: Command, silence: Duration) -> Result<Outcome> {
     if hangs {
         stop(&child);
         println!("\n== nothing was printed for {} minutes: stopped", silence.as_secs() / 60);
-        progress.running().iter().for_each(|test| println!("== it was running: {test}"));
     }
-    progress.failed.iter().for_each(|test| println!("== failed: {test}"));
     let succeeded = child.wait()?.success() && !hangs;
-    Ok(Outcome { progress, succeeded })
+    let outcome = Outcome { progress, succeeded };
+    print!("{}", outcome.summary());
+    Ok(outcome)
 }
 
 /// Sends what comes out of `stream`, as it comes.
@@ -251,6 +271,16 @@ mod tests {
             (outcome.progress.running(), outcome.tally()),
             (vec!["two".to_owned()], Tally { passed: 1, failed: 1 })
         );
+    }
+
+    #[test]
+    fn the_last_lines_name_what_failed_and_say_why() {
+        let script = "echo 'test one ... FAILED'; echo; echo '---- one stdout ----'; echo \"thread 'one' panicked at x.rs:1:2:\"; \
+                      echo 'no ring'; echo 'stack backtrace:'; echo '   0: <unknown>'; exit 101";
+        let summary = watch(shell(script), SILENCE_MAX).unwrap().summary();
+        assert_eq!(summary, "== failed: one\n     thread 'one' panicked at x.rs:1:2:\n     no ring\n");
+        let cut_off = watch(shell("printf 'test one ... '; kill -9 $$"), SILENCE_MAX).unwrap();
+        assert_eq!((cut_off.summary().as_str(), cut_off.tally().failed), ("== it was running: one\n", 1));
     }
 
     #[test]

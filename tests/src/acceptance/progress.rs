@@ -10,8 +10,12 @@ pub struct Progress {
     complete: Tally,
     /// Of the file that runs.
     current: Tally,
-    /// The tests that failed, by file.
-    pub failed: Vec<String>,
+    /// The tests that failed.
+    pub failed: Vec<Failure>,
+    /// The test whose output the harness repeats, as an index of `failed`.
+    section: Option<usize>,
+    /// The test of `section`, while a message of it goes on.
+    telling: Option<usize>,
     /// The file of tests that runs.
     file: String,
     /// Tests that the harness says to be running for long.
@@ -19,6 +23,20 @@ pub struct Progress {
     /// The beginning of a line whose end is missing.
     begun: String,
 }
+
+/// A test that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The name that the harness gives the test.
+    name: String,
+    /// The name with that of the file.
+    pub test: String,
+    /// The lines of its panics and errors, without their backtraces; no more than [`MESSAGE_LINES_MAX`].
+    pub message: Vec<String>,
+}
+
+/// More lines of a test's message are left to the output above the summary.
+const MESSAGE_LINES_MAX: usize = 20;
 
 impl Progress {
     /// Tests that passed and failed so far.
@@ -61,7 +79,8 @@ impl Progress {
 
     /// Takes `test NAME ... ok`, `test NAME has been running for over 60 seconds`, or the sum `test result: ok. 3 passed; 1 failed; …`.
     fn line(&mut self, line: &str) {
-        let Some(line) = line.strip_prefix("test ") else { return };
+        let Some(line) = line.strip_prefix("test ") else { return self.message_line(line) };
+        self.telling = None;
         if let Some(sum) = line.strip_prefix("result: ") {
             self.complete.add_sum(sum);
             self.current = Tally::default();
@@ -73,10 +92,36 @@ impl Progress {
                 Some("ok") => self.current.passed += 1,
                 Some("FAILED") => {
                     self.current.failed += 1;
-                    self.failed.push(self.named(name));
+                    let (test, name) = (self.named(name), name.to_owned());
+                    self.failed.push(Failure { name, test, message: Vec::new() });
                 }
                 _ => {}
             }
+        }
+    }
+}
+
+impl Progress {
+    /// Takes a line of what the harness repeats of tests that failed: `---- NAME stdout ----`, then the output of the test. Of that the
+    /// message of a panic counts, or the error that the test returned; where the backtrace begins it ends.
+    fn message_line(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            self.telling = None;
+            self.section = self.failed.iter().rposition(|failure| failure.name == name);
+        } else if line == "failures:" {
+            (self.telling, self.section) = (None, None);
+        } else if line.starts_with("Error: ")
+            || line.starts_with("thread '") && line.contains(" panicked at ")
+        {
+            self.telling = self.section;
+        } else if ["stack backtrace:", "Stack backtrace:", "note: "].iter().any(|end| line.starts_with(end)) {
+            self.telling = None;
+        }
+        if let Some(failure) = self.telling.and_then(|at| self.failed.get_mut(at))
+            && failure.message.len() < MESSAGE_LINES_MAX
+            && !line.is_empty()
+        {
+            failure.message.push(line.to_owned());
         }
     }
 }
@@ -110,10 +155,8 @@ mod tests {
         assert_eq!(progress.running(), ["tests/gate.rs: two"]);
         progress.heard("LED\ntest three ... ignored\n\nfailures:\n\ntest result: FAILED. 1 passed; 1 failed; 1 ignored\n");
         assert_eq!(progress.tally(), Tally { passed: 1, failed: 1 });
-        assert_eq!(
-            (progress.failed.as_slice(), progress.running()),
-            (&["tests/gate.rs: two".to_owned()][..], vec![])
-        );
+        let failed: Vec<_> = progress.failed.iter().map(|failure| failure.test.as_str()).collect();
+        assert_eq!((failed, progress.running()), (vec!["tests/gate.rs: two"], vec![]));
     }
 
     #[test]
@@ -133,5 +176,28 @@ mod tests {
         assert_eq!(progress.running(), ["slow"]);
         progress.heard("test slow ... ok\n");
         assert_eq!((progress.running(), progress.tally().passed), (vec![], 2));
+    }
+
+    #[test]
+    fn messages_of_tests_that_fail_are_kept_without_backtraces() {
+        let mut progress = Progress::default();
+        progress.heard("test m::one ... FAILED\ntest two ... ok\ntest three ... FAILED\n\nfailures:\n\n");
+        progress.heard("---- m::one stdout ----\nsaid before\n\nthread 'm::one' (7) panicked at src/x.rs:1:2:\nassertion failed");
+        progress.heard("\n  left: 1\nstack backtrace:\n   0: <unknown>\nthread 'm::one' (7) panicked at src/y.rs:3:4:\nanother\n");
+        progress.heard("note: run with more\nError: it said so\n\n---- three stdout ----\nError: it is wrong\n\nCaused by:\n    it is\n\n");
+        progress.heard("Stack backtrace:\n   0: <unknown>\n\n\nfailures:\n    m::one\n    three\n\ntest result: FAILED. 1 passed; 2 failed\n");
+        progress.heard("Error: of nobody\n");
+        let messages: Vec<_> = progress.failed.iter().map(|failure| failure.message.join("|")).collect();
+        let one = "thread 'm::one' (7) panicked at src/x.rs:1:2:|assertion failed|  left: 1|\
+                   thread 'm::one' (7) panicked at src/y.rs:3:4:|another|Error: it said so";
+        assert_eq!(messages, [one, "Error: it is wrong|Caused by:|    it is"]);
+    }
+
+    #[test]
+    fn a_long_message_is_cut() {
+        let mut progress = Progress::default();
+        progress.heard("test one ... FAILED\n---- one stdout ----\nError: long\n");
+        (0..100).for_each(|line| progress.heard(&format!("{line}\n")));
+        assert_eq!(progress.failed[0].message.len(), MESSAGE_LINES_MAX);
     }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use super::cache_dir;
 use super::root::{PackageRoot, Suite};
 
-/// A set of wheels for [`INTERPRETER`], complete: nothing is looked up beyond them.
+/// A set of wheels for `INTERPRETER`, complete: nothing is looked up beyond them.
 #[derive(Clone, Copy, Debug)]
 pub struct Wheels {
     /// Names the folder. Changing the list needs another name.

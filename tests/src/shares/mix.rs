@@ -21,7 +21,7 @@ pub struct Tenant {
     pub long_workgroups: bool,
     /// It submits nothing, as often as it can.
     pub empty: bool,
-    /// Its kernel never ends, and is ended by the limit of [`CONTENDED`].
+    /// Its kernel never ends, and is ended by the limit of `CONTENDED`.
     pub endless: bool,
 }
 

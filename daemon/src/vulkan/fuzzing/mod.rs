@@ -2,7 +2,7 @@
 //! instructions are counted the same driver looks at nothing.
 //!
 //! Everything from the decoder's values to the reply runs as in a worker: lowering, the object table with its tombstones, spoilt
-//! recordings, pools, memory, raising. The driver ([`null_driver`]) panics when it is given a handle that it has not made, or not any more,
+//! recordings, pools, memory, raising. The driver (`null_driver`) panics when it is given a handle that it has not made, or not any more,
 //! and when something is left in the end.
 
 #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
@@ -57,7 +57,7 @@ const COMMANDS_MAX: usize = 4096;
 
 /// Executes what the bytes stand for and answers how many commands were executed without an error. The first byte says what follows: a
 /// stream as it is, where an error ends the context as it does in a worker; or a recipe, of which commands are composed that can be
-/// executed mostly (see [`stream`]).
+/// executed mostly (see `stream`).
 pub fn fuzz_execute(bytes: &[u8]) -> usize {
     let Some((&mode, bytes)) = bytes.split_first() else { return 0 };
     let (&seed, bytes) = bytes.split_first_chunk::<8>().unwrap_or((&[0; 8], bytes));

@@ -1,0 +1,116 @@
+//! The sources of this repository as the guards of its structure see them: parsed, with what is compiled for tests told apart.
+//!
+//! `conditions` tells from attributes what a product never contains, `words` counts keywords and finds names, also in the bodies of
+//! macros, `tree` is the modules of a package, `arrows` which file uses which, `cycles` where that goes in circles, `layers` the tables that
+//! say which module may use which, `comments` the documentation. `exceptions` compares what was found with what is agreed. None of
+//! them knows a rule: those are the tests `tidy`, `layering` and `modules`.
+
+pub mod arrows;
+pub mod comments;
+pub mod conditions;
+pub mod cycles;
+pub mod exceptions;
+pub mod layers;
+mod tree;
+pub mod words;
+
+pub use tree::{Module, Tree, Written};
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One file.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Relative to the repository.
+    pub path: String,
+    /// The text of the file.
+    pub code: String,
+}
+
+impl Source {
+    /// The generator wrote the file, or the output of the generator is compared with it.
+    #[must_use]
+    pub fn is_generated(&self) -> bool {
+        is_generated(&self.path)
+    }
+
+    /// The folder of the file, relative to the repository.
+    #[must_use]
+    pub fn folder(&self) -> &str {
+        self.path.rsplit_once('/').map_or("", |(folder, _)| folder)
+    }
+
+    /// The syntax of the file.
+    ///
+    /// # Panics
+    /// The file is not Rust.
+    #[must_use]
+    pub fn parse(&self) -> syn::File {
+        syn::parse_file(&self.code).unwrap_or_else(|e| panic!("{}:{}: {e}", self.path, e.span().start().line))
+    }
+
+    /// The tokens of the file.
+    ///
+    /// # Panics
+    /// The file is not made of tokens of Rust.
+    #[must_use]
+    pub fn tokens(&self) -> proc_macro2::TokenStream {
+        self.code.parse().unwrap_or_else(|e| panic!("{}: {e}", self.path))
+    }
+}
+
+/// A path relative to the repository belongs to a file that the generator wrote.
+#[must_use]
+pub fn is_generated(path: &str) -> bool {
+    path.contains("/generated/") || path.starts_with("protocol/codegen/tests/golden/")
+}
+
+/// The folder of the repository.
+///
+/// # Panics
+/// Never: this package lies in the repository.
+#[must_use]
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the repository").into()
+}
+
+/// All Rust files below a folder of the repository, in the order of their paths; build folders are left out.
+///
+/// # Panics
+/// The folder cannot be read.
+#[must_use]
+pub fn below(folder: &str) -> Vec<Source> {
+    let root = repository();
+    let mut found = Vec::new();
+    collect(&root.join(folder), &root, &mut found);
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+/// All Rust files of all packages.
+///
+/// # Panics
+/// A folder cannot be read, or there are next to no files.
+#[must_use]
+pub fn all() -> Vec<Source> {
+    let found: Vec<_> = ["daemon", "protocol", "tests", "fuzz"].into_iter().flat_map(below).collect();
+    assert!(found.len() > 300, "only {} files found", found.len());
+    found
+}
+
+fn collect(folder: &Path, root: &Path, found: &mut Vec<Source>) {
+    let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    for entry in entries {
+        let path = entry.expect("an entry of a folder").path();
+        if path.is_dir() {
+            if !path.ends_with("target") {
+                collect(&path, root, found);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let code = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+            let path = path.strip_prefix(root).expect("a path below the repository");
+            found.push(Source { path: path.to_string_lossy().into_owned(), code });
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The files of a package use each other in small cycles at most, its folders in none, and a folder has few files.
+//!
+//! `cargo test -p tests --test modules -- --nocapture` prints each arrow of the cycles that are agreed on. When a cycle gets smaller, the
+//! number in the table has to follow.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use tests::sources::arrows::Arrows;
+use tests::sources::cycles::{common_folder, cycles, described};
+use tests::sources::exceptions::compare;
+use tests::sources::{Module, Tree, is_generated};
+
+/// The packages whose modules are looked at.
+const PACKAGES: &[&str] = &["daemon", "protocol", "protocol/codegen", "tests"];
+
+/// A cycle of files may have this many.
+const FILES_IN_A_CYCLE: usize = 3;
+
+/// A folder may have this many Rust files; generated files and tests do not count.
+const FILES_IN_A_FOLDER: usize = 16;
+
+/// Folders with a larger cycle of files, and how many are on the largest. A number may only fall.
+const LARGER_CYCLES: &[(&str, usize)] = &[
+    ("daemon/src/device", 7),
+    ("daemon/src/sched", 10),
+    ("daemon/src/vulkan", 48),
+    ("protocol/codegen/src/emit", 8),
+    ("protocol/codegen/src/emit/lower", 5),
+    ("tests/src/bench", 6),
+];
+
+/// Folders with folders on a cycle, and how many are on the largest. A number may only fall.
+const CYCLES_OF_FOLDERS: &[(&str, usize)] = &[("daemon/src/broker", 2), ("daemon/src/vulkan", 3)];
+
+/// Folders with more files, and how many. A number may only fall.
+const LARGER_FOLDERS: &[(&str, usize)] = &[
+    ("daemon/src/broker", 19),
+    ("daemon/src/serve", 22),
+    ("daemon/src/vulkan", 57),
+    ("protocol/src/spirv", 17),
+    ("tests/src/bin/differential/cases", 26),
+];
+
+/// Fails unless the largest cycles are as agreed. `files` are arrows between files, and `places` says where a file counts.
+fn assert_agreed(agreed: &[(&str, usize)], files: &Arrows, places: &BTreeMap<String, String>, free: usize) {
+    let place = |file| places.get(file).map_or(file, String::as_str);
+    let mut arrows = Arrows::new();
+    for ((from, to), names) in files {
+        let (from, to) = (place(from), place(to));
+        if from != to {
+            arrows.entry((from.to_owned(), to.to_owned())).or_default().extend(names.iter().cloned());
+        }
+    }
+    let (mut found, mut text) = (BTreeMap::<String, usize>::new(), String::new());
+    for cycle in cycles(&arrows).iter().filter(|cycle| cycle.len() > free) {
+        let folder = common_folder(cycle);
+        let ways = described(cycle, files, place, &folder);
+        text += &format!("{} on a cycle in {folder}:\n{ways}", cycle.len());
+        let size = found.entry(folder).or_default();
+        *size = cycle.len().max(*size);
+    }
+    let wrong = compare(agreed, &found, free);
+    println!("{text}");
+    assert!(wrong.is_empty(), "cycles, whose arrows stand above:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn files_use_each_other_in_small_cycles_at_most() {
+    let arrows = PACKAGES.iter().flat_map(|package| Tree::of(package).arrows()).collect();
+    assert_agreed(LARGER_CYCLES, &arrows, &BTreeMap::new(), FILES_IN_A_CYCLE);
+}
+
+#[test]
+fn folders_use_each_other_in_no_cycle() {
+    let (mut arrows, mut places) = (Arrows::new(), BTreeMap::new());
+    for package in PACKAGES {
+        let tree = Tree::of(package);
+        places.extend(folders(&tree));
+        arrows.extend(tree.arrows());
+    }
+    assert_agreed(CYCLES_OF_FOLDERS, &arrows, &places, 1);
+}
+
+/// The folder of each file. `x.rs` with children in `x/` belongs to `x`, and a file beside the root of a crate is a place of its own.
+fn folders(tree: &Tree) -> BTreeMap<String, String> {
+    let shipped = || tree.modules.iter().filter(|module| !module.is_unshipped);
+    let beside = |module: &Module| Path::new(&module.file).parent().unwrap_or(Path::new("")).to_owned();
+    let used: BTreeSet<_> = shipped().map(beside).collect();
+    let roots: BTreeSet<_> = shipped().filter(|module| module.parent.is_none()).map(beside).collect();
+    let place = |module: &Module| {
+        let folder = if used.contains(&module.folder) { module.folder.clone() } else { beside(module) };
+        if roots.contains(&folder) { module.file.clone() } else { folder.to_string_lossy().into_owned() }
+    };
+    // A file comes before the modules within it, and decides.
+    tree.modules.iter().rev().map(|module| (module.file.clone(), place(module))).collect()
+}
+
+#[test]
+fn a_folder_has_few_files() {
+    let mut found = BTreeMap::new();
+    for package in PACKAGES {
+        let tree = Tree::of(package);
+        let unshipped = tree.unshipped();
+        let files: BTreeSet<_> = tree.modules.iter().map(|module| module.file.as_str()).collect();
+        for file in files.into_iter().filter(|file| !unshipped.contains(file) && !is_generated(file)) {
+            let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
+            *found.entry(folder.to_owned()).or_default() += 1;
+        }
+    }
+    let wrong = compare(LARGER_FOLDERS, &found, FILES_IN_A_FOLDER);
+    assert!(wrong.is_empty(), "files of folders:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn each_file_is_a_module() {
+    for package in PACKAGES {
+        assert_eq!(Tree::of(package).orphans(), [] as [&str; 0]);
+    }
+}
