@@ -118,7 +118,7 @@ fn modules_of_the_daemon_use_only_what_the_table_allows() {
 #[test]
 fn crates_with_an_owner_are_named_nowhere_else() {
     let mut wrong = Vec::new();
-    for member in ["daemon/src", "protocol/src", "tests/src"] {
+    for member in ["daemon/src", "daemon/sched/src", "protocol/src", "tests/src"] {
         for (path, code) in sources(&root().join(member)) {
             let relative = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
             for (name, owners) in OWNERS {
