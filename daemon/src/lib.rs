@@ -12,8 +12,7 @@
 //! | `shm` | memory shared with a guest | |
 //! | `sandbox` | starting and confining processes | ipc |
 //! | `spin` | short busy waiting | |
-//! | `sched` | who may use a GPU next, and for how much | |
-//! | `broker` | several VMs on one host, and their shares | protocol, config, ipc, sandbox, sched, shm |
+//! | `broker` | several VMs on one host, and their shares | protocol, config, ipc, sandbox, shm |
 //! | `serve` | the device process | transport, device, ipc, sandbox, shm, spin, config, protocol |
 //! | `vulkan` | the host's Vulkan driver | protocol, shm, spin, config |
 //! | `worker` | the worker process | ipc, shm, spin, vulkan, sandbox, config, protocol |
@@ -23,7 +22,6 @@ pub mod config;
 pub mod device;
 pub mod ipc;
 pub mod sandbox;
-pub mod sched;
 pub mod serve;
 pub mod shm;
 pub mod spin;

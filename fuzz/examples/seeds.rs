@@ -2,7 +2,8 @@
 
 use daemon::config::{CacheKey, DriverMapped, GpuChoice, MemoryBackEnd, MemoryTrial, Protection, Queues};
 use daemon::ipc::{
-    Fence, HeldMemory, MapInfo, ResourceKind, SharedGpu, ToBroker, ToDevice, ToWorker, WorkerSetup,
+    Fence, FromBroker, HeldMemory, MapInfo, ResourceKind, SharedGpu, ToBroker, ToDevice, ToWorker,
+    WorkerSetup,
 };
 use protocol::cursor::{Arena, Reader};
 use protocol::error::{DecodeError, DecodeErrorKind as Kind};
@@ -21,6 +22,9 @@ fn main() -> io::Result<()> {
     write("spirv_module", vec![shader(4), shader(7), addresses()])?;
     write("ring_layout", vec![ring(4096, 131_072, 20), ring(0, 16, 17)])?;
     write("ipc_message", packets())?;
+    write("http_request", texts(HTTP))?;
+    write("control_request", texts(CONTROL))?;
+    write("vms_file", texts(FILES))?;
     // What makes its events or commands from the bytes begins with any.
     for target in [
         "device_commands",
@@ -29,6 +33,8 @@ fn main() -> io::Result<()> {
         "vhost_user_messages",
         "worker_ring",
         "worker_messages",
+        "broker_vm",
+        "grants_page",
     ] {
         write(target, (1..=8).map(random_bytes).collect())?;
     }
@@ -286,10 +292,55 @@ fn packets() -> Vec<Vec<u8>> {
         ToBroker::ContextEnds { ctx_id, lost: Some(reason()), hung: true },
         ToBroker::Memory { contexts: vec![(ctx_id, held)], vm: held },
     ];
+    let more_to_broker = [ToBroker::Frontend { connected: true }, ToBroker::Doorbell { ctx_id }];
+    let from_broker = [FromBroker::Kill { ctx_id }, FromBroker::Hung { ctx_id }, FromBroker::Report];
     let packets = to_worker.iter().map(postcard::to_stdvec);
     let packets = packets.chain(to_device.iter().map(postcard::to_stdvec));
-    packets.chain(to_broker.iter().map(postcard::to_stdvec)).map(|bytes| bytes.expect("encodes")).collect()
+    let packets = packets.chain(to_broker.iter().chain(&more_to_broker).map(postcard::to_stdvec));
+    let packets = packets.chain(from_broker.iter().map(postcard::to_stdvec));
+    packets.map(|bytes| bytes.expect("encodes")).collect()
 }
+
+fn texts(all: &[&str]) -> Vec<Vec<u8>> {
+    all.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+/// What a collector of metrics sends, and what it should not.
+const HTTP: &[&str] = &[
+    "GET /metrics HTTP/1.1\r\nHost: localhost:9400\r\nAccept: application/openmetrics-text\r\n\r\n",
+    "GET / HTTP/1.0\n\n",
+    "GET /metrics?a=b HTTP/1.1\r\n\r\nmore",
+    "GET /secret HTTP/1.1\r\n\r\n",
+    "POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+    "GET /metrics\r\n\r\n",
+    "GET /metrics HTTP/1.1\r\nHost: x\r\n",
+];
+
+/// Lines of the control protocol.
+const CONTROL: &[&str] = &[
+    "{\"request\":\"status\"}\n{\"request\":\"kill\",\"vm\":\"web\",\"context\":3}\n",
+    "{\"request\":\"set\",\"vm\":\"web\",\"change\":{\"weight\":7,\"class\":\"latency\",\"ceiling\":\"25%\"}}\n",
+    "{\"request\":\"set\",\"vm\":\"a\\nb\",\"change\":{\"ceiling\":\"none\"}}\n",
+    "{\"request\":\"set\",\"vm\":\"web\",\"change\":{\"class\":\"\\u0000fast\\n\"}}\n",
+    "{\"request\":\"reboot\"}\nstatus\n{\"request\":\"kill\",\"vm\":\"web\",\"context\":1e308}\n",
+];
+
+/// Configuration files, with names of options that the target's own command line has.
+const FILES: &[&str] = &[
+    "[vm.a]\nsocket-path = \"/run/a\"\n",
+    concat!(
+        "policy = \"fixed\"\nanticipation = \"1.5%\"\ncontrol-socket = \"/run/control\"\nmetrics = \"127.0.0.1:9400\"\n",
+        "cgroup = \"off\"\nlog-grants = \"/tmp/grants\"\ndevice-memory = 17179869184\nhost-memory = 4294967296\n",
+        "[defaults]\nclass = \"latency\"\ngpu = [\"NVIDIA\", \"AMD\"]\nquiet = true\nmax-contexts = 3\n",
+        "[vm.a]\nsocket-path = \"/run/a\"\nweight = 300\nceiling = \"25%\"\ndevice-memory = 4294967296\nscanouts = 1\n",
+        "[vm.b-2]\nsocket-path = \"b\"\nclass = \"background\"\nquiet = false\nhost-memory = 0\nmode = \"safe\"\n",
+        "max-tasks = 64\nworker-memory = 1048576\nmax-submit-time-contended = \"3s\"\n",
+    ),
+    "policy = \"equal\"\nmetrics = \"/run/metrics\"\n[vm.a]\nsocket-path = \"/run/a\"\n[vm.b]\nsocket-path = \"/run/b\"\n",
+    "policy = \"equal\"\n[vm.a]\nsocket-path = \"/run/a\"\nweight = 100\n",
+    "[vm.a]\nsocket-path = \"/run/a\"\n[vm.b]\nsocket-path = \"/run/./a\"\n",
+    "colour = 3\n[vm.a]\nsocket-path = \"/run/a\"\n",
+];
 
 /// Four kilobytes, which make some hundred events (splitmix64).
 fn random_bytes(seed: u64) -> Vec<u8> {

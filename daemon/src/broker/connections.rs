@@ -3,11 +3,11 @@
 use super::run::{Source, at, watch};
 use super::settings::{MetricsAddress, Settings};
 use super::{control, http};
-use crate::sched::Nanos;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use sched::Nanos;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -4,10 +4,10 @@
 
 use super::grant_log::GrantLog;
 use super::rates::Rate;
-use crate::sched::{Class, ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, TenantId, Tuning, Usage};
 use crate::shm::{Counters, SchedulerSide};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
+use sched::{Class, ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, TenantId, Tuning, Usage};
 use std::time::Duration;
 
 /// A GPU that VMs share.

@@ -1,9 +1,9 @@
 //! A line for each look at a context that found something completed, to check what is charged against what was counted. Off unless
 //! an operator wants it (`log-grants`).
 
-use crate::sched::{ContextKey, Nanos, TenantId, Usage};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
+use sched::{ContextKey, Nanos, TenantId, Usage};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;

@@ -11,6 +11,8 @@ mod backoff;
 mod client;
 mod connections;
 mod control;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod gpu;
 mod grant_log;
 mod groups;

@@ -9,9 +9,9 @@ use super::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus, VmStatu
 use super::vm::{OnGpu, Vm};
 use super::{http, metrics};
 use crate::ipc::{FromBroker, HeldMemory};
-use crate::sched::{Nanos, Usage};
 use protocol::ids::ContextId;
 use rustix::event::epoll::EventFlags;
+use sched::{Nanos, Usage};
 use std::time::Duration;
 
 /// Somebody who gets an answer when all have said what memory they hold, or at the deadline.

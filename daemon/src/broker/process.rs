@@ -40,7 +40,7 @@ impl Process {
     }
 
     /// A device process that whoever has the other end of the channel plays.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn played() -> io::Result<(Self, Channel)> {
         let (channel, theirs) = Channel::pair()?;
         let child = std::process::Command::new("/bin/sleep").arg("1000").spawn()?;

@@ -9,13 +9,13 @@ use super::settings::Settings;
 use super::starter::Starter;
 use super::vm::Vm;
 use crate::ipc::FromBroker;
-use crate::sched::{Nanos, TenantId};
 use crate::shm::page_clock;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
+use sched::{Nanos, TenantId};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use smallvec::SmallVec;
 use std::io::{self, Read};

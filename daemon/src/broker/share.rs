@@ -1,6 +1,6 @@
 //! What an operator may say about a VM's share of the GPU, in the configuration and while it runs: the words and their bounds.
 
-use crate::sched::{Class, Share};
+use sched::{Class, Share};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 

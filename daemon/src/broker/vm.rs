@@ -6,10 +6,10 @@ use super::rates::Rate;
 use super::settings::VmSettings;
 use super::status::KillCounts;
 use crate::ipc::HeldMemory;
-use crate::sched::{ContextKey, Nanos, Share, TenantId};
 use crate::shm::Listener;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
+use sched::{ContextKey, Nanos, Share, TenantId};
 use std::time::Duration;
 
 /// A VM of the configuration.

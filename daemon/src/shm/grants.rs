@@ -16,12 +16,13 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 /// Intervals of work that may wait to be read.
-const WORK_MAX: u32 = 512;
+pub(super) const WORK_MAX: u32 = 512;
 /// Bytes of one of them.
 const WORK_BYTES: u64 = 32;
 /// Where they begin.
 const WORK: u64 = 4096;
-const SIZE: u64 = WORK + WORK_MAX as u64 * WORK_BYTES;
+/// Bytes of the whole page.
+pub(super) const PAGE_BYTES: u64 = WORK + WORK_MAX as u64 * WORK_BYTES;
 
 /// What a worker has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +60,7 @@ pub fn page_clock() -> u64 {
 
 /// Makes the page of one worker, to be given to it and to the scheduler.
 pub fn grant_page() -> io::Result<OwnedFd> {
-    create("grants", SIZE)
+    create("grants", PAGE_BYTES)
 }
 
 #[derive(Debug)]
@@ -86,8 +87,9 @@ struct Page {
 
 impl Page {
     fn open(file: impl AsFd) -> Result<Self, MapError> {
-        let mapping = Arc::new(Mapping::new(file, SIZE)?);
-        let word = |offset| mapping.word(offset).map_err(|_| MapError::Size { wanted: SIZE, actual: 0 });
+        let mapping = Arc::new(Mapping::new(file, PAGE_BYTES)?);
+        let word =
+            |offset| mapping.word(offset).map_err(|_| MapError::Size { wanted: PAGE_BYTES, actual: 0 });
         // What the scheduler writes and what the worker writes are on lines of their own.
         let (granted, lease, wake, read) = (word(0)?, word(4)?, word(128)?, word(8)?);
         let (ready, dispatched, completed) = (word(64)?, word(68)?, word(72)?);

@@ -9,6 +9,8 @@
 mod copy;
 mod doorbell;
 mod fixed;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod grants;
 mod guard;
 mod mapping;

@@ -9,9 +9,9 @@ mod tests;
 use super::share::{self, Policy};
 use crate::config::{DeviceLimits, HangLimits};
 use crate::sandbox::{CgroupMode, GroupLimits};
-use crate::sched::{Class, Share};
 use clap::{ArgMatches, Command};
 use options::{VmOptions, shown};
+use sched::{Class, Share};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -87,6 +87,12 @@ impl Problem {
     fn of_file(what: impl Into<String>) -> Self {
         Self { place: String::new(), what: what.into() }
     }
+
+    /// Keys and values of the file may hold line breaks, and what moves a terminal's cursor.
+    fn on_one_line(self) -> Self {
+        let clean = |text: String| text.replace(char::is_control, " ");
+        Self { place: clean(self.place), what: clean(self.what) }
+    }
 }
 
 /// Keys outside of all tables.
@@ -122,7 +128,11 @@ impl Settings {
             .map_err(|problem| Problem { place: format!("{}: {}", path.display(), problem.place), ..problem })
     }
 
-    fn parse(text: &str, command: &Command, level: &str) -> Result<Self, Problem> {
+    pub(super) fn parse(text: &str, command: &Command, level: &str) -> Result<Self, Problem> {
+        Self::of_text(text, command, level).map_err(Problem::on_one_line)
+    }
+
+    fn of_text(text: &str, command: &Command, level: &str) -> Result<Self, Problem> {
         let file: Table = text.parse().map_err(|error| syntax(text, &error))?;
         if let Some(key) = file.keys().find(|key| !TOP_KEYS.contains(&key.as_str())) {
             return Err(unknown("", key, TOP_KEYS));
@@ -409,7 +419,11 @@ fn top<T>(
 }
 
 fn some_path(text: &str) -> Result<PathBuf, String> {
-    if text.is_empty() { Err("an empty path".into()) } else { Ok(text.into()) }
+    match text {
+        "" => Err("an empty path".into()),
+        _ if text.contains('\0') => Err("a path with a zero byte".into()),
+        _ => Ok(text.into()),
+    }
 }
 
 fn cgroup(text: &str) -> Result<CgroupMode, String> {
@@ -427,7 +441,7 @@ fn metrics(text: &str) -> Result<MetricsAddress, String> {
         Ok(_) => {
             Err(format!("\"{text}\" is not of this machine only: use 127.0.0.1:PORT, [::1]:PORT or a path"))
         }
-        Err(_) if text.contains('/') => Ok(MetricsAddress::Unix(text.into())),
+        Err(_) if text.contains('/') => some_path(text).map(MetricsAddress::Unix),
         Err(_) => Err(format!("\"{text}\" is neither 127.0.0.1:PORT, [::1]:PORT nor a path with a slash")),
     }
 }

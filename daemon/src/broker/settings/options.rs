@@ -125,6 +125,8 @@ fn text(argument: &Arg, value: &Value) -> Result<Option<String>, String> {
         (Kind::Number | Kind::WithUnit, Value::Integer(number)) if *number >= 0 => {
             Ok(Some(number.to_string()))
         }
+        // No process can be started with one in its arguments.
+        (_, Value::String(text)) if text.contains('\0') => wrong("text without a zero byte"),
         (Kind::WithUnit | Kind::Text, Value::String(text)) => Ok(Some(text.clone())),
         (Kind::Number, _) => wrong("a whole number, 0 or more"),
         (Kind::WithUnit, _) => wrong("a whole number, or a string with a number and a unit"),

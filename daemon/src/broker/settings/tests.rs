@@ -149,6 +149,14 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
             "+[vm.b]\nsocket-path = \"/run/./a\"",
             "[vm.b] socket-path: /run/./a is socket-path of [vm.a] as well",
         ),
+        ("\"a\\nb\" = 3", "a b: unknown; allowed are"),
+        (
+            "control-socket = \"/x\\ny\"\n[vm.b]\nsocket-path = \"/x\\ny\"",
+            "control-socket: /x y is socket-path of [vm.b] as well",
+        ),
+        ("log-grants = \"/x\\u0000\"", "log-grants: a path with a zero byte"),
+        ("metrics = \"/x\\u0000\"", "metrics: a path with a zero byte"),
+        ("+state-dir = \"/x\\u0000\"", "[vm.a] state-dir: \"/x\\u0000\" is not text without a zero byte"),
         ("+state-dir = \"/run/a\"", "[vm.a] state-dir: /run/a is socket-path of [vm.a] as well"),
     ];
     for (text, error) in wrong {

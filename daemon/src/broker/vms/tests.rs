@@ -5,8 +5,8 @@ use crate::broker::control::Request;
 use crate::broker::settings::{Settings, VmSettings};
 use crate::broker::share::{Change, Policy};
 use crate::ipc::{Channel, HeldMemory, SharedGpu};
-use crate::sched::{Class, Share};
 use crate::shm::{Counters, Doorbell, GateSide, Work, grant_page, page_clock};
+use sched::{Class, Share};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 

@@ -26,6 +26,8 @@
 //! | `wait` | idling for a context that will submit at once |
 //! | `lease` | who need not ask |
 
+#![forbid(unsafe_code)]
+
 mod bill;
 mod habit;
 mod lease;

@@ -1,0 +1,597 @@
+//! Entry points for fuzzing what the broker reads: HTTP, the control protocol, the configuration file, and all that a VM which was taken
+//! over can do to it.
+
+use super::control::{self, Answer, REQUEST_BYTES, Request};
+use super::http::{self, Asked};
+use super::process::Process;
+use super::run::Broker;
+use super::settings::{Settings, VmSettings};
+use super::share::{Change, Policy, WEIGHTS};
+use super::vm::Vm;
+use super::{metrics, table};
+use crate::config::GPUS_MAX;
+use crate::ipc::{Channel, HeldMemory, SharedGpu, ToBroker};
+use crate::shm::{self, Counters, Doorbell, GateSide, Mapping, Work, grant_page};
+use arbitrary::{Result, Unstructured};
+use clap::{Arg, ArgAction, Command, value_parser};
+use protocol::ids::ContextId;
+use rustix::event::epoll::EventFlags;
+use sched::{Class, ContextKey, Nanos, Share, TenantId};
+use std::cell::RefCell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A request is judged by its head alone: the same however it is cut into pieces, and before more than [`http::REQUEST_BYTES`] are kept.
+/// Nothing of it is in the answer. Returns whether it was a whole request.
+pub fn fuzz_http(bytes: &[u8]) -> usize {
+    let whole = http::read(bytes);
+    assert!(
+        whole != Asked::Incomplete || bytes.len() < http::REQUEST_BYTES,
+        "more is waited for than is kept"
+    );
+    let kept = &bytes[..bytes.len().min(http::REQUEST_BYTES - 1)];
+    // All pieces of a short one, some of a long one.
+    let step = 1 + kept.len() / 256;
+    let first = (0..=kept.len()).step_by(step).find(|&end| http::read(&kept[..end]) != Asked::Incomplete);
+    if let Some(end) = first {
+        assert_eq!(http::read(&kept[..end]), whole, "what comes behind the head changes what is asked");
+    }
+    let answer = match whole {
+        Asked::Incomplete => return 0,
+        Asked::Metrics => {
+            assert!(bytes.starts_with(b"GET /"), "something else is taken for a wish for metrics");
+            return 1;
+        }
+        Asked::Refused(status) => http::answer(status, &format!("{status}\n")),
+    };
+    let text = std::str::from_utf8(&answer).expect("an answer is text");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head ends with an empty line");
+    assert!(head.starts_with("HTTP/1.1 4") && head.contains(&format!("Content-Length: {}\r\n", body.len())));
+    assert!(answer.len() < 256, "a refusal is longer than what is said in it");
+    1
+}
+
+/// Lines of the control protocol: what is a request is the same after it is written and read again, what it may change stays within
+/// bounds, and each answer is one line that its length bounds. Returns how many requests there were.
+pub fn fuzz_control(bytes: &[u8]) -> usize {
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.len() <= REQUEST_BYTES);
+    lines.map(|line| usize::from(control_line(line))).sum()
+}
+
+fn control_line(line: &[u8]) -> bool {
+    let request = match control::read(line) {
+        Ok(request) => request,
+        Err(error) => {
+            assert!(error.starts_with("not a request: "), "{error}");
+            check_error(error, line.len());
+            return false;
+        }
+    };
+    let written = serde_json::to_vec(&request).expect("a request can be written");
+    assert!(!written.contains(&b'\n'), "a request is a line");
+    assert_eq!(control::read(&written).as_ref(), Ok(&request));
+    let Request::Set { change, .. } = request else { return true };
+    let share = Share { weight: 7, class: Class::Latency, ceiling: Some(0.5) };
+    for policy in [Policy::BestEffort, Policy::Equal, Policy::Fixed] {
+        match change.apply(share, policy) {
+            Ok(changed) => {
+                check_share(&changed);
+                assert!(change.weight.is_none() || policy != Policy::Equal, "an equal share is weighted");
+                assert!(change.weight.is_some() || changed.weight == share.weight);
+                assert!(change.class.is_some() || changed.class == share.class);
+                assert!(change.ceiling.is_some() || changed.ceiling == share.ceiling);
+            }
+            Err(error) => check_error(error, line.len()),
+        }
+    }
+    true
+}
+
+/// An error is answered with one line that a client reads as it was meant, and that is no longer than what was asked makes it.
+fn check_error(error: String, asked: usize) {
+    let answer = Answer::Error { error };
+    let line = control::line(&answer);
+    // A byte takes up to six as an escape, and a number up to 309 digits.
+    assert!(line.len() <= 6 * asked + 1024, "{} bytes answer {asked}", line.len());
+    assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1), "an answer is a line");
+    assert_eq!(serde_json::from_slice::<Answer>(&line).expect("an answer can be read"), answer);
+}
+
+fn check_share(share: &Share) {
+    assert!(WEIGHTS.contains(&share.weight), "{share:?}");
+    assert!(share.ceiling.is_none_or(|ceiling| (0.01..=1.0).contains(&ceiling)), "{share:?}");
+}
+
+/// A configuration file: what is accepted can be started, and what is shared out is no more than there is; what is refused is refused
+/// with one line. Returns how many VMs there were.
+pub fn fuzz_settings(bytes: &[u8]) -> usize {
+    let Ok(text) = std::str::from_utf8(bytes) else { return 0 };
+    let command = command();
+    let settings = match Settings::parse(text, &command, "info") {
+        Ok(settings) => settings,
+        Err(problem) => {
+            let said = problem.to_string();
+            assert!(!said.is_empty() && !said.contains(char::is_control), "{said:?}");
+            return 0;
+        }
+    };
+    assert!((1..=256).contains(&settings.vms.len()));
+    assert!(settings.vms.is_sorted_by(|one, next| one.name < next.name), "a name is there twice");
+    assert!(settings.anticipation.is_none_or(|part| (0.0..=0.08).contains(&part)));
+    for vm in &settings.vms {
+        check_vm(vm, &command, settings.policy);
+    }
+    let file: toml::Table = text.parse().expect("it was parsed before");
+    for key in ["device-memory", "host-memory"] {
+        let Some(total) = file.get(key).and_then(toml::Value::as_integer) else { continue };
+        let parts = settings.vms.iter().map(|vm| value(vm, key).and_then(|bytes| bytes.parse::<u64>().ok()));
+        let parts: Vec<_> = parts.map(|part| i128::from(part.expect("each VM has a part"))).collect();
+        assert!(parts.iter().sum::<i128>() <= total.into(), "{parts:?} of {total}");
+    }
+    settings.vms.len()
+}
+
+fn check_vm(vm: &VmSettings, command: &Command, policy: Policy) {
+    check_share(&vm.share);
+    assert!(policy != Policy::Equal || vm.share.weight == 100, "an equal share is weighted");
+    assert!(value(vm, "socket-path").is_some() && value(vm, "log-level").is_some(), "{vm:?}");
+    for word in &vm.arguments {
+        let word = word.to_str().expect("it comes from text");
+        let name = word.strip_prefix("--").map(|word| word.split('=').next().unwrap_or_default());
+        let known =
+            |argument: &Arg| argument.get_long() == name && !argument.is_hide_set() && name != Some("fd");
+        assert!(command.get_arguments().any(known), "{word} is no option of a VM");
+        assert!(!word.contains('\0'), "no process can be started with {word:?}");
+    }
+}
+
+/// The value of an option of a VM.
+fn value<'a>(vm: &'a VmSettings, key: &str) -> Option<&'a str> {
+    let words = vm.arguments.iter().filter_map(|word| word.to_str()?.strip_prefix("--")?.split_once('='));
+    words.filter(|(name, _)| *name == key).map(|(_, value)| value).next_back()
+}
+
+/// A command line with an option of each kind that a device process has. The real one belongs to the executable.
+fn command() -> Command {
+    let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
+    let time = move |text: &str| number(text.trim_end_matches('s')).map(Duration::from_secs);
+    let option = |id: &'static str, name: &'static str| Arg::new(id).long(name);
+    Command::new("fuzz").args([
+        option("socket_path", "socket-path").value_parser(value_parser!(PathBuf)),
+        option("state_dir", "state-dir").value_parser(value_parser!(PathBuf)),
+        option("fd", "fd").conflicts_with("socket_path"),
+        option("gpu", "gpu").action(ArgAction::Append),
+        option("quiet", "quiet").action(ArgAction::SetTrue),
+        option("mode", "mode").value_parser(["fast", "safe"]),
+        option("scanouts", "scanouts").value_parser(value_parser!(u32).range(0..=1)),
+        option("max_contexts", "max-contexts").value_parser(value_parser!(usize)),
+        option("max_tasks", "max-tasks").value_parser(value_parser!(u32)),
+        option("worker_memory", "worker-memory").value_parser(number),
+        option("max_submit_time_contended", "max-submit-time-contended").value_parser(time),
+        option("log_level", "log-level"),
+        option("exe", "exe").hide(true),
+        option("device_memory", "device-memory").value_parser(number),
+        option("host_memory", "host-memory").value_parser(number),
+    ])
+}
+
+/// Two VMs: of the first everything was taken over, its device process and its workers; the second does as it should. Whatever the first
+/// says, the second keeps its device process and its context, is charged what it did, and gets the GPU when the first is gone; nothing
+/// that is told to operators goes down or is larger than bounds allow. Returns how many things happened.
+pub fn fuzz_vm(bytes: &[u8]) -> usize {
+    thread_local! {
+        // Signals are registered for each and stay so, hence one for all inputs.
+        static BROKER: RefCell<Broker> = RefCell::new(broker());
+    }
+    BROKER.with_borrow_mut(|broker| {
+        let before = descriptors();
+        let happened = World::new(broker).run(&mut Unstructured::new(bytes));
+        reset(broker);
+        assert_eq!(descriptors(), before, "descriptors are left behind");
+        happened
+    })
+}
+
+const EVENTS_MAX: usize = 512;
+const PAGES_MAX: usize = 8;
+/// Device processes that an input has at most.
+const STARTS_MAX: usize = 6;
+/// Contexts that each VM may have.
+const CONTEXTS: usize = 3;
+/// The one of the second VM.
+const GOOD: ContextId = ContextId(1);
+const MILLISECOND: Nanos = 1_000_000;
+
+fn settings() -> Vec<VmSettings> {
+    let vm = |name: &str| VmSettings {
+        name: name.into(),
+        share: Share::default(),
+        arguments: Vec::new(),
+        contexts: CONTEXTS,
+        group_limits: Default::default(),
+        max_submit_time_contended: Duration::from_secs(1),
+    };
+    vec![vm("bad"), vm("good")]
+}
+
+fn broker() -> Broker {
+    let settings = Settings {
+        policy: Policy::BestEffort,
+        anticipation: None,
+        control_socket: std::env::temp_dir().join(format!("fuzz-broker-{}", std::process::id())),
+        metrics: None,
+        cgroup: Default::default(),
+        log_grants: None,
+        vms: settings(),
+    };
+    let mut broker = Broker::new(settings).expect("a broker");
+    broker.connections.remove_sockets();
+    broker.vms.clear();
+    broker
+}
+
+/// Leaves nothing of an input.
+fn reset(broker: &mut Broker) {
+    for process in broker.vms.iter_mut().filter_map(|vm| vm.process.as_mut()) {
+        process.kill();
+        process.reap().expect("it ends");
+    }
+    broker.vms.clear();
+    broker.gpus.clear();
+    broker.waiting.clear();
+    broker.last_key = 0;
+}
+
+struct World<'a> {
+    broker: &'a mut Broker,
+    peers: Vec<Channel>,
+    /// Device processes so far.
+    starts: usize,
+    /// Files that the first VM has given away, and can write to.
+    pages: Vec<Mapping>,
+    good: GateSide,
+    counters: Counters,
+    now: Nanos,
+    /// Totals as they were last told.
+    told: Totals,
+}
+
+/// What never falls, for each VM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+struct Totals([u64; 6]);
+
+impl<'a> World<'a> {
+    fn new(broker: &'a mut Broker) -> Self {
+        let vms = settings().into_iter().zip(0..);
+        broker.vms = vms.map(|(vm, number)| Vm::new(vm, TenantId(number), 0)).collect();
+        let page = grant_page().expect("a file");
+        let good = GateSide::open(&page).expect("it is a page");
+        let mut world = Self {
+            broker,
+            peers: Vec::new(),
+            starts: 0,
+            pages: Vec::new(),
+            good,
+            counters: Counters::default(),
+            now: MILLISECOND,
+            told: Totals::default(),
+        };
+        (0..2).for_each(|vm| world.start(vm));
+        let gpus = vec![SharedGpu { uuid: [0; 16], name: "GPU".into(), software: false }];
+        world.say(1, &ToBroker::Ready { gpus }, None);
+        let begins = ToBroker::ContextBegins { ctx_id: GOOD, gpu: 0, debug_name: "good".into() };
+        world.say(1, &begins, Some(&page));
+        world
+    }
+
+    /// Gives a VM a device process, which its channel plays.
+    fn start(&mut self, vm: usize) {
+        let (process, peer) = Process::played().expect("a process");
+        (self.broker.vms[vm].process, self.broker.vms[vm].start_at) = (Some(process), None);
+        match self.peers.get_mut(vm) {
+            Some(old) => *old = peer,
+            None => self.peers.push(peer),
+        }
+        self.starts += 1;
+    }
+
+    /// A device process says its GPUs before it reads anything of its guest.
+    fn first_is_ready(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let ready = ready(u)?;
+        self.say(0, &ready, None);
+        Ok(())
+    }
+
+    fn is_dying(&self) -> bool {
+        self.broker.vms[0].process.as_ref().is_none_or(|process| process.dying)
+    }
+
+    fn run(mut self, u: &mut Unstructured<'_>) -> usize {
+        let mut happened = usize::from(self.first_is_ready(u).is_ok());
+        while happened < EVENTS_MAX && !u.is_empty() && self.happen(u).is_ok() {
+            happened += 1;
+            self.check();
+        }
+        self.check_status();
+        self.first_ends();
+        happened
+    }
+
+    fn say(&mut self, vm: usize, message: &ToBroker, file: Option<&OwnedFd>) {
+        // One that is dying is not heard, and nobody reads what it says.
+        if self.broker.vms[vm].process.as_ref().is_some_and(|process| !process.dying) {
+            let sent = self.peers[vm].try_send(message, file.map(AsFd::as_fd));
+            sent.expect("the broker reads everything");
+            self.broker.channel(vm, EventFlags::IN, self.now);
+        }
+        while let Ok(Some(_)) = self.peers[vm].try_receive::<crate::ipc::FromBroker>() {}
+    }
+
+    fn happen(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        match u.int_in_range(0..=15u8)? {
+            0..=4 => {
+                let message = message(u)?;
+                let file = descriptor(u, &message)?;
+                if let Some(file) = &file
+                    && self.pages.len() < PAGES_MAX
+                    && let Ok(size) = rustix::fs::fstat(file).map(|stat| stat.st_size.unsigned_abs())
+                    && let Ok(page) = Mapping::new(file, size)
+                {
+                    self.pages.push(page);
+                }
+                self.say(0, &message, file.as_ref());
+            }
+            5..=8 => {
+                let Some(page) = self.pages.get(u.int_in_range(0..=PAGES_MAX)?) else { return Ok(()) };
+                let value: u32 = if u.arbitrary()? { u.arbitrary()? } else { u.int_in_range(0..=3)? };
+                // Counters begin the page.
+                let words = if u.arbitrary()? { 33.min(page.len() / 4) } else { page.len() / 4 };
+                let offset = u.int_in_range(0..=words - 1)? * 4;
+                page.copy_in(offset, &value.to_le_bytes()).expect("it is in the page");
+            }
+            9..=10 => self.look(),
+            11 => self.work(u)?,
+            12 => {
+                let request = request(u)?;
+                if let Err(error) = self.broker.obey(request, self.now) {
+                    assert!(error.len() < 1024, "{error}");
+                }
+            }
+            13 => {
+                self.now += if u.ratio(1, 8)? { u.arbitrary::<u32>()?.into() } else { MILLISECOND };
+                self.broker.gpus.iter_mut().for_each(|gpu| gpu.sample(self.now));
+            }
+            14 => {
+                let limit = |_| Duration::from_secs(1);
+                for gpu in &mut self.broker.gpus {
+                    gpu.look_at_busy(self.now, None);
+                    // Who is named has a context.
+                    if let Some((tenant, ctx_id)) = gpu.hung(self.now, limit) {
+                        assert!(self.broker.vms[tenant.0 as usize].contexts.contains_key(&ctx_id));
+                    }
+                }
+            }
+            _ if self.is_dying() && self.starts < STARTS_MAX => {
+                self.broker.child_ended(0, self.now);
+                self.start(0);
+                self.first_is_ready(u)?;
+            }
+            _ => self.check_status(),
+        }
+        Ok(())
+    }
+
+    /// All workers ring, and the schedulers decide.
+    fn look(&mut self) {
+        for gpu in &mut self.broker.gpus {
+            (1..=self.broker.last_key).for_each(|key| gpu.look(ContextKey(key), self.now, None));
+            gpu.decide(self.now, None);
+        }
+    }
+
+    /// The second VM does as it should: it dispatches what it was granted, and completes it after a while.
+    fn work(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let Counters { dispatched, completed, .. } = self.counters;
+        if dispatched != completed {
+            let busy = u.int_in_range(1..=4 * MILLISECOND)?;
+            self.now += busy;
+            let (begin, end) = (self.now - busy, self.now);
+            self.complete(Work { begin, end, busy, count: dispatched - completed, copy: false });
+        } else {
+            self.counters.dispatched = self.good.granted();
+            self.counters.ready = u.int_in_range(0..=2)?;
+        }
+        self.good.tell(self.counters);
+        Ok(())
+    }
+
+    fn complete(&mut self, work: Work) {
+        // The scheduler may not have looked for long; then the worker waits with telling.
+        if self.good.tell_work(&work) {
+            self.counters.completed = self.counters.dispatched;
+        }
+    }
+
+    /// What holds whatever the first VM does.
+    fn check(&mut self) {
+        let [bad, good] = self.broker.vms.as_slice() else { panic!("a VM is gone") };
+        assert!(bad.contexts.len() <= CONTEXTS && bad.gpus.len() <= GPUS_MAX);
+        assert!(bad.contexts.values().all(|context| (1..=bad.gpus.len()).contains(&context.keys.len())));
+        assert!(good.process.as_ref().is_some_and(|process| !process.dying), "the second VM is ended");
+        assert!(good.contexts.len() == 1 && good.contexts.contains_key(&GOOD));
+        assert_eq!(good.past.kills.sum(), 0);
+        let usage = self.broker.gpus[0].tenant_usage(TenantId(1));
+        assert!(usage.submissions <= u64::from(self.counters.completed) && usage.strays == 0, "{usage:?}");
+        let of_gpus = |of: fn(&sched::Usage) -> u64| {
+            let used = self.broker.gpus.iter().map(|gpu| of(&gpu.tenant_usage(TenantId(0))));
+            used.fold(0, u64::saturating_add)
+        };
+        let kills = bad.past.kills.sum();
+        let workers = bad.past.workers_cpu.as_millis() as u64;
+        let told = Totals([
+            of_gpus(|usage| usage.submissions),
+            of_gpus(|usage| usage.strays),
+            usage.submissions,
+            kills,
+            workers,
+            bad.past.restarts,
+        ]);
+        let rises = self.told.0.iter().zip(&told.0).all(|(before, now)| before <= now);
+        assert!(rises, "{:?} became {told:?}", self.told);
+        self.told = told;
+    }
+
+    /// What operators and collectors of metrics are told.
+    fn check_status(&mut self) {
+        let status = self.broker.status(self.now);
+        let names = status.vms.iter().flat_map(|vm| &vm.contexts).map(|context| &context.name);
+        let names = names.chain(status.gpus.iter().map(|gpu| &gpu.name));
+        names.for_each(|name| assert!(name.len() <= 64 && !name.contains(char::is_control), "{name:?}"));
+        assert!(status.gpus.iter().all(|gpu| (0.0..=1.0).contains(&gpu.utilisation)), "{status:?}");
+        let text = metrics::text(&status);
+        assert!(text.ends_with("# EOF\n") && text.lines().count() < 200, "{text}");
+        let line = control::line(&Answer::Status(status));
+        assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1), "an answer is a line");
+        let Ok(Answer::Status(read)) = serde_json::from_slice(&line) else {
+            panic!("a client cannot read {}", String::from_utf8_lossy(&line));
+        };
+        let shown = table::table(&read);
+        assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
+    }
+
+    /// The first VM ends; then the second gets what it wants.
+    fn first_ends(&mut self) {
+        if let Some(process) = &mut self.broker.vms[0].process {
+            process.kill();
+        }
+        self.broker.child_ended(0, self.now);
+        assert!(self.broker.vms[0].contexts.is_empty(), "a context has no process");
+        self.look();
+        let Counters { dispatched, completed, .. } = self.counters;
+        if dispatched != completed {
+            self.now += MILLISECOND;
+            let (begin, end, count) = (self.now - MILLISECOND, self.now, dispatched - completed);
+            self.complete(Work { begin, end, busy: MILLISECOND, count, copy: false });
+        }
+        self.counters.ready = 1;
+        self.good.tell(self.counters);
+        for _ in 0..1000 {
+            if self.good.is_leased() || self.good.granted() != self.counters.dispatched {
+                return;
+            }
+            self.now += MILLISECOND;
+            self.look();
+        }
+        panic!(
+            "the second VM waits for a VM that is gone: {:?}",
+            self.broker.gpus[0].tenant_usage(TenantId(1))
+        );
+    }
+}
+
+/// Mostly as it should be.
+fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
+    let count: u8 = if u.ratio(1, 16)? { u.int_in_range(0..=10)? } else { u.int_in_range(1..=2)? };
+    let (first, twice): (u8, bool) = (u.int_in_range(0..=1)?, u.ratio(1, 16)?);
+    let mut gpus = Vec::new();
+    for at in 0..count {
+        let uuid = [if twice { first } else { first + at }; 16];
+        gpus.push(SharedGpu { uuid, name: u.arbitrary()?, software: u.arbitrary()? });
+    }
+    Ok(ToBroker::Ready { gpus })
+}
+
+fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {
+    let ctx_id = ContextId(if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=4)? });
+    let held = |u: &mut Unstructured<'_>| Ok(HeldMemory { device: u.arbitrary()?, host: u.arbitrary()? });
+    Ok(match u.int_in_range(0..=15u8)? {
+        0 if u.ratio(1, 8)? => ready(u)?,
+        0..=2 => ToBroker::Frontend { connected: u.arbitrary()? },
+        3..=9 => ToBroker::ContextBegins {
+            ctx_id,
+            gpu: if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(0..=1)? },
+            debug_name: u.arbitrary()?,
+        },
+        10 => ToBroker::Doorbell { ctx_id },
+        11..=12 => ToBroker::ContextEnds { ctx_id, lost: u.arbitrary()?, hung: u.arbitrary()? },
+        _ => {
+            let count = u.int_in_range(0..=4)?;
+            let contexts = (0..count).map(|_| Ok((ContextId(u.int_in_range(0..=4)?), held(u)?)));
+            ToBroker::Memory { contexts: contexts.collect::<Result<_>>()?, vm: held(u)? }
+        }
+    })
+}
+
+/// A descriptor of any kind; mostly what is expected with the message.
+fn descriptor(u: &mut Unstructured<'_>, message: &ToBroker) -> Result<Option<OwnedFd>> {
+    Ok(match (u.int_in_range(0..=63u8)?, message) {
+        (0, _) => None,
+        (1, _) => rustix::pipe::pipe().ok().map(|(read, _)| read),
+        (2, _) => shm::create("fuzz", 100).ok(),
+        (3, _) => std::fs::File::open("/dev/null").ok().map(Into::into),
+        (4, _) | (_, ToBroker::Doorbell { .. }) => Doorbell::new().ok().map(Into::into),
+        (5, _) | (_, ToBroker::ContextBegins { .. }) => grant_page().ok(),
+        _ => None,
+    })
+}
+
+/// An operator is not hostile, and wants something of the first VM.
+fn request(u: &mut Unstructured<'_>) -> Result<Request> {
+    let vm = if u.ratio(1, 16)? { "ugly" } else { "bad" }.to_owned();
+    Ok(match u.arbitrary()? {
+        true => Request::Kill { vm, context: u.int_in_range(0..=4)? },
+        false => {
+            let class = ["normal", "latency", "background", "none"];
+            let class = u.choose(&class)?;
+            let weight = u.int_in_range(0..=10_001)?;
+            let ceiling = format!("{}%", u.int_in_range(0..=101u8)?);
+            let change = Change {
+                weight: u.arbitrary::<bool>()?.then_some(weight),
+                class: u.arbitrary::<bool>()?.then(|| (*class).to_owned()),
+                ceiling: u.arbitrary::<bool>()?.then_some(ceiling),
+            };
+            Request::Set { vm, change }
+        }
+    })
+}
+
+/// Descriptors open in this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("there is /proc").count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, path::Path};
+
+    fn replay(target: &str, mut check: impl FnMut(&[u8]) -> usize) -> usize {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        files.map(|file| check(&fs::read(file).unwrap())).sum()
+    }
+
+    #[test]
+    fn committed_requests_hold() {
+        assert!(replay("http_request", fuzz_http) > 2);
+        assert!(replay("control_request", fuzz_control) > 4);
+    }
+
+    #[test]
+    fn committed_files_hold() {
+        assert!(replay("vms_file", fuzz_settings) > 4);
+    }
+
+    #[test]
+    fn committed_vms_hold() {
+        let mut broker = broker();
+        // Descriptors are not counted: tests run side by side.
+        let events = replay("broker_vm", |bytes| {
+            let happened = World::new(&mut broker).run(&mut Unstructured::new(bytes));
+            reset(&mut broker);
+            happened
+        });
+        assert!(events > 500, "only {events} events");
+    }
+}

@@ -1,0 +1,200 @@
+//! Entry point for fuzzing the page of grants: the scheduler's side and the worker's side, and beside them somebody who has the page too
+//! and writes what it likes wherever it likes.
+//!
+//! Until that happens, each side gets exactly what the other said. From then on neither side takes more than there can be, takes
+//! anything twice, or sleeps through a poke.
+
+use super::grants::{PAGE_BYTES, WORK_MAX};
+use super::{Counters, GateSide, Mapping, SchedulerSide, Work, grant_page};
+use arbitrary::{Result, Unstructured};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+const EVENTS_MAX: usize = 2048;
+
+/// Where the page has the word that counts the intervals written.
+const WRITTEN: u64 = 76;
+
+/// Neither side of a page of grants believes it. Returns how many things happened.
+pub fn fuzz_grants(bytes: &[u8]) -> usize {
+    let file = grant_page().expect("a file");
+    let mut world = World::new(&file);
+    let mut bytes = Unstructured::new(bytes);
+    let mut happened = 0;
+    while happened < EVENTS_MAX && !bytes.is_empty() && world.happen(&mut bytes).is_ok() {
+        happened += 1;
+    }
+    happened
+}
+
+/// Both sides, the attacker's own mapping, and what each side should see.
+struct World {
+    gate: GateSide,
+    scheduler: SchedulerSide,
+    page: Mapping,
+    /// Nobody else has written.
+    honest: bool,
+    counters: Counters,
+    waiting: VecDeque<Work>,
+    /// Intervals that the scheduler has taken, wrapping.
+    taken: u32,
+    granted: u32,
+    leased: bool,
+    cpu: Duration,
+    running: Option<Duration>,
+}
+
+impl World {
+    fn new(file: &OwnedFd) -> Self {
+        Self {
+            gate: GateSide::open(file).expect("the worker's side opens"),
+            scheduler: SchedulerSide::open(file).expect("the scheduler's side opens"),
+            page: Mapping::new(file, PAGE_BYTES).expect("the page can be mapped"),
+            honest: true,
+            counters: Counters::default(),
+            waiting: VecDeque::new(),
+            taken: 0,
+            granted: 0,
+            leased: false,
+            cpu: Duration::ZERO,
+            running: None,
+        }
+    }
+
+    fn happen(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        match u.int_in_range(0..=15u8)? {
+            0..=1 => {
+                self.counters =
+                    Counters { ready: u.arbitrary()?, dispatched: u.arbitrary()?, completed: u.arbitrary()? };
+                self.gate.tell(self.counters);
+            }
+            2..=4 => self.tell_work(u)?,
+            5..=6 => self.take_work(),
+            7 => {
+                let (total, pokes) = (u.arbitrary()?, self.gate.pokes());
+                let is_new = total != self.granted;
+                self.scheduler.grant(total);
+                self.granted = total;
+                assert!(!is_new || self.gate.granted() == total, "a grant does not arrive");
+                assert_eq!(self.gate.pokes(), pokes.wrapping_add(is_new.into()), "a grant pokes once");
+                if is_new {
+                    // Must return at once.
+                    self.gate.sleep(pokes, None);
+                }
+            }
+            8 => {
+                self.leased = u.arbitrary()?;
+                let pokes = self.gate.pokes();
+                self.scheduler.lease(self.leased);
+                assert_eq!(self.gate.is_leased(), self.leased, "a lease does not arrive");
+                self.gate.sleep(pokes, None);
+            }
+            9 => {
+                let milliseconds: u32 = u.arbitrary()?;
+                self.cpu = Duration::from_millis(milliseconds.into());
+                // What does not fit is the most that does.
+                let more = Duration::from_secs(if u.ratio(1, 8)? { 1 << 40 } else { 0 });
+                self.gate.tell_cpu(self.cpu + more);
+                if !more.is_zero() {
+                    self.cpu = Duration::from_millis(u32::MAX.into());
+                }
+            }
+            10 => {
+                let milliseconds: Option<u32> = u.arbitrary()?;
+                self.running = milliseconds.map(|time| Duration::from_millis(time.into()));
+                self.gate.tell_running(self.running);
+                // One is added to tell it from none.
+                self.running =
+                    self.running.map(|time| time.min(Duration::from_millis(u64::from(u32::MAX) - 1)));
+            }
+            11 => self.forge(u)?,
+            _ => self.look(),
+        }
+        Ok(())
+    }
+
+    fn tell_work(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let work = Work {
+            begin: u.arbitrary()?,
+            end: u.arbitrary()?,
+            busy: u.arbitrary()?,
+            count: u.arbitrary()?,
+            copy: u.arbitrary()?,
+        };
+        for _ in 0..if u.ratio(1, 8)? { u.int_in_range(1..=2 * WORK_MAX)? } else { 1 } {
+            let before = self.word(WRITTEN);
+            let told = self.gate.tell_work(&work);
+            assert_eq!(self.word(WRITTEN), before.wrapping_add(told.into()), "told and not counted");
+            if self.honest {
+                assert_eq!(told, self.waiting.len() < WORK_MAX as usize, "{} wait", self.waiting.len());
+                self.waiting.extend(told.then_some(work));
+            }
+        }
+        Ok(())
+    }
+
+    fn take_work(&mut self) {
+        let there = self.word(WRITTEN).wrapping_sub(self.taken).min(WORK_MAX);
+        let work = self.scheduler.take_work();
+        assert_eq!(work.len(), there as usize, "it goes by its own count of what it took");
+        self.taken = self.taken.wrapping_add(there);
+        if self.honest {
+            assert!(work.into_iter().eq(self.waiting.drain(..)), "not in order");
+        }
+        let rest = self.word(WRITTEN).wrapping_sub(self.taken).min(WORK_MAX);
+        let again = self.scheduler.take_work();
+        assert_eq!(again.len(), rest as usize, "something is taken twice");
+        self.taken = self.taken.wrapping_add(rest);
+    }
+
+    /// Whoever has the page writes into it.
+    fn forge(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        self.honest = false;
+        let value: [u8; 4] = if u.arbitrary()? {
+            u.arbitrary()?
+        } else {
+            // Near to what is there, where counters are compared.
+            let near = i32::from(u.arbitrary::<i16>()?);
+            self.taken.wrapping_add_signed(near).to_le_bytes()
+        };
+        // Mostly the words, which begin the page.
+        let words = if u.ratio(7, 8)? { 33 } else { PAGE_BYTES / 4 };
+        let offset = u.int_in_range(0..=words - 1)? * 4;
+        self.page.copy_in(offset, &value).expect("it is in the page");
+        Ok(())
+    }
+
+    /// Reads everything that the other side says.
+    fn look(&self) {
+        let (counters, cpu, running) =
+            (self.scheduler.counters(), self.scheduler.cpu(), self.scheduler.running());
+        if self.honest {
+            assert_eq!((counters, cpu, running), (self.counters, self.cpu, self.running));
+            assert_eq!((self.gate.granted(), self.gate.is_leased()), (self.granted, self.leased));
+        }
+        // No claim is so large that what is added to it overflows.
+        let most = Duration::from_millis(u32::MAX.into());
+        assert!(cpu <= most && running.is_none_or(|time| time < most), "{cpu:?}, {running:?}");
+    }
+
+    fn word(&self, offset: u64) -> u32 {
+        let mut bytes = [0; 4];
+        self.page.copy_out(offset, &mut bytes).expect("it is in the page");
+        u32::from_le_bytes(bytes)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use std::{fs, path::Path};
+
+    #[test]
+    fn committed_pages_hold() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/grants_page");
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let events: usize = files.map(|file| super::fuzz_grants(&fs::read(file).unwrap())).sum();
+        assert!(events > 1000, "only {events} events");
+    }
+}

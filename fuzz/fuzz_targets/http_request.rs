@@ -1,0 +1,4 @@
+//! A request for metrics.
+#![no_main]
+
+fuzz::target!(daemon::broker::fuzzing::fuzz_http);
