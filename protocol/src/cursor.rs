@@ -13,7 +13,7 @@ use crate::error::{DecodeError, DecodeErrorKind, Overflow};
 #[derive(Debug)]
 pub struct Arena {
     bump: Bump,
-    /// Where more than its own limit comes from.
+    /// The source of memory beyond the arena's own limit.
     room: Option<RefCell<Box<dyn Room>>>,
 }
 
@@ -289,7 +289,7 @@ impl<'w> Writer<'w> {
         }
     }
 
-    /// How many bytes were written, unless they did not fit.
+    /// Returns how many bytes were written, unless they did not fit.
     pub fn finish(self) -> Result<usize, Overflow> {
         match &self.sink {
             Sink::Window { window, .. } if self.overflowed => Err(Overflow { room: window.len() }),
@@ -353,7 +353,7 @@ impl Writer<'static> {
 /// Longest chain that is ever accepted; bounds a buffer on the stack.
 pub(crate) const MAX_CHAIN: usize = 128;
 
-/// What a chunk of an arena takes beside the values in it: its footer, and what sizes and alignments are rounded up by.
+/// The bytes that a chunk of an arena takes beside the values in it: its footer, and the rounding of sizes and alignments.
 const CHUNK_EXTRA: usize = 4096 + 512;
 
 const ARENA_FULL: DecodeError = DecodeError { what: "arena", offset: 0, kind: DecodeErrorKind::ArenaFull };

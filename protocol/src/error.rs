@@ -10,11 +10,11 @@ pub struct DecodeError {
     pub what: &'static str,
     /// Byte offset in the input.
     pub offset: usize,
-    /// What is wrong with it.
+    /// The rule that is broken.
     pub kind: DecodeErrorKind,
 }
 
-/// What is wrong with the input.
+/// The ways in which input can be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeErrorKind {
     /// The input ends inside the value.

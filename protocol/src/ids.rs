@@ -36,7 +36,7 @@ id! {
     RingIdx(u8)
 }
 id! {
-    /// What a host blob is made from (`blob_id`): 0 is fresh shared memory, otherwise a Venus memory object.
+    /// The source of a host blob (`blob_id`): 0 is fresh shared memory, any other number a Venus memory object.
     BlobId(u64)
 }
 id! {

@@ -1,7 +1,7 @@
 //! The bytes a virtio-gpu driver with Venus exchanges with its device, as typed values.
 //!
-//! No I/O, no clock, no threads, no Vulkan library. Every length is checked, every allocation is bounded by the bytes that
-//! are present or by a limit the caller passes, and nothing here panics on any input.
+//! The crate has no I/O, no clock, no threads and no Vulkan library. It checks every length, bounds every allocation by the bytes that
+//! are present or by a limit that the caller passes, and panics on no input.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! What work is charged: an estimate when it is granted, what was measured when it completed, and a guess if nothing was.
+//! The charges for work: an estimate when it is granted, the measured time when it completed, and a guess if nothing was measured.
 //!
-//! A charge moves the virtual times; what was measured or guessed is billed too, that is, it counts for the tenant's usage, ceiling and
-//! reservation.
+//! A charge moves the virtual times. The measured or guessed time is billed too, that is, it counts for the tenant's usage and
+//! ceiling.
 
 use super::tenant::{Charge, virtual_time};
 use super::{ContextKey, Nanos, Scheduler, Seen, Span};
@@ -244,7 +244,7 @@ impl Scheduler {
         }
     }
 
-    /// What `count` submissions are charged at least.
+    /// Returns the least amount that `count` submissions are charged.
     fn least(&self, count: u32) -> Nanos {
         self.tuning.floor.saturating_mul(u64::from(count))
     }

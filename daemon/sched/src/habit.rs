@@ -16,7 +16,7 @@ pub(super) struct Habit {
 }
 
 impl Habit {
-    /// It submitted again after such a gap, and had used so much GPU time since the one before.
+    /// Notes that the context submitted again after such a gap, and had used so much GPU time since the gap before.
     pub(super) fn note(&mut self, gap: Nanos, burst: Nanos) {
         self.gaps.iter_mut().chain([&mut self.longer]).for_each(|count| *count -= *count / MEMORY);
         let bin = Self::bounds().position(|bound| gap <= bound);
@@ -25,13 +25,13 @@ impl Habit {
         self.burst = Some(self.burst.map_or(burst, |average| average - average / 4 + burst / 4));
     }
 
-    /// Whether there were gaps at all; a program that always has something submitted has none.
+    /// Returns whether there were gaps at all; a program that always has something submitted has none.
     pub(super) fn is_known(&self) -> bool {
         self.burst.is_some()
     }
 
-    /// For how long to wait for it, if that is worth while: so long that waiting longer costs more than what the context does when it comes, and
-    /// not at all if that is little for the time that is waited for it each time.
+    /// Returns for how long to wait for the context, if that is worth while: so long that waiting longer costs more than what the context does when it comes, and
+    /// not at all if the context does little for the time that is waited for it each time.
     pub(super) fn limit(&self) -> Option<Nanos> {
         let burst = self.burst?;
         let all = self.gaps.iter().copied().chain([self.longer]).map(u64::from).sum::<u64>();
@@ -57,7 +57,7 @@ impl Habit {
 
 /// Gaps up to 0.85 ms are told apart, and longer ones not waited for.
 const BINS: usize = 8;
-/// What a gap counts for when it is noted; a part of this is forgotten with each that follows.
+/// The count that a gap adds when it is noted; each that follows takes a part of it away.
 const GAP: u32 = 1 << 16;
 const MEMORY: u32 = 32;
 /// Waiting may take this part of what is waited for.

@@ -1,4 +1,4 @@
-//! Who need not ask: a context that was alone for a while dispatches as it likes, until another has work.
+//! Leases: a context that was alone for a while dispatches without asking, until another has work.
 
 use super::tenant::{Context, virtual_time};
 use super::{Class, ContextKey, Nanos, Order, Scheduler, TenantId};
@@ -69,13 +69,13 @@ impl Scheduler {
         (context.active || context.leased) && unlimited
     }
 
-    /// For how long a context has to be alone.
+    /// Returns for how long a context has to be alone.
     fn lease_after(&self, key: ContextKey) -> Nanos {
         let own = self.contexts.get(&key).map(|context| context.tenant);
         if self.latency_is_about(own) { self.tuning.lease_after_latency } else { self.tuning.lease_after }
     }
 
-    /// Whether a latency tenant, `except` for one, had work lately.
+    /// Returns whether a latency tenant, `except` for one, had work lately.
     pub(super) fn latency_is_about(&self, except: Option<TenantId>) -> bool {
         self.tenants.iter().any(|(id, tenant)| {
             let lately = |at| self.now.saturating_sub(at) < self.tuning.latency_memory;

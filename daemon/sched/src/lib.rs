@@ -1,4 +1,4 @@
-//! Who may use a GPU next, and for how much: start-time fair queueing of the submissions of several VMs.
+//! The scheduler of one GPU: start-time fair queueing of the submissions of several VMs.
 //!
 //! The VMs are *tenants*, each with several *contexts*, of which each has a worker process. Workers dispatch what they were granted;
 //! two *units*, that is grants that have not completed, are in the driver at once, so that one runs while the next is staged. Tenants are
@@ -62,7 +62,7 @@ pub struct TenantId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContextKey(pub u64);
 
-/// What matters to a tenant.
+/// The priority of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Class {
     /// To get its share.
@@ -70,16 +70,16 @@ pub enum Class {
     Normal,
     /// To be served soon, as long as it uses no more than its share.
     Latency,
-    /// Nothing: it gets what no other tenant wants.
+    /// The tenant gets what no other tenant wants.
     Background,
 }
 
-/// What a tenant is to have of the GPU.
+/// The share of the GPU that a tenant is to have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// Its part is this divided by the weights of all that have work. 1 to 10 000, default 100; what is outside counts as the nearest.
     pub weight: u32,
-    /// What matters to it.
+    /// The tenant's priority.
     pub class: Class,
     /// The part of the GPU that it may use of any 100 ms, even if nobody else does; above 0. A submission that alone takes more is
     /// granted all the same, and has to be made up for. Default none.
@@ -92,7 +92,7 @@ impl Default for Share {
     }
 }
 
-/// What a worker says of its submissions. It is not trusted.
+/// The totals that a worker reports of its submissions. They are not trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Submissions that could be dispatched now and are not, granted or not.
@@ -106,35 +106,35 @@ pub struct Seen {
 /// GPU work that completed, as a worker measured it. It is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// When it began, by the clock that the scheduler is told.
+    /// The begin, by the clock that the scheduler is told.
     pub begin: Nanos,
-    /// When it ended.
+    /// The end, by the same clock.
     pub end: Nanos,
-    /// For how long of that it was busy, in nanoseconds.
+    /// The part of that time in which the GPU was busy, in nanoseconds.
     pub busy: Nanos,
     /// Submissions in it.
     pub count: u32,
-    /// Whether it was done by a copy engine, beside what computes.
+    /// True if a copy engine did it, beside what computes.
     pub copy: bool,
 }
 
-/// What a worker is to be told.
+/// An instruction to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// It may dispatch more.
+    /// The worker may dispatch more.
     Grant {
         /// Whose worker.
         context: ContextKey,
         /// Dispatches that it may have made since it began, wrapping.
         total: u32,
     },
-    /// It need not ask any more.
+    /// The worker need not ask any more.
     Lease(ContextKey),
-    /// It has to ask again.
+    /// The worker has to ask again.
     Revoke(ContextKey),
 }
 
-/// What a context or a tenant has used, and has now.
+/// The usage of a context or a tenant, and its work now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// GPU time charged, in nanoseconds.
@@ -151,14 +151,14 @@ pub struct Usage {
     pub in_driver: u32,
     /// Submissions that could be dispatched now and are not.
     pub ready: u32,
-    /// Since when the first of those in the driver can have run.
+    /// The earliest time at which the first of those in the driver can have run.
     pub running_since: Option<Nanos>,
-    /// Whether it need not ask.
+    /// True if it need not ask.
     pub leased: bool,
 }
 
 impl Usage {
-    /// What was done on two GPUs together.
+    /// Adds the usage of two GPUs.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -175,7 +175,7 @@ impl Usage {
     }
 }
 
-/// Who may use one GPU.
+/// The scheduler of one GPU.
 #[derive(Debug)]
 pub struct Scheduler {
     tuning: Tuning,
@@ -272,7 +272,7 @@ impl Scheduler {
         self.alone.changed(&self.contexts, self.now);
     }
 
-    /// What a worker says, whenever that may have changed: its totals, and the spans that are new.
+    /// Takes over a worker's report, whenever that may have changed: its totals, and the spans that are new.
     pub fn see(&mut self, key: ContextKey, seen: Seen, spans: &[Span], now: Nanos) {
         self.passes(now);
         self.count(key, seen);
@@ -283,7 +283,7 @@ impl Scheduler {
         self.refresh(key);
     }
 
-    /// What is to be done now. To be called after anything else was, and at [`Self::next_look`].
+    /// Decides what is to be done now. To be called after anything else was, and at [`Self::next_look`].
     pub fn decide(&mut self, now: Nanos) -> Vec<Order> {
         self.passes(now);
         self.next_look = None;
@@ -297,13 +297,13 @@ impl Scheduler {
         orders
     }
 
-    /// When [`Self::decide`] is to be called though nothing happens; `None` if never.
+    /// Returns when [`Self::decide`] is to be called though nothing happens; `None` if never.
     #[must_use]
     pub fn next_look(&self) -> Option<Nanos> {
         self.next_look
     }
 
-    /// What a context has used.
+    /// Returns what a context has used.
     #[must_use]
     pub fn usage(&self, key: ContextKey) -> Option<Usage> {
         let context = self.contexts.get(&key)?;
@@ -312,7 +312,7 @@ impl Scheduler {
         Some(Usage { running_since: running.filter(|_| usage.in_driver > 0), ..usage })
     }
 
-    /// What the contexts of a tenant have used together, those that have ended included. Time in which several of them waited counts
+    /// Returns what the contexts of a tenant have used together, those that have ended included. Time in which several of them waited counts
     /// for each; running is since when the first of them runs.
     #[must_use]
     pub fn tenant_usage(&self, id: TenantId) -> Option<Usage> {
@@ -322,7 +322,7 @@ impl Scheduler {
         Some(sum)
     }
 
-    /// Whether another context has work that could be dispatched and is held back.
+    /// Returns whether another context has work that could be dispatched and is held back.
     #[must_use]
     pub fn others_wait(&self, key: ContextKey) -> bool {
         self.contexts.iter().any(|(other, context)| *other != key && context.held_back() > 0)

@@ -1,4 +1,4 @@
-//! Who comes next: the tenant that is furthest behind, and of its contexts the one that is.
+//! The choice of who comes next: the tenant that is furthest behind, and of its contexts the one that is furthest behind.
 
 use super::tenant::{Context, Tenant, Virtual, scaled, virtual_time};
 use super::tuning::MILLISECOND;
@@ -16,18 +16,18 @@ pub(super) struct Candidate {
     pub(super) weight: u32,
     class: Class,
     last_completion: Option<Nanos>,
-    /// What one of its submissions is thought to take.
+    /// The time that one of its submissions is expected to take.
     pub(super) estimate: Nanos,
-    /// Of a latency tenant that has used less than its share lately.
+    /// True for a latency tenant that has used less than its share lately.
     urgent: bool,
 }
 
-/// What is granted, and why.
+/// The context that is granted something, and the reason.
 #[derive(Debug)]
 pub(super) struct Pick {
     key: ContextKey,
     kind: Kind,
-    /// How many submissions at most.
+    /// The most submissions that are granted.
     count: u32,
 }
 
@@ -53,7 +53,7 @@ impl Candidate {
 }
 
 impl Scheduler {
-    /// Who is to be granted something now.
+    /// Chooses who is granted something now.
     pub(super) fn pick(&mut self) -> Option<Pick> {
         let latency = self.latency_is_about(None);
         let places = self.units.places(&self.tuning, self.now);
@@ -83,7 +83,7 @@ impl Scheduler {
         Some(Pick { key: chosen.key, kind: Kind::Place, count })
     }
 
-    /// How many urgent submissions the driver takes beside what is there: those of one context at a time.
+    /// Returns how many urgent submissions the driver takes beside those that are there: those of one context at a time.
     fn room_in_lane(&self, places: &Places, urgent: &Candidate) -> Option<u32> {
         let most = u32::try_from(self.tuning.lane / urgent.estimate).unwrap_or(LANE_MAX).clamp(1, LANE_MAX);
         match places.lane {
@@ -93,7 +93,7 @@ impl Scheduler {
         }
     }
 
-    /// How many submissions make a unit: several if they are short.
+    /// Returns how many submissions make a unit: several if they are short.
     fn bundle(&self, chosen: &Candidate) -> u32 {
         if chosen.estimate >= self.tuning.bundle_below {
             return 1;
@@ -159,7 +159,7 @@ impl Scheduler {
         found
     }
 
-    /// Those of latency tenants that used less of the window than their part of the weights of all that compete.
+    /// Marks the candidates of latency tenants that used less of the window than their part of the weights of all that compete.
     fn find_urgent(&mut self, candidates: &mut [Candidate], weights: u64) {
         for candidate in candidates.iter_mut().filter(|candidate| candidate.class == Class::Latency) {
             let Some(tenant) = self.tenants.get_mut(&candidate.tenant) else { continue };
@@ -169,7 +169,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether what is in the driver ends soon, or is of no importance.
+    /// Returns whether the work in the driver ends soon, or does not matter.
     fn is_time_to_stage(&mut self, places: &Places, best: &Candidate, latency: bool) -> bool {
         let part = scaled(places.estimate, self.tuning.stage_part);
         let (least, sliced) = (self.tuning.stage_within, self.timeline.is_sliced());
@@ -190,7 +190,7 @@ impl Scheduler {
         false
     }
 
-    /// Whether a context submits one at a time: it has one submission, and had nothing to do before that.
+    /// Returns whether a context submits one at a time: it has one submission, and had nothing to do before that.
     fn is_single(&self, key: ContextKey) -> bool {
         let single = |context: &Context| context.is_fresh && context.held_back() == 1 && !context.in_driver();
         self.contexts.get(&key).is_some_and(single)

@@ -23,20 +23,20 @@ pub(super) struct Tenant {
     /// Smallest virtual time among its active contexts so far.
     pub(super) floor: Virtual,
     pub(super) contexts: Vec<ContextKey>,
-    /// How many of them have work.
+    /// The number of them that have work.
     pub(super) active: usize,
-    /// Whether it competed with others when last looked at: it has work, and is not held back by a ceiling or its class.
+    /// True if it competed with others when last looked at: it has work, and is not held back by a ceiling or its class.
     pub(super) competes: bool,
-    /// When it last had work.
+    /// The time at which it last had work.
     pub(super) worked: Option<Nanos>,
-    /// It had nothing to do for so short a time that it keeps what it is behind.
+    /// True if it had nothing to do for so short a time that it keeps what it is behind.
     pub(super) paused: bool,
-    /// What it was charged lately, and what it was charged in advance.
+    /// The amounts that it was charged lately, and in advance.
     pub(super) window: Window,
     pub(super) advance: Nanos,
-    /// Until when it has used up its ceiling in the long run.
+    /// The time until which it has used up its ceiling in the long run.
     pub(super) spent_until: Nanos,
-    /// Of its contexts that have ended.
+    /// The usage of its contexts that have ended.
     pub(super) ended: Usage,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Context {
     pub(super) granted: u32,
     pub(super) dispatched: u32,
     pub(super) completed: u32,
-    /// How far its own totals are ahead of these, by what is not believed.
+    /// The amount by which its own totals are ahead of these, because the excess is not believed.
     pub(super) skew: u32,
     /// Submissions that could be dispatched, those that are granted included.
     pub(super) ready: u32,
@@ -63,22 +63,22 @@ pub(super) struct Context {
     pub(super) guessed_since: Nanos,
     /// Submissions whose span came before their completion.
     pub(super) early: u32,
-    /// No span of it that is still to come can begin before this: of computing, of copying.
+    /// The earliest begin that a span still to come can have: of computing, of copying.
     pub(super) computed_until: Nanos,
     pub(super) copied_until: Nanos,
-    /// What one submission takes, on average.
+    /// The average time of one submission.
     pub(super) estimate: Option<Nanos>,
-    /// How long it has nothing to do between a completion and its next submission.
+    /// The lengths of its gaps between a completion and the next submission.
     pub(super) habit: Habit,
-    /// What it had been billed when it last had nothing to do.
+    /// The amount that it had been billed when it last had nothing to do.
     pub(super) billed: Nanos,
-    /// Nothing has completed since it had nothing to do.
+    /// True while nothing has completed since it had nothing to do.
     pub(super) is_fresh: bool,
     pub(super) last_completion: Option<Nanos>,
     pub(super) seen_at: Nanos,
     pub(super) waits_since: Option<Nanos>,
     pub(super) leased: bool,
-    /// Until when it may dispatch what was not granted.
+    /// The time until which it may dispatch what was not granted.
     pub(super) trusted_until: Nanos,
     pub(super) bill: Usage,
 }
@@ -154,7 +154,7 @@ impl Tenant {
         }
     }
 
-    /// When its ceiling allows it so much GPU time more; `None` if not before something completes.
+    /// Returns when its ceiling allows it so much GPU time more; `None` if not before something completes.
     pub(super) fn allowed_at(&mut self, time: Nanos, tuning: &Tuning, now: Nanos) -> Option<Nanos> {
         let Some(ceiling) = self.ceiling() else { return Some(now) };
         let limit = scaled(tuning.window, ceiling);
@@ -221,7 +221,7 @@ impl Context {
         self.ready > 0 && (self.leased || self.held_back() > 0)
     }
 
-    /// Whether the driver has something of it, or will have.
+    /// Returns whether the driver has something of it, or will have.
     pub(super) fn in_driver(&self) -> bool {
         self.granted != self.completed
     }
@@ -230,17 +230,17 @@ impl Context {
         self.is_ready() || self.in_driver()
     }
 
-    /// What one of its submissions is thought to take.
+    /// Returns the time that one of its submissions is expected to take.
     pub(super) fn expected(&self, tuning: &Tuning) -> Nanos {
         self.estimate.unwrap_or(tuning.first_estimate)
     }
 
-    /// What one of its submissions is thought to be charged.
+    /// Returns the amount that one of its submissions is expected to be charged.
     pub(super) fn estimate(&self, tuning: &Tuning) -> Nanos {
         self.expected(tuning).max(tuning.floor)
     }
 
-    /// Whether it dispatches without asking, or may not have noticed yet that it has to.
+    /// Returns whether it dispatches without asking, or may not have noticed yet that it has to ask.
     pub(super) fn is_trusted(&self, now: Nanos) -> bool {
         self.leased || now < self.trusted_until
     }
@@ -274,7 +274,7 @@ impl Context {
         self.estimate = Some(self.estimate.map_or(time, |average| (3 * average + time) / 4));
     }
 
-    /// It has work after it had none. Returns for how long.
+    /// Notes that it has work after it had none. Returns for how long it had none.
     pub(super) fn thought(&mut self, now: Nanos) -> Nanos {
         let Some(last) = self.last_completion else { return Nanos::MAX };
         self.is_fresh = true;
@@ -283,7 +283,7 @@ impl Context {
         gap
     }
 
-    /// What it has used and has now.
+    /// Returns what it has used and has now.
     pub(super) fn usage(&self, now: Nanos) -> Usage {
         let waits = self.waits_since.map_or(0, |since| now.saturating_sub(since));
         Usage {
@@ -299,7 +299,7 @@ impl Context {
 /// Longer times are not told apart.
 const ESTIMATE_MAX: Nanos = 100 * SECOND;
 
-/// How far a wrapping total has moved on; not at all if it seems to have moved back.
+/// Returns how far a wrapping total has moved on; 0 if it seems to have moved back.
 fn forward(to: u32, from: u32) -> u32 {
     let moved = to.wrapping_sub(from);
     if moved <= u32::MAX / 2 { moved } else { 0 }

@@ -1,4 +1,4 @@
-//! Who used the GPU when, so that time which several contexts had together is paid by each in part. Knows no tenants and no clock.
+//! The record of who used the GPU when, so that each context pays its part of the time that several had together. Knows no tenants and no clock.
 //!
 //! A GPU that time-slices contexts runs them alternately, so their spans overlap; each had only a part of the GPU then. Spans come in
 //! any order, so who paid first in full has something returned when another's span turns out to overlap his.
@@ -17,12 +17,12 @@ pub(super) struct Timeline {
     sliced: u32,
 }
 
-/// What a new span costs.
+/// The cost of a new span.
 #[derive(Debug, PartialEq)]
 pub(super) struct Cost {
     /// GPU time that its context had.
     pub(super) own: Nanos,
-    /// What others paid too much, and too little.
+    /// The amounts that others paid too much, and too little.
     pub(super) refunds: Vec<(ContextKey, Nanos)>,
     pub(super) dues: Vec<(ContextKey, Nanos)>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Cost {
 struct Segment {
     begin: Nanos,
     end: Nanos,
-    /// Who used the GPU, and which part of the time, in units of `1 / WHOLE`.
+    /// The contexts that used the GPU, and which part of the time, in units of `1 / WHOLE`.
     users: Vec<(ContextKey, u64)>,
 }
 
@@ -114,7 +114,7 @@ impl Timeline {
         }
     }
 
-    /// Whether the GPU seems to time-slice contexts.
+    /// Returns whether the GPU seems to time-slice contexts.
     pub(super) fn is_sliced(&self) -> bool {
         self.sliced > 0
     }
@@ -150,7 +150,7 @@ impl Run {
     }
 }
 
-/// How much more than half of the time in which two ran the one had that began later.
+/// Returns by how much the context that began later had more than half of the time in which two ran.
 fn first_slice(both: Nanos, slice: Nanos) -> Nanos {
     let cycle = slice.saturating_mul(2).max(1);
     let rest = both % cycle;
@@ -183,7 +183,7 @@ impl Segment {
         self.users.iter().map(|(_, part)| part).sum()
     }
 
-    /// What `part` costs while all together want `total`: nobody pays for more than there is.
+    /// Returns the cost of `part` while all together want `total`: nobody pays for more than there is.
     fn price(&self, part: u64, total: u64) -> Nanos {
         let length = u128::from(self.end - self.begin);
         let price = length * u128::from(part) / u128::from(total.max(WHOLE));
@@ -192,7 +192,7 @@ impl Segment {
 }
 
 const WHOLE: u64 = 1 << 16;
-/// What is older is not corrected any more.
+/// The number of segments that are kept; older ones are not corrected any more.
 const SEGMENTS_MAX: usize = 512;
 const RUNS_MAX: usize = 32;
 /// After so many spans of which none overlaps another, contexts are taken to run one after the other.

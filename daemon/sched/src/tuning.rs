@@ -9,25 +9,25 @@ pub(super) const SECOND: Nanos = 1_000_000_000;
 /// Constants of a [`Scheduler`](super::Scheduler). Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tuning {
-    /// What a submission of a context that has completed none is thought to take. Default 200 us.
+    /// The time that a submission of a context which has completed none is expected to take. Default 200 us.
     pub first_estimate: Nanos,
     /// A second unit goes to the driver when the first is thought to end within this time, which hides how long that takes. Later
     /// means that urgent work which arrives meanwhile comes first. Half of this on a GPU that time-slices, which would switch between
     /// the two. Default 0.5 ms.
     pub stage_within: Nanos,
-    /// Or when this part of the first is thought to be left, as estimates err in proportion. Not while a latency tenant is
-    /// about, nor on a GPU that time-slices. Default 0.2.
+    /// A second unit also goes to the driver when this part of the first is expected to be left, as estimates err in proportion. Not while a latency
+    /// tenant is about, nor on a GPU that time-slices. Default 0.2.
     pub stage_part: f64,
     /// Estimated time of the submissions that are granted together at most. Default 1 ms.
     pub bundle: Nanos,
     /// Only submissions thought to be shorter than this are granted together. Default 200 us.
     pub bundle_below: Nanos,
-    /// For so much GPU time beyond its turn a context is stayed with, which saves the GPU switches; for less if there
+    /// The scheduler stays with a context for so much GPU time beyond its turn, which saves the GPU switches; for less if there
     /// are many tenants. Default 4 ms.
     pub affinity: Nanos,
     /// GPU time that a tenant may catch up on after it had no work. Default 1 ms.
     pub credit: Nanos,
-    /// The same for a tenant of class [`Latency`](super::Class::Latency). Default 5 ms.
+    /// The credit of a tenant of class [`Latency`](super::Class::Latency). Default 5 ms.
     pub credit_latency: Nanos,
     /// A tenant that had no work for no longer than this may catch up on what it was behind before, or others got meanwhile: up to
     /// [`Self::credit_paused`]. Default 5 ms.
@@ -38,16 +38,16 @@ pub struct Tuning {
     pub anticipation: f64,
     /// GPU time that each submission is charged at least. Default 10 us.
     pub floor: Nanos,
-    /// What passes from the end of a unit until the next begins, if that could not be staged meanwhile: added where a unit is charged by
+    /// The time from the end of a unit until the next begins, if that could not be staged meanwhile. It is added where a unit is charged by
     /// the time that it held the GPU up. Default 60 us.
     pub start: Nanos,
-    /// The time over which ceilings and reservations hold. Default 100 ms.
+    /// The time over which ceilings hold. Default 100 ms.
     pub window: Nanos,
     /// A context that was alone for so long need not ask any more. Default 20 ms.
     pub lease_after: Nanos,
-    /// The same if a latency tenant had work within [`Self::latency_memory`]. Default 1 s.
+    /// The time instead of [`Self::lease_after`] if a latency tenant had work within [`Self::latency_memory`]. Default 1 s.
     pub lease_after_latency: Nanos,
-    /// For so long a worker may go on as if it had its lease, because it has not noticed that it was revoked. Default 1 s.
+    /// A worker may go on for so long as if it had its lease, because it has not noticed that the lease was revoked. Default 1 s.
     pub revoke_grace: Nanos,
     /// A unit that runs for so long beyond four times its estimate is overdue: all that are hold one place together. Default 50 ms.
     pub overdue: Nanos,
@@ -68,8 +68,8 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// For a GPU that is a program: the system divides the processors between the contexts in the driver, and one alone leaves them idle now
-    /// and then, so there are always two units, of different contexts if possible, and nobody is waited for.
+    /// Returns the constants for a software driver: the system divides the processors between the contexts in the driver, and one alone leaves them idle now
+    /// and then. So there are always two units, of different contexts if possible, and the scheduler waits for nobody.
     #[must_use]
     pub fn software() -> Self {
         Self { stage_within: 100 * SECOND, affinity: 0, anticipation: 0.0, ..Self::default() }

@@ -1,4 +1,4 @@
-//! What is in the driver: the units that were granted, or dispatched under a lease, and have not completed. Knows no tenants.
+//! The contents of the driver: the units that were granted, or dispatched under a lease, and have not completed. Knows no tenants.
 
 use super::{ContextKey, Nanos, Tuning};
 
@@ -8,12 +8,12 @@ pub(super) struct Unit {
     pub(super) context: ContextKey,
     /// Submissions of it that have not completed.
     pub(super) left: u32,
-    /// What each is thought to take.
+    /// The time that each is expected to take.
     pub(super) each: Nanos,
     pub(super) granted: Nanos,
-    /// When it can have begun to run: when it was granted, or when the last that was granted before it completed.
+    /// The earliest time at which it can have begun to run: when it was granted, or when the last that was granted before it completed.
     pub(super) since: Nanos,
-    /// What its context was charged in advance beyond the estimate, because it is overdue.
+    /// The amount that its context was charged in advance beyond the estimate, because the unit is overdue.
     pub(super) surcharge: Nanos,
     pub(super) kind: Kind,
 }
@@ -21,11 +21,11 @@ pub(super) struct Unit {
 /// Why a unit is in the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It took one of the places.
+    /// The unit took one of the places.
     Place,
-    /// It is urgent, and takes none.
+    /// The unit is urgent, and takes no place.
     Lane,
-    /// It was dispatched under a lease.
+    /// The unit was dispatched under a lease.
     Leased,
 }
 
@@ -33,18 +33,18 @@ pub(super) enum Kind {
 #[derive(Debug, Default)]
 pub(super) struct Units(pub(super) Vec<Unit>);
 
-/// What is taken of the places in the driver.
+/// The places in the driver that are taken.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// Of [`PLACES`].
+    /// The number of places that are taken, of [`PLACES`].
     pub(super) taken: usize,
-    /// Who has urgent submissions there, and how many.
+    /// The context that has urgent submissions there, and their number.
     pub(super) lane: Option<(ContextKey, u32)>,
     /// Estimate of the time that is left of all that is in the driver.
     pub(super) remainder: Nanos,
-    /// What that was when it began.
+    /// The value of `remainder` when the first of them began.
     pub(super) estimate: Nanos,
-    /// When the next unit becomes overdue.
+    /// The time at which the next unit becomes overdue.
     pub(super) overdue: Option<Nanos>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Places {
 pub(super) const PLACES: usize = 2;
 
 impl Units {
-    /// Whether what completes next of this context was granted after what is still there of another.
+    /// Returns whether the next completion of this context is of a unit that was granted after one of another context which is still there.
     pub(super) fn overtakes(&self, context: ContextKey) -> bool {
         self.0.first().is_some_and(|unit| unit.context != context) && self.of(context).next().is_some()
     }
@@ -84,7 +84,7 @@ impl Units {
         since
     }
 
-    /// Those behind the unit begin now. Those before it were overtaken, so the GPU ran them alternately, and they had half of it.
+    /// Restarts the units behind this one, which begin now. The units before it were overtaken, so the GPU ran them alternately, and they had half of it.
     fn completed(&mut self, index: usize, ran: Nanos, now: Nanos) {
         let (before, behind) = self.0.split_at_mut(index);
         before.iter_mut().for_each(|unit| unit.since = unit.since.saturating_add(ran / 2).min(now));
@@ -133,7 +133,7 @@ impl Units {
         self.of(context).next().is_some_and(|unit| unit.overdue_at(tuning) <= now)
     }
 
-    /// What is taken. All that is overdue, and what stands behind it in the same context, holds one place together, so that nobody
+    /// Returns the places that are taken. All units that are overdue, and those behind them in the same context, hold one place together, so that nobody
     /// can keep others out with work that never ends.
     pub(super) fn places(&self, tuning: &Tuning, now: Nanos) -> Places {
         let mut places = Places { taken: 0, lane: None, remainder: 0, estimate: 0, overdue: None };
@@ -161,7 +161,7 @@ impl Units {
 }
 
 impl Unit {
-    /// What is left of it is thought to take this.
+    /// Returns the time that the rest of the unit is expected to take.
     pub(super) fn estimate(&self) -> Nanos {
         self.each.saturating_mul(u64::from(self.left))
     }

@@ -11,7 +11,7 @@ use super::{Class, ContextKey, Nanos, Scheduler, Tuning};
 #[derive(Debug)]
 pub(super) struct Patience {
     left: Nanos,
-    /// It was used up, and is saved for some time before any of it is used again.
+    /// True after all of it was used up: some time has to be saved before any is used again.
     is_saved: bool,
     wait: Option<Wait>,
 }
@@ -19,7 +19,7 @@ pub(super) struct Patience {
 /// The GPU idles.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
-    /// Who is waited for.
+    /// The context that the GPU idles for.
     key: ContextKey,
     since: Nanos,
     until: Nanos,
@@ -36,7 +36,7 @@ impl Patience {
         self.is_saved &= self.left < scaled(SAVED_MAX / 2, tuning.anticipation);
     }
 
-    /// Whether there is any.
+    /// Returns whether there is any idle time left to spend.
     pub(super) fn is_left(&self) -> bool {
         self.left > 0 && !self.is_saved
     }
@@ -62,7 +62,7 @@ impl Patience {
 }
 
 impl Scheduler {
-    /// Whether to grant nothing now because a context that should come before `best` will submit at once.
+    /// Returns whether to grant nothing now because a context that should come before `best` will submit at once.
     pub(super) fn waits_before(&mut self, best: &Candidate) -> bool {
         if self.tuning.anticipation <= 0.0 {
             return false;
@@ -87,7 +87,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether a context has nothing to be granted and would come well before `best` if it had.
+    /// Returns whether a context has nothing to be granted and would come well before `best` if it had.
     fn is_worth_waiting(&self, context: &Context, best: &Candidate) -> bool {
         if context.is_ready() {
             return false;
@@ -104,7 +104,7 @@ impl Scheduler {
         allowed && within && behind
     }
 
-    /// Until when a context that runs or thinks will have submitted again, if it is likely to.
+    /// Returns until when a context that runs or thinks will have submitted again, if it is likely to.
     fn submits_until(&self, key: ContextKey, context: &Context) -> Option<Nanos> {
         let limit = context.habit.limit().filter(|_| self.patience.is_left());
         if !context.in_driver() {
@@ -118,7 +118,7 @@ impl Scheduler {
         self.units.of(key).next().map(|unit| unit.since.saturating_add(twice))
     }
 
-    /// Whether a context has its turns, in which it is waited for, so that it need not run beside others.
+    /// Returns whether a context has turns in which the scheduler waits for it, so that it need not run beside others.
     pub(super) fn has_turns(&self, key: ContextKey) -> bool {
         let habit = self.contexts.get(&key).map(|context| &context.habit);
         habit.is_none_or(|habit| !habit.is_known() || (self.patience.is_left() && habit.limit().is_some()))

@@ -1,4 +1,4 @@
-//! How much GPU time a tenant had lately. Knows no tenants.
+//! The GPU time that a tenant had lately. Knows no tenants.
 
 use super::Nanos;
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(super) struct Window {
     length: Nanos,
-    /// When a step began, and what was used in it.
+    /// The start of each step, and the time used in it.
     steps: VecDeque<(Nanos, Nanos)>,
     sum: Nanos,
 }
@@ -41,13 +41,13 @@ impl Window {
         }
     }
 
-    /// What was used within the last `length`.
+    /// Returns the time that was used within the last `length`.
     pub(super) fn used(&mut self, now: Nanos) -> Nanos {
         self.expire(now);
         self.sum
     }
 
-    /// When no more than `limit` will have been used within the last `length`, if nothing is added.
+    /// Returns when no more than `limit` will have been used within the last `length`, if nothing is added.
     pub(super) fn falls_to(&mut self, limit: Nanos, now: Nanos) -> Nanos {
         let mut sum = self.used(now);
         let mut at = now;

@@ -18,9 +18,9 @@ pub enum CgroupMode {
     /// If it is marked as delegated, as systemd does with `Delegate=`.
     #[default]
     Auto,
-    /// It is, or the daemon does not start.
+    /// The group is divided, or the daemon does not start.
     On,
-    /// It is left alone.
+    /// The group is left alone.
     Off,
 }
 
@@ -31,7 +31,7 @@ pub struct Delegated {
     lacks: Vec<String>,
 }
 
-/// What the workers of a VM may take; no limit where there is none.
+/// The limits of the workers of a VM; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupLimits {
     /// Bytes of memory (`memory.max`).
@@ -42,7 +42,7 @@ pub struct GroupLimits {
 
 /// The controllers that limits are made with.
 const CONTROLLERS: &[&str] = &["memory", "pids", "cpu"];
-/// How groups that may be divided are marked: by systemd for everybody, and by older ones for root.
+/// The extended attributes that mark groups which may be divided: systemd sets the first for everybody, older versions the second for root.
 const MARKS: &[&str] = &["user.delegate", "trusted.delegate"];
 /// Below a VM's group, the one of its device process and launcher.
 pub const DEVICE: &str = "device";
@@ -63,7 +63,7 @@ impl GroupLimits {
 }
 
 impl Delegated {
-    /// As [`Self::claim`]; where there is none that is said once, with what helps.
+    /// Does what [`Self::claim`] does; if there is no group, logs that once, with advice.
     ///
     /// # Errors
     ///
@@ -74,7 +74,9 @@ impl Delegated {
                 let (group, lacks) = (delegated.path.display(), delegated.lacks.join(", "));
                 match lacks.is_empty() {
                     true => log::info!("workers are limited in control groups below {group}"),
-                    false => log::warn!("{group} lacks the controllers {lacks}: of these nothing is limited"),
+                    false => log::warn!(
+                        "{group} lacks the controllers {lacks}: workers have no limits of these kinds"
+                    ),
                 }
                 Ok(Some(delegated))
             }
@@ -130,7 +132,7 @@ impl Delegated {
         Ok(Self { path, lacks })
     }
 
-    /// Where it is.
+    /// Returns the group's folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -140,7 +142,7 @@ impl Delegated {
         &self.lacks
     }
 
-    /// What all groups below together may take: the least of this group's limits and those above it.
+    /// Returns the limits of all groups below together: the least of this group's limits and those above it.
     pub fn available(&self) -> GroupLimits {
         let least = |name: &str| {
             let levels = self.path.ancestors();
@@ -149,8 +151,8 @@ impl Delegated {
         GroupLimits { memory: least("memory.max"), tasks: least("pids.max") }
     }
 
-    /// What each VM may take that has no limits of its own, given those that the others have: an equal part of what is available,
-    /// a reserve for who serves them left out; of memory seven eighths of the machine's at most.
+    /// Returns the limits of each VM that has none of its own, given those that the others have: an equal part of what is available,
+    /// less a reserve for the processes that serve the VMs, and seven eighths of the machine's memory at most.
     pub fn part_of_each(&self, own: &[GroupLimits]) -> GroupLimits {
         let GroupLimits { memory, tasks } = self.available();
         let memory = part(memory.map(|all| all - all / MEMORY_RESERVE), own.iter().map(|own| own.memory));
@@ -182,8 +184,8 @@ impl Delegated {
     }
 }
 
-/// What of `all` is left for each of those that have nothing of their own; at least 1, which is better said by the kernel than refused
-/// here.
+/// Returns what is left of `all` for each of those that have no limit of their own. It is at least 1, because the kernel reports too small a limit better
+/// than a refusal here would.
 fn part(all: Option<u64>, own: impl Iterator<Item = Option<u64>> + Clone) -> Option<u64> {
     let left = own.clone().flatten().fold(all?, u64::saturating_sub);
     let without = own.filter(Option::is_none).count() as u64;
@@ -232,7 +234,7 @@ impl WorkerGroup {
     ///
     /// # Errors
     ///
-    /// It is not there.
+    /// The group does not exist.
     pub fn open(path: &Path) -> io::Result<Self> {
         let processes = File::options().write(true).open(path.join("cgroup.procs"))?;
         let mut group = Self { processes, events: File::open(path.join("memory.events")).ok(), told: 0 };
@@ -249,7 +251,7 @@ impl WorkerGroup {
         (&self.processes).write_all(b"0")
     }
 
-    /// Whether a process of the group that was killed was killed for lack of memory. Each such end is told once.
+    /// Returns whether a killed process of the group was killed for lack of memory. Each such kill is reported once.
     pub fn explains_a_kill(&mut self) -> bool {
         let explains = self.killed() > self.told;
         self.told += u64::from(explains);
@@ -281,7 +283,7 @@ pub fn go_first() -> io::Result<()> {
     fs::write(FILE, (own + GO_FIRST).min(1000).to_string()).map_err(refused)
 }
 
-/// As if half of the machine's memory were its own.
+/// The amount added to `oom_score_adj`: a worker counts as if it also held half of the machine's memory.
 const GO_FIRST: i32 = 500;
 
 /// The group of this process, as a folder.
@@ -293,7 +295,7 @@ fn own_group() -> io::Result<PathBuf> {
     found.ok_or_else(|| io::Error::other("cgroup v2 is not mounted, or does not show this process' group"))
 }
 
-/// Where a group is, given what is mounted.
+/// Returns the folder of a group, given the mounts.
 fn folder_of(group: &str, mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|mount| {
         let (mount, kind) = mount.split_once(" - ")?;

@@ -1,4 +1,4 @@
-//! How the launcher starts one child: what happens between fork and exec.
+//! The start of one child by the launcher: the steps between fork and exec.
 
 use super::cgroup::{self, WorkerGroup};
 use super::isolation::{Isolation, PARTS};
@@ -24,11 +24,11 @@ pub struct Program {
     isolation: Isolation,
     lacks: Vec<String>,
     families: Vec<(DriverFamily, Surroundings)>,
-    /// What limits all children together, if anything does.
+    /// The control group that limits all children together, if there is one.
     pub group: Option<WorkerGroup>,
 }
 
-/// What children of one family of drivers have around them.
+/// The surroundings of children of one family of drivers.
 #[derive(Debug)]
 struct Surroundings {
     view: View,
@@ -54,7 +54,7 @@ impl Program {
         if rustix::process::geteuid().is_root() && confined {
             families[0].1.view.private().for_each(|path| {
                 log::warn!(
-                    "{} is not for every user to read: workers, being nobody, do without",
+                    "not every user may read {}: workers, which run as nobody, go without it",
                     path.display()
                 );
             });
@@ -76,7 +76,7 @@ impl Program {
         Ok(Self { file, options, log_level, isolation, lacks, families, group })
     }
 
-    /// What of the sandbox cannot be had here, one entry for each part.
+    /// Returns the parts of the sandbox that cannot be had here, one entry for each.
     pub fn lacks(&self) -> Vec<String> {
         self.lacks.clone()
     }
@@ -167,7 +167,7 @@ fn try_out(isolation: Isolation, view: &View, filter: bool) -> io::Result<()> {
     match (reported(&said), status.and_then(|status| status.exit_status())) {
         (Some(Err(reason)), _) => Err(io::Error::other(reason)),
         (_, Some(0)) => Ok(()),
-        _ => Err(io::Error::other("a process died of it")),
+        _ => Err(io::Error::other("the process that tried it died")),
     }
 }
 
@@ -285,7 +285,7 @@ fn report(mut writer: PipeWriter, kind: u8, what: &[u8]) {
     let _ = writer.write_all(&[&[kind], what].concat());
 }
 
-/// What a child reported: how the program ended, or why it was not started. Nothing if the child became the program.
+/// Reads a child's report: how the program ended, or why it was not started. The report is empty if the child became the program.
 pub fn reported(report: &[u8]) -> Option<Result<i32, String>> {
     match report.split_first()? {
         (&FAILED, reason) => Some(Err(String::from_utf8_lossy(reason).into_owned())),

@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 /// The user and group that stand for nobody, in the kernel as in every distribution's list of users.
 const NOBODY: u32 = 65534;
 
-/// What of isolation is to be set up.
+/// The parts of isolation that are to be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isolation {
     /// New namespaces.
@@ -25,7 +25,7 @@ pub struct Isolation {
     pub root: bool,
     /// The launcher may administrate the system.
     privileged: bool,
-    /// Who it is.
+    /// The user that the child becomes.
     user: Uid,
     group: Gid,
 }
@@ -42,7 +42,7 @@ pub const PARTS: &[(&str, UnshareFlags)] = &[
 ];
 
 impl Isolation {
-    /// None at all.
+    /// Returns no isolation at all.
     pub fn none() -> Self {
         let privileged =
             capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));

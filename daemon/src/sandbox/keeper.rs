@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What is kept.
+/// The sets of descriptors that the launcher keeps.
 #[derive(Debug, Default)]
 pub struct Keeper {
     /// The frontend's process, if it is known.
@@ -25,7 +25,7 @@ struct Set {
 }
 
 impl Keeper {
-    /// From now on this process may map what is kept.
+    /// Says which process may map the kept descriptors from now on.
     pub fn frontend(&mut self, process: Option<OwnedFd>) {
         self.frontend = process.map(Arc::new);
     }

@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Launcher {
     channel: Channel,
-    /// What of the sandbox cannot be had here.
+    /// The parts of the sandbox that cannot be had here.
     lacks: Vec<String>,
     process: Mutex<Child>,
 }
 
-/// How a child came to its end.
+/// The end of a child.
 #[derive(Debug)]
 pub struct Ended {
-    /// As given at its start.
+    /// The number that the child got at its start.
     pub child: u32,
     /// Its status, or why it was not started.
     pub status: Result<ExitStatus, String>,
@@ -32,12 +32,12 @@ pub struct Ended {
     pub out_of_memory: bool,
 }
 
-/// What the launcher says while the device process serves.
+/// The messages of the launcher while the device process serves.
 #[derive(Debug)]
 pub enum FromChildren {
     /// A child has ended.
     Ended(Ended),
-    /// What was said of a set of kept descriptors is done.
+    /// The launcher has done what it was told about a set of kept descriptors.
     Released(u64),
 }
 
@@ -50,7 +50,7 @@ impl Launcher {
     ///
     /// # Errors
     ///
-    /// It cannot be started or does not answer.
+    /// The launcher cannot be started or does not answer.
     pub fn start(
         options: &Options,
         exe: Option<&Path>,
@@ -73,7 +73,7 @@ impl Launcher {
         match launcher.receive_within(PATIENCE)? {
             FromLauncher::Ready { lacks } => launcher.lacks = lacks,
             FromLauncher::Ended { .. } | FromLauncher::Released { .. } => {
-                return Err(io::Error::other("the launcher does not know how to begin"));
+                return Err(io::Error::other("the launcher's first message is not that it is ready"));
             }
         }
         Ok(launcher)
@@ -86,7 +86,7 @@ impl Launcher {
         Ok(Self { channel, lacks: Vec::new(), process })
     }
 
-    /// What of the sandbox cannot be had on this system, a line for each part.
+    /// Returns the parts of the sandbox that cannot be had on this system, one entry for each.
     pub fn lacks(&self) -> &[String] {
         &self.lacks
     }
@@ -113,32 +113,32 @@ impl Launcher {
         }
     }
 
-    /// Has a socket file removed when this process is gone.
+    /// Tells the launcher to remove a socket file when this process is gone.
     pub fn remove_at_end(&self, path: PathBuf) -> io::Result<()> {
         self.send(&ToLauncher::RemoveAtEnd { path }, None)
     }
 
-    /// Says which process may have mapped what is kept from now on; none if nobody knows it.
+    /// Tells the launcher which process may have mapped what is kept from now on; `None` if it is not known.
     pub fn frontend(&self, process: Option<&OwnedFd>) -> io::Result<()> {
         self.send(&ToLauncher::Frontend, process.map(AsFd::as_fd))
     }
 
-    /// Has a descriptor kept, one of a set, beyond the end of this process if need be.
+    /// Tells the launcher to keep a descriptor, one of a set, beyond the end of this process if need be.
     pub fn keep(&self, set: u64, fd: &OwnedFd) -> io::Result<()> {
         self.send(&ToLauncher::Keep { set }, Some(fd.as_fd()))
     }
 
-    /// Has those of a set closed.
+    /// Tells the launcher to close a set.
     pub fn let_go(&self, set: u64) -> io::Result<()> {
         self.send(&ToLauncher::LetGo { set }, None)
     }
 
-    /// Has those of a set kept until the frontend's process has ended.
+    /// Tells the launcher to keep a set until the frontend's process has ended.
     pub fn keep_on(&self, set: u64) -> io::Result<()> {
         self.send(&ToLauncher::KeepOn { set }, None)
     }
 
-    /// What the launcher has said, if anything.
+    /// Returns the next message of the launcher, if there is one.
     ///
     /// # Errors
     ///
@@ -181,7 +181,7 @@ impl Launcher {
                 Ok(FromChildren::Ended(Ended { child, status, out_of_memory }))
             }
             FromLauncher::Released { set } => Ok(FromChildren::Released(set)),
-            FromLauncher::Ready { .. } => Err(io::Error::other("the launcher begins twice")),
+            FromLauncher::Ready { .. } => Err(io::Error::other("the launcher says twice that it is ready")),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The launcher: a small process that starts workers and probes for the device process.
 //!
-//! It exists so that the device process, which reads a hostile guest's requests, can be forbidden to open files and to execute
-//! programs. It reads no guest byte and loads no driver, and it has one thread, so that it may copy itself. It ends, with all its
+//! Because of the launcher, the device process, which reads a hostile guest's requests, can be forbidden to open files and to execute
+//! programs. The launcher reads no guest byte and loads no driver, and it has one thread, so that it may fork. It ends, with all its
 //! children, when the device process is gone, or later if it has to keep memory alive that a frontend may have mapped.
 
 use super::cgroup::WorkerGroup;
@@ -38,9 +38,9 @@ pub fn run(channel: Channel, program: &mut Program) -> ExitCode {
 struct Launcher {
     channel: Channel,
     children: Vec<Started>,
-    /// Of the child that is started next.
+    /// The output socket of the child that is started next.
     output: Option<OwnedFd>,
-    /// What the device process has not read yet.
+    /// The messages that the device process has not read yet.
     unsent: VecDeque<FromLauncher>,
     at_end: Option<SocketFile>,
     keeper: Keeper,
@@ -49,7 +49,7 @@ struct Launcher {
 struct Started {
     number: u32,
     pidfd: OwnedFd,
-    /// Where the child says how it went; at its end once nobody holds it any more.
+    /// The pipe in which the child reports how it went; it reaches its end when nobody holds the other end any more.
     report: io::PipeReader,
 }
 
@@ -209,12 +209,12 @@ impl Launcher {
     }
 }
 
-/// Whether a child was ended by force, by whomever.
+/// Returns whether a child was ended by SIGKILL, whoever sent it.
 fn was_killed(status: &Result<i32, String>) -> bool {
     matches!(status, Ok(status) if status & 0x7f == Signal::KILL.as_raw())
 }
 
-/// How a child ended: as it reported, if it was not the program itself, or as the system tells.
+/// Returns how a child ended: as it reported, if it was not the program itself, or else as the system tells.
 fn status(pidfd: &OwnedFd, mut report: io::PipeReader) -> Result<i32, String> {
     let waited = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
     let mut said = Vec::new();

@@ -1,4 +1,4 @@
-//! What an operator can choose about confinement.
+//! The confinement that an operator can choose.
 
 /// `--sandbox`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -6,16 +6,16 @@ pub enum SandboxMode {
     /// Everything, or the daemon does not start.
     #[default]
     Strict,
-    /// What the system offers; what lacks is said once, loudly.
+    /// Workers get what the system offers; the daemon warns once of what is missing.
     Degraded,
-    /// Nothing.
+    /// Workers are not confined.
     None,
 }
 
 /// `--seccomp`: what becomes of a process that makes a system call outside of its list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SeccompMode {
-    /// It is killed.
+    /// The process is killed.
     #[default]
     Kill,
     /// The call is named in the log and goes on: to learn what a new driver needs. No protection.
@@ -34,7 +34,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// As the command line that this was parsed from.
+    /// Returns the command line from which these options are parsed.
     pub fn arguments(&self) -> Vec<String> {
         let sandbox = match self.sandbox {
             SandboxMode::Strict => "strict",

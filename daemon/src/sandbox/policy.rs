@@ -1,4 +1,4 @@
-//! What a child may see, keep and call, by the family of its driver: the data files of `policy/`, and what the environment adds.
+//! The parts of the system that a child may see, keep and call, by the family of its driver: the data files of `policy/`, and additions from the environment.
 
 use crate::ipc::DriverFamily;
 use serde::Deserialize;
@@ -27,9 +27,9 @@ pub struct Policy {
     devices: Vec<String>,
     /// Variables of the environment.
     environment: Vec<String>,
-    /// What is added to the environment.
+    /// Variables that are added to the environment.
     set: BTreeMap<String, String>,
-    /// Whether the driver reads about its own process in `/proc`.
+    /// True if the driver reads about its own process in `/proc`.
     procfs: bool,
     /// System calls.
     pub syscalls: Syscalls,
@@ -58,7 +58,7 @@ pub struct When {
     /// The bits of the argument that are looked at; all by default.
     #[serde(default = "all_bits")]
     pub mask: u64,
-    /// What they may be.
+    /// The values that the argument may have.
     pub is: Vec<u64>,
     /// The error, if such a call is answered with one and not made.
     #[serde(default)]
@@ -69,7 +69,7 @@ fn all_bits() -> u64 {
     u64::MAX
 }
 
-/// What a path is shown for.
+/// The use for which a path is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Use {
     /// To read and to map code.
@@ -83,20 +83,20 @@ pub enum Use {
 /// A part of the host's file system that a child sees, at the same place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shown {
-    /// Where; no part of the path is a symbolic link.
+    /// The path; no part of it is a symbolic link.
     pub path: PathBuf,
-    /// What for.
+    /// The use of the path.
     pub used: Use,
 }
 
-/// What a child sees: parts of the host's file system, and symbolic links that lead there.
+/// The view of a child: parts of the host's file system, and symbolic links that lead there.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// Parents before what lies in them.
     pub shown: Vec<Shown>,
-    /// From where to where.
+    /// The links, each with its target.
     pub links: BTreeMap<PathBuf, PathBuf>,
-    /// Whether it sees the processes of its own namespace, which is itself.
+    /// True if the child sees the processes of its own namespace, which is only itself.
     pub procfs: bool,
 }
 
@@ -110,8 +110,8 @@ impl View {
 }
 
 impl Policy {
-    /// For a driver of a family. The Vulkan loader loads every driver that it finds a manifest of, so what the software driver needs
-    /// is part of every family.
+    /// Returns the policy for a driver of a family. The Vulkan loader loads every driver that it finds a manifest of, so every family includes what the
+    /// software driver needs.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Policy {
         Self::read(files)
     }
 
-    /// For the device process.
+    /// Returns the policy for the device process.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl Policy {
         Self::read(&[DEVICE_PROCESS])
     }
 
-    /// For the first process of a child's namespace.
+    /// Returns the policy for the first process of a child's namespace.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Policy {
         kept.chain(self.set.iter().map(|(name, value)| (name.into(), value.into()))).collect()
     }
 
-    /// What of this is there on this system, with what the environment names.
+    /// Returns the view on this system: the paths of the policy that exist, and those that the environment names.
     pub fn view(&self) -> View {
         let mut view = View { procfs: self.procfs, ..View::default() };
         let named =
@@ -209,7 +209,7 @@ impl Policy {
     }
 }
 
-/// Whether a name fits a pattern, in which `*` stands for anything.
+/// Returns whether a name fits a pattern, in which `*` stands for anything.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -286,7 +286,7 @@ const MANIFESTS: &[&str] = &[
     "__EGL_VENDOR_LIBRARY_FILENAMES",
     "__EGL_VENDOR_LIBRARY_DIRS",
 ];
-/// Where drivers install theirs.
+/// The folders where drivers install their manifests.
 const DRIVER_FOLDERS: &[&str] =
     &["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"];
 

@@ -93,7 +93,7 @@ fn show_itself() -> io::Result<()> {
     Ok(())
 }
 
-/// Where the process's own part of `/proc` is mounted.
+/// The folder where the process's own part of `/proc` is mounted.
 const ITSELF: &str = ".process";
 
 /// Makes the current folder the root, and lets go of the old one.

@@ -1,4 +1,4 @@
-//! What a process does to itself before it reads a hostile byte: it gives up the right to gain privileges, to be looked into, to reach
+//! The steps by which a process confines itself before it reads a hostile byte: it gives up the right to gain privileges, to be traced, to reach
 //! files and sockets beyond its view (Landlock), and to make system calls beyond its list.
 
 use super::options::{Options, SandboxMode, SeccompMode};
@@ -84,8 +84,8 @@ fn lay_filter(Policy { mut syscalls, .. }: Policy, options: &Options) -> io::Res
     }
 }
 
-/// Nothing but the view can be opened, and nothing of it written or executed, wherever the root is; no connection to or from a network
-/// or another process's abstract socket, no signal to another. As far as the kernel knows how.
+/// Restricts the process with Landlock, as far as the kernel knows how: it can open only the view, and write or execute nothing in it, wherever its root is. It has
+/// no connection to or from a network or another process's abstract socket, and cannot signal other processes.
 fn restrict(view: &View) -> io::Result<()> {
     let abi = ABI::V6;
     let best = CompatLevel::BestEffort;

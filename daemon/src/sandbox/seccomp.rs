@@ -90,7 +90,7 @@ fn programs(syscalls: &Syscalls, otherwise: SeccompAction) -> io::Result<Vec<Bpf
     Ok(programs)
 }
 
-/// What is answered with an error: calls, and some only with certain arguments.
+/// Returns the calls that are answered with an error, some only with certain arguments.
 fn refusals(syscalls: &Syscalls) -> io::Result<BTreeMap<String, Rules>> {
     let mut all = BTreeMap::<String, Rules>::new();
     for (error, names) in &syscalls.refuse {

@@ -39,7 +39,7 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(owned)
 }
 
-/// Who a process is after [`fork`].
+/// The two sides of a [`fork`].
 #[derive(Debug)]
 pub enum Fork {
     /// The one that called; the child's number.
@@ -55,7 +55,7 @@ pub enum Fork {
 /// The process has other threads, whose locks would stay locked in the child for ever, or the system refuses.
 pub fn fork(namespaces: UnshareFlags) -> io::Result<Fork> {
     if std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count) != 1 {
-        return Err(io::Error::other("a process with threads cannot be copied"));
+        return Err(io::Error::other("a process with several threads cannot fork"));
     }
     let flags = u64::from(namespaces.bits()) | libc::SIGCHLD as u64;
     // SAFETY: without CLONE_VM and with no stack this is fork: the child continues here on its own copy of everything. The process

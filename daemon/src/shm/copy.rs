@@ -76,13 +76,13 @@ pub(super) unsafe fn copy_in(into: *mut u8, from: &[u8]) {
     }
 }
 
-/// How bytes are accessed.
+/// The width of one access to bytes.
 enum Width {
     /// Eight at a time, so many in all.
     Words(usize),
     /// Four.
     Half,
-    /// One.
+    /// A single byte.
     Byte,
 }
 

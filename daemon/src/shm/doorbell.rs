@@ -43,7 +43,7 @@ impl Doorbell {
     ///
     /// # Errors
     ///
-    /// As [`Listener::new`].
+    /// The errors of [`Listener::new`].
     pub fn listen(&self, epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Listener> {
         Listener::new(self.0.try_clone()?, epoll, token)
     }
@@ -84,7 +84,7 @@ impl AsFd for Doorbell {
     }
 }
 
-/// Whether a file is such a counter, as far as this process may find out.
+/// Checks that a file is such a counter, as far as this process may find out.
 fn check(file: BorrowedFd<'_>) -> io::Result<()> {
     let ours = eventfd(0, EventfdFlags::CLOEXEC)?;
     // Files without a place of their own are all one to `fstat`. It waits for nobody, whatever it is asked about is open already.

@@ -4,7 +4,7 @@ use super::MapError;
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, major, seek};
 use std::os::fd::AsFd;
 
-/// What a file of fixed size is.
+/// The kinds of file that have a fixed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FixedFile {
     /// A memory file sealed against shrinking.
@@ -13,13 +13,13 @@ pub enum FixedFile {
     DmaBuf,
 }
 
-/// Of Linux's `uapi/linux/magic.h`.
+/// The magic number of dma-bufs in Linux's `uapi/linux/magic.h`.
 const DMA_BUF_MAGIC: i64 = 0x444d_4142;
-/// The same; memory files are of this file system, unless they are made of huge pages. A hole in one of those can be filled only while there
-/// are some, or else kills whoever touches it.
+/// The magic number of tmpfs, in the same header. Memory files are of this file system, unless they are made of huge pages. A hole in a file of
+/// huge pages can be filled only while there are some; otherwise whoever touches it is killed.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// Says what `file` is and how many bytes it has.
+/// Returns the kind of `file` and its size in bytes.
 ///
 /// # Errors
 ///
@@ -41,8 +41,8 @@ pub fn device_node(file: impl AsFd) -> Option<u64> {
     FileType::from_raw_mode(stat.st_mode).is_char_device().then_some(stat.st_rdev)
 }
 
-/// Whether a device is of the same driver as those that memory is mapped out of, and none of them. A process's descriptors of it keep that
-/// memory alive (*anchors*).
+/// Returns whether a device is of the same driver as those that memory is mapped out of, and none of them. A process's descriptors of such a
+/// device keep that memory alive (*anchors*).
 pub fn is_anchor(device: u64, mapped: &[u64]) -> bool {
     !mapped.contains(&device) && mapped.iter().any(|of| major(*of) == major(device))
 }

@@ -1,4 +1,4 @@
-//! What a worker and the scheduler tell each other about the worker's submissions: counters in a page of their own.
+//! The page in which a worker and the scheduler tell each other about the worker's submissions, by counters.
 //!
 //! A submission is *ready* when nothing is missing that it waits for; then it wants a grant. It is *dispatched* when the driver gets
 //! it, and *completed* when the GPU is through with it. All three are counted by the worker, from 0 and wrapping; grants are counted
@@ -19,12 +19,12 @@ use std::time::Duration;
 pub(super) const WORK_MAX: u32 = 512;
 /// Bytes of one of them.
 const WORK_BYTES: u64 = 32;
-/// Where they begin.
+/// The offset at which the slots of completed work begin.
 const WORK: u64 = 4096;
 /// Bytes of the whole page.
 pub(super) const PAGE_BYTES: u64 = WORK + WORK_MAX as u64 * WORK_BYTES;
 
-/// What a worker has counted.
+/// The counters of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Submissions that can be dispatched now and are not.
@@ -38,13 +38,13 @@ pub struct Counters {
 /// An interval in which the GPU worked on a context's submissions. Times are nanoseconds of the system's monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// When the first began.
+    /// The start of the first submission.
     pub begin: u64,
-    /// When the last was complete.
+    /// The end of the last submission.
     pub end: u64,
-    /// For how long of that the GPU was busy with them.
+    /// The part of that time in which the GPU was busy with them.
     pub busy: u64,
-    /// How many there were.
+    /// The number of submissions.
     pub count: u32,
     /// On a queue that only copies.
     pub copy: bool,
@@ -118,7 +118,7 @@ impl GateSide {
         Page::open(file).map(Self)
     }
 
-    /// Whether anything may be dispatched without a grant.
+    /// Returns whether the worker may dispatch everything without a grant.
     pub fn is_leased(&self) -> bool {
         self.0.lease.load(Acquire) != 0
     }
@@ -188,7 +188,7 @@ impl SchedulerSide {
         Ok(Self { page: Page::open(file)?, granted: 0, read: 0 })
     }
 
-    /// What the worker claims.
+    /// Returns the counters as the worker claims them.
     pub fn counters(&self) -> Counters {
         let completed = self.page.completed.load(Acquire);
         let dispatched = self.page.dispatched.load(Acquire);
@@ -200,7 +200,7 @@ impl SchedulerSide {
         Duration::from_millis(self.page.cpu.load(Relaxed).into())
     }
 
-    /// For how long the worker claims that its longest submission has run.
+    /// Returns for how long the worker claims that its longest submission has run.
     pub fn running(&self) -> Option<Duration> {
         let milliseconds = self.page.running.load(Relaxed).checked_sub(1)?;
         Some(Duration::from_millis(milliseconds.into()))

@@ -27,7 +27,7 @@ const TAKEN: usize = usize::MAX;
 
 static MAPPINGS: [Place; PLACES] =
     [const { Place { start: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; PLACES];
-/// Where a free place is looked for first.
+/// The index at which the search for a free place begins.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static LOST: AtomicBool = AtomicBool::new(false);
 
@@ -51,12 +51,12 @@ impl Drop for Guard {
     }
 }
 
-/// Whether guarded memory was lost since this was asked last.
+/// Returns whether guarded memory was lost since the last call.
 pub fn memory_was_lost() -> bool {
     LOST.load(Ordering::Relaxed) && LOST.swap(false, Ordering::Acquire)
 }
 
-/// Has SIGBUS handled so from now on, in all threads.
+/// Handles SIGBUS in this way from now on, in all threads.
 ///
 /// # Errors
 ///
@@ -99,7 +99,7 @@ fn mapping_at(address: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// Whether there is memory of ours now at these addresses.
+/// Replaces lost pages by zeros; returns whether that succeeded, so that memory of ours is at these addresses.
 fn put_zeros(start: usize, end: usize) -> bool {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let at = std::ptr::with_exposed_provenance_mut(start);

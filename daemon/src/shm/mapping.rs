@@ -22,10 +22,10 @@ pub struct Mapping {
 /// Why a file could not be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// It could shrink later, and touching what is gone would kill this process.
-    #[error("no memory file sealed against shrinking, and no dma-buf")]
+    /// The file could shrink later, and touching the missing pages would kill this process.
+    #[error("neither a memory file sealed against shrinking nor a dma-buf")]
     Unsealed,
-    /// It is smaller than it should be, or empty.
+    /// The file is empty, or smaller than it should be.
     #[error("file of {actual} bytes cannot hold {wanted}")]
     Size {
         /// Bytes to be mapped.
@@ -40,11 +40,11 @@ pub enum MapError {
 
 /// A range outside the mapping, or a word at an offset that is no multiple of 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes at {offset} are not within {of} or misaligned")]
+#[error("{len} bytes at {offset} are misaligned or not within {of} bytes")]
 pub struct OutOfBounds {
-    /// Where.
+    /// The offset of the range.
     pub offset: u64,
-    /// How much.
+    /// The length of the range.
     pub len: u64,
     /// Length of the mapping.
     pub of: u64,
@@ -97,7 +97,7 @@ impl Mapping {
         self.start.as_ptr().cast()
     }
 
-    /// Whether `len` bytes at `offset` lie inside.
+    /// Returns whether `len` bytes at `offset` lie inside.
     pub fn contains(&self, offset: u64, len: u64) -> bool {
         self.check(offset, len).is_ok()
     }

@@ -18,7 +18,7 @@ const ENTRY: u64 = 16;
 const FREE: u32 = 0;
 const USED: u32 = 1;
 
-/// Where a word is: the number of a piece of memory, and a byte offset in it, a multiple of 4.
+/// The place of a word: the number of a piece of memory, and a byte offset in it, a multiple of 4.
 pub type ResultWord = (u64, u64);
 
 /// The table, as either side sees it.

@@ -1,4 +1,4 @@
-//! What a worker shares with the device process: how long a submission runs, how long one may, and where the driver looks for results.
+//! The page that a worker shares with the device process: how long a submission runs, how long one may, and where the driver looks for results.
 //!
 //! Told in memory because it changes all the time and hardly ever matters. Each word has one writer; a worker that was taken over
 //! can write what it likes, and then only what it tells of itself is wrong.
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
-/// Where the table of results begins, after the words on a page of their own, and where everything ends.
+/// The offset of the table of results, behind a page of words, and the size of everything.
 const RESULTS: u64 = 4096;
 const SIZE: u64 = RESULTS + ResultWords::SIZE;
 
-/// What is shared with one worker, as either side sees it.
+/// The page shared with one worker, as either side sees it.
 #[derive(Debug)]
 pub struct StatusPage {
     /// By the worker: milliseconds, plus one, for which the longest of its submissions has run; 0 if none runs.
@@ -55,20 +55,20 @@ impl StatusPage {
         self.looks.store(self.looks.load(Relaxed).wrapping_add(1), Release);
     }
 
-    /// How long a worker's longest submission has run, if one runs.
+    /// Returns how long the worker's longest submission has run, if one runs.
     pub fn running(&self) -> Option<Duration> {
         let milliseconds = self.running.load(Acquire).checked_sub(1)?;
         Some(Duration::from_millis(milliseconds.into()))
     }
 
-    /// How long the worker's submissions took so far, if any has ended.
+    /// Writes how long the worker's submissions took so far, if any has ended.
     pub fn tell_usual(&self, usual: Option<Duration>) {
         let microseconds =
             |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX).saturating_add(1);
         self.usual.store(usual.map_or(0, microseconds), Release);
     }
 
-    /// How long a worker's submissions took so far, if any has ended.
+    /// Returns how long the worker's submissions took so far, if any has ended.
     pub fn usual(&self) -> Option<Duration> {
         let microseconds = self.usual.load(Acquire).checked_sub(1)?;
         Some(Duration::from_micros(microseconds.into()))
@@ -79,17 +79,17 @@ impl StatusPage {
         self.looks.load(Acquire)
     }
 
-    /// Says for how long a submission may run.
+    /// Writes for how long a submission may run.
     pub fn set_limit(&self, limit: Duration) {
         self.limit.store(milliseconds(limit), Release);
     }
 
-    /// For how long a submission may run.
+    /// Returns for how long a submission may run.
     pub fn limit(&self) -> Duration {
         Duration::from_millis(self.limit.load(Acquire).into())
     }
 
-    /// Where the driver looks for the results of fences.
+    /// Returns the table of places where the driver looks for the results of fences.
     pub fn results(&self) -> &Arc<ResultWords> {
         &self.results
     }

@@ -144,7 +144,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What single instructions say.
+    /// Checks the rules of single instructions.
     fn meaning(
         &mut self,
         instruction: &Instruction<'_>,
@@ -237,7 +237,7 @@ impl Checker<'_> {
         self.constants.add(&self.ids, self.words, instruction)
     }
 
-    /// How many parts a value of this type is made of, for the usual types; none before that is known.
+    /// Returns of how many parts a value of this type is made, for the usual types; `None` before that is known.
     fn parts(&self, ty: u32) -> Option<u64> {
         let id = self.ids.defined(ty).ok()?;
         let declared = Instruction::read(self.words, id.at as usize).ok()?;
@@ -295,7 +295,7 @@ impl Checker<'_> {
     }
 }
 
-/// No variable that a driver lays out itself is larger: drivers count bytes in 32 bits.
+/// The size of the largest variable that a driver lays out itself: drivers count bytes in 32 bits.
 const BYTES_MAX: u64 = u32::MAX as u64;
 /// Workgroup blocks that lie over each other.
 const WORKGROUP_BLOCKS_MAX: u64 = 16;

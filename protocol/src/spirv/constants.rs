@@ -17,16 +17,16 @@ pub struct Constant {
     count: usize,
     /// Bits of a component; 1 for booleans.
     bits: u32,
-    /// It depends on specialisation.
+    /// True if the value depends on specialisation.
     pub is_specialised: bool,
 }
 
 /// An integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Integer {
-    /// As an unsigned number; none if a driver alone can tell, as of a division by zero.
+    /// The value as an unsigned number; `None` if only a driver can tell it, as for a division by zero.
     pub value: Option<u64>,
-    /// It depends on specialisation.
+    /// True if the value depends on specialisation.
     pub is_specialised: bool,
 }
 

@@ -12,7 +12,7 @@ pub struct Error {
     pub at: usize,
     /// The instruction.
     pub instruction: Culprit,
-    /// What is wrong with it.
+    /// The rule that is broken.
     pub kind: ErrorKind,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for Culprit {
     }
 }
 
-/// What is wrong.
+/// The rule that a module breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ErrorKind {
     /// Shorter than a header, another magic number, a schema, or a version that was not offered.
@@ -104,7 +104,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether nothing is wrong with the module: it is for another device.
+    /// Returns whether the module is valid, but for another device.
     pub fn is_for_another_device(self) -> bool {
         matches!(self, Self::NotOffered(_) | Self::Capability(_))
     }
@@ -116,7 +116,7 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// The same, with the instruction that is at its place in the module.
+    /// Returns the same error with the instruction that is at its place in the module.
     #[cold]
     #[must_use]
     pub fn within(self, words: &[u32]) -> Self {

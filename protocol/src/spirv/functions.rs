@@ -7,7 +7,7 @@ use super::words::Instruction;
 use super::{Limits, types};
 use std::collections::HashSet;
 
-/// Where the parser is in a function.
+/// The place of the parser in a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Between functions.
@@ -33,7 +33,7 @@ pub struct Step<'s> {
     pub instruction: &'s Instruction<'s>,
     /// The ids it names, in order.
     pub used: &'s [u32],
-    /// It takes no part in the program: a line, or what an extended instruction says for tools.
+    /// True if the instruction takes no part in the program: a line, or an extended instruction for tools.
     pub is_remark: bool,
 }
 
@@ -68,7 +68,7 @@ pub struct Functions {
     targets: Vec<u32>,
     /// Labels that merge instructions name.
     merges: Vec<u32>,
-    /// Those of them that stand before: allowed for blocks that nothing branches to.
+    /// The labels among those merge labels that stand before the merge instruction: allowed for blocks that nothing branches to.
     early: HashSet<u32>,
     /// Values and blocks that phis name.
     late: Vec<u32>,
@@ -77,7 +77,7 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// None yet.
+    /// Returns the state before the first function.
     pub fn new() -> Self {
         Self {
             place: Place::Outside,
@@ -101,7 +101,7 @@ impl Functions {
         if self.place == Place::Outside { 0 } else { self.all.len() as u32 }
     }
 
-    /// What a function's instruction costs a compiler; `leaves` are the numbers of its result.
+    /// Adds the cost of a function's instruction for a compiler; `leaves` are the numbers of its result.
     pub fn charge(&mut self, leaves: u64) {
         if let Some(function) = self.all.last_mut() {
             function.cost = function.cost.saturating_add(leaves.max(1));

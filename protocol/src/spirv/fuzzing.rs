@@ -13,8 +13,8 @@ const LIMITS: Limits = Limits {
     variable_bytes: 1 << 14,
 };
 
-/// What is accepted names an entry point only if it has one, and is still accepted with its workgroup memory initialised.
-/// Answers how often a module was accepted: not, without or with specialisation, or both.
+/// Checks that an accepted module names an entry point only if it has one, and is still accepted with its workgroup memory initialised.
+/// Returns how often a module was accepted: not, without or with specialisation, or both.
 pub fn fuzz_module(bytes: &[u8]) -> usize {
     let words: Vec<u32> = bytes
         .chunks_exact(4)

@@ -7,13 +7,13 @@ use super::generated::tables::INSTRUCTIONS;
 pub enum Operand {
     /// Exactly one.
     One(Kind),
-    /// None or one.
+    /// An operand that may be absent.
     Optional(Kind),
-    /// As many as there are words.
+    /// Operands up to the end of the instruction.
     Any(Kind),
 }
 
-/// What an operand is.
+/// The kinds of operand.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// The id of the result's type.
@@ -52,7 +52,7 @@ pub struct Instruction {
     pub name: &'static str,
     /// Operands in order.
     pub operands: &'static [Operand],
-    /// It needs one of these capabilities, if there are any.
+    /// The capabilities of which it needs one, if there are any.
     pub capabilities: &'static [u32],
 }
 
@@ -63,7 +63,7 @@ impl Instruction {
     }
 }
 
-/// What lets a device offer a capability.
+/// The conditions under which a device offers a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
     /// Its version, a feature or a property.

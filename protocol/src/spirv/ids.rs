@@ -1,4 +1,4 @@
-//! What each id of a module is: where it was defined, as what, and in which function.
+//! The table of a module's ids: where each was defined, as what, and in which function.
 
 use super::error::ErrorKind;
 use super::opcode;

@@ -59,7 +59,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What the daemon allows unless it is told otherwise. Types and blocks nest deeper than SPIR-V's universal limits (2.17) ask for.
+    /// The limits of the daemon unless it is told otherwise. They allow types and blocks to nest deeper than SPIR-V's universal limits (2.17) ask for.
     pub const DEFAULT: Self = Self {
         words: 8 << 20,
         ids: 1 << 20,
@@ -71,11 +71,11 @@ impl Limits {
     };
 }
 
-/// What a device takes.
+/// The capabilities, extensions and limits of a device.
 pub struct Device<'d> {
     /// The newest version of SPIR-V, as the header has it.
     pub version: u32,
-    /// Whether an extension is enabled.
+    /// Returns whether an extension is enabled.
     pub has_extension: &'d dyn Fn(&str) -> bool,
     /// Stages other than compute are served.
     pub graphics: bool,
@@ -105,11 +105,11 @@ pub struct EntryPoint {
     pub model: u32,
     /// Its name.
     pub name: Vec<u8>,
-    /// Whether its workgroups are of a size that the device takes: one of another is for pipelines of other devices, or never used.
+    /// An error if the device does not take the size of its workgroups: such an entry point is for pipelines of other devices, or never used.
     pub launch: Result<(), Error>,
 }
 
-/// What pipelines need to know of a module.
+/// The facts of a module that pipelines need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Module {
     /// Entry points, in their order.

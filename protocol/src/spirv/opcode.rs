@@ -35,7 +35,7 @@ numbers! {
     BUILT_IN_WORKGROUP_SIZE = 25;
 }
 
-/// Whether it ends a block.
+/// Returns whether an instruction ends a block.
 pub fn is_terminator(opcode: u16) -> bool {
     matches!(
         opcode,
@@ -53,7 +53,7 @@ pub fn is_terminator(opcode: u16) -> bool {
     )
 }
 
-/// Whether it declares a type.
+/// Returns whether an instruction declares a type.
 pub fn is_type(opcode: u16) -> bool {
     matches!(
         opcode,
@@ -71,12 +71,12 @@ pub fn is_type(opcode: u16) -> bool {
     )
 }
 
-/// Whether an execution model runs in workgroups.
+/// Returns whether an execution model runs in workgroups.
 pub fn has_workgroups(model: u32) -> bool {
     matches!(model, GL_COMPUTE | TASK_NV | MESH_NV | TASK_EXT | MESH_EXT)
 }
 
-/// Whether variables of a storage class lie in memory that the program gives, however large their type is.
+/// Returns whether variables of a storage class lie in memory that the program gives, however large their type is.
 pub fn is_given(storage_class: u32) -> bool {
     matches!(
         storage_class,
@@ -88,7 +88,7 @@ pub fn is_given(storage_class: u32) -> bool {
     )
 }
 
-/// Whether it declares a constant, as far as shaders have them.
+/// Returns whether an instruction declares a constant, as far as shaders have them.
 pub fn is_constant(opcode: u16) -> bool {
     matches!(
         opcode,

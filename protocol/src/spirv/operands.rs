@@ -6,7 +6,7 @@ use super::ids::Ids;
 use super::words::{Instruction, text_length};
 use super::{opcode, types};
 
-/// What the operands of an instruction are.
+/// The operands of an instruction, by their kinds.
 #[derive(Debug, Default)]
 pub struct Operands {
     /// The type of its result.

@@ -50,7 +50,7 @@ pub fn of(opcode: u16) -> Option<Section> {
     })
 }
 
-/// Where a module is.
+/// The place in the layout of a module that the parser has reached.
 #[derive(Debug)]
 pub struct Progress {
     at: Section,
@@ -82,7 +82,7 @@ impl Progress {
         Ok(next)
     }
 
-    /// Whether everything that must be there was there.
+    /// Checks that everything that must be in a module was there.
     pub fn finish(&self) -> Result<(), ErrorKind> {
         if self.models == 1 { Ok(()) } else { Err(ErrorKind::Order("memory model")) }
     }

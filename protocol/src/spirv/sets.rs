@@ -48,7 +48,7 @@ impl Sets {
         self.0.get(id).copied().ok_or(ErrorKind::IdKind(*id, "instruction set"))
     }
 
-    /// Whether an instruction says something about the program without taking part in it.
+    /// Returns whether an instruction describes the program without taking part in it.
     pub fn is_remark(&self, instruction: &Instruction<'_>) -> bool {
         match instruction.opcode {
             op::LINE | op::NO_LINE => true,

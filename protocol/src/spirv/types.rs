@@ -6,14 +6,14 @@ use super::ids::{Id, Ids};
 use super::opcode;
 use super::words::Instruction;
 
-/// What is known of a type.
+/// The facts that are kept of a type.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Type {
     /// Bytes of its numbers, without padding; 0 if that is not known before a shader runs.
     pub bytes: u64,
     /// Numbers it is made of, at least 1.
     pub leaves: u64,
-    /// How deep structs and arrays nest in it.
+    /// The depth to which structs and arrays nest in it.
     pub depth: u32,
     /// A specialisation constant takes part in its size.
     pub is_specialised: bool,
@@ -26,7 +26,7 @@ pub fn scalar_bits(ids: &Ids, words: &[u32], ty: u32) -> Option<u32> {
     if is_number { words.get(id.at as usize + 2).copied() } else { None }
 }
 
-/// What a pointer points to with its storage class; none if it is no typed pointer.
+/// Returns the type that a pointer points to, and its storage class; `None` if the type is no typed pointer.
 pub fn pointee(ids: &Ids, words: &[u32], ty: u32) -> Option<(u32, u32)> {
     let id = ids.defined(ty).ok().filter(|id| id.opcode == opcode::TYPE_POINTER)?;
     Some((*words.get(id.at as usize + 2)?, *words.get(id.at as usize + 3)?))
@@ -45,18 +45,18 @@ pub struct Types(Vec<Type>);
 /// A pointer, whatever it points to.
 const POINTER: Type = Type { bytes: 8, leaves: 1, depth: 0, is_specialised: false };
 
-/// Whether `OpTypeForwardPointer` announced it and it is not declared yet; the pass ends by looking whether it was.
+/// Returns whether `OpTypeForwardPointer` announced an id that is not declared yet; the end of the pass checks that it was.
 pub fn is_pointer_to_come(id: Id) -> bool {
     id.at == 0 && id.is_announced
 }
 
 impl Types {
-    /// What is known of a type by its id.
+    /// Returns the facts of a type by its id.
     pub fn of(&self, ids: &Ids, ty: u32) -> Result<Type, ErrorKind> {
         self.0.get(ids.type_index(ty)?).copied().ok_or(ErrorKind::IdMissing(ty))
     }
 
-    /// How many there are.
+    /// Returns the number of types.
     pub fn count(&self) -> u32 {
         self.0.len() as u32
     }

@@ -9,7 +9,7 @@ use super::sets::{Set, Sets};
 use super::types;
 use super::words::Instruction;
 
-/// What an id that comes later must turn out to be.
+/// The kind that an id must turn out to have when it is defined later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Late {
     Anything,
@@ -25,7 +25,7 @@ enum Late {
 #[derive(Debug, Default)]
 pub struct Uses(Vec<(usize, u32, Late)>);
 
-/// Where an instruction stands.
+/// The place of an instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'s> {
     /// All ids so far.
@@ -85,7 +85,7 @@ impl Uses {
         self.0.extend(used.iter().map(|id| (at, *id, what)));
     }
 
-    /// What a type is made of is defined, or comes later where that is allowed: it must be a pointer then, or what one points to.
+    /// Checks the parts of a type: each is defined, or comes later where that is allowed and is then a pointer or the target of one.
     fn made_of(&mut self, instruction: &Instruction<'_>, used: &[u32], ids: &Ids) -> Result<(), ErrorKind> {
         for id in used {
             let found = ids.any(*id)?;
@@ -100,7 +100,7 @@ impl Uses {
         Ok(())
     }
 
-    /// What an extended instruction names. A remark may name functions and, where that is allowed, what comes later.
+    /// Checks the ids that an extended instruction names. A remark may name functions and, where that is allowed, ids that are defined later.
     fn extended(
         &mut self,
         instruction: &Instruction<'_>,
@@ -124,7 +124,7 @@ impl Uses {
         Ok(())
     }
 
-    /// Whether what was to come has come, in the end.
+    /// Checks at the end that all ids which had to be defined later were.
     pub fn finish(&self, ids: &Ids, words: &[u32]) -> Result<(), Error> {
         for (at, id, what) in &self.0 {
             let found = ids.defined(*id).map_err(|kind| kind.at(*at))?;

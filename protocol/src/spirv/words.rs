@@ -7,7 +7,7 @@ pub const HEADER: usize = 5;
 /// The first word of every module in this machine's byte order.
 const MAGIC: u32 = 0x0723_0203;
 
-/// What the header says.
+/// The fields of the header.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     /// Ids are below this.
@@ -33,7 +33,7 @@ impl Header {
 pub struct Instruction<'w> {
     /// Index of its first word in the module.
     pub at: usize,
-    /// What it does.
+    /// The opcode.
     pub opcode: u16,
     /// Its words behind the first.
     pub operands: &'w [u32],
@@ -53,7 +53,7 @@ impl<'w> Instruction<'w> {
         self.operands.get(index).copied().ok_or(ErrorKind::Length.at(self.at))
     }
 
-    /// Where the next one starts.
+    /// Returns the position of the next instruction.
     pub fn end(&self) -> usize {
         self.at + 1 + self.operands.len()
     }

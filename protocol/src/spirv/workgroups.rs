@@ -1,4 +1,4 @@
-//! How large the workgroups of each entry point are, however the module says it: numbers, constants, or a constant that is `WorkgroupSize`.
+//! The workgroup sizes of each entry point, however the module gives them: numbers, constants, or a constant that is `WorkgroupSize`.
 
 use super::Device;
 use super::constants::{Constants, Integer};
@@ -16,14 +16,14 @@ enum Size {
     Vector(u32),
 }
 
-/// What a module says of sizes.
+/// The workgroup sizes that a module declares.
 #[derive(Debug, Default)]
 pub struct Workgroups {
     /// By function of an entry point: the words and the sizes.
     modes: HashMap<u32, Vec<(usize, Size)>>,
     /// By constant that is `WorkgroupSize`, which takes precedence for the whole module: the word that says so.
     built_in: BTreeMap<u32, usize>,
-    /// The same of decoration groups.
+    /// By decoration group that carries `WorkgroupSize`: the word that says so.
     groups: HashMap<u32, usize>,
 }
 
@@ -61,7 +61,7 @@ impl Workgroups {
         }
     }
 
-    /// Whether the device takes each of these entry points, given by execution model and function.
+    /// Checks whether the device takes each of these entry points, given by execution model and function.
     pub fn judge(
         &self,
         constants: &Constants,
@@ -88,7 +88,7 @@ impl Workgroups {
         entry_points.iter().map(of).collect()
     }
 
-    /// Whether a size depends on specialisation.
+    /// Returns whether a size depends on specialisation.
     pub fn vary(&self, constants: &Constants) -> bool {
         let modes = self.modes.values().flatten().map(|(_, size)| *size);
         let mut sizes = modes.chain(self.built_in.keys().map(|id| Size::Vector(*id)));

@@ -24,7 +24,7 @@ pub fn fuzz_stream(bytes: &[u8]) -> usize {
     })
 }
 
-/// What decodes is the same after encoding and decoding it again.
+/// Checks that a command is the same after it was encoded and decoded again.
 pub fn fuzz_roundtrip(bytes: &[u8]) -> usize {
     in_turn(bytes, |bytes, arena| {
         let mut reader = Reader::new(bytes, arena);
@@ -42,7 +42,7 @@ pub fn fuzz_roundtrip(bytes: &[u8]) -> usize {
     })
 }
 
-/// The same for replies, which a driver would read.
+/// Checks the same for replies, which a driver would read.
 pub fn fuzz_reply(bytes: &[u8]) -> usize {
     in_turn(bytes, |bytes, arena| {
         let number = i32::from_le_bytes(*bytes.first_chunk()?);

@@ -85,7 +85,7 @@ impl RingLayout {
         Ok(pending)
     }
 
-    /// Where `len` bytes at a counter position lie: up to the end of the buffer, and from its start. `len` must not exceed
+    /// Returns the two ranges in which `len` bytes at a counter position lie: up to the end of the buffer, and from its start. `len` must not exceed
     /// the buffer, as [`RingLayout::pending`] guarantees; more is cut off.
     pub fn copy_ranges(&self, position: u32, len: u32) -> (Range<usize>, Range<usize>) {
         let size = self.buffer.len();
@@ -104,7 +104,7 @@ impl RingLayout {
     }
 }
 
-/// Whether a ring that has executed up to `head` has reached `seqno`; both wrap.
+/// Returns whether a ring that has executed up to `head` has reached `seqno`; both wrap.
 pub fn has_reached(head: u32, seqno: u32) -> bool {
     head.wrapping_sub(seqno) < 1 << 31
 }

@@ -21,13 +21,13 @@ impl Header {
         Ok(Self { number, flags })
     }
 
-    /// Whether the guest waits for a reply.
+    /// Returns whether the guest waits for a reply.
     pub fn wants_reply(self) -> bool {
         self.flags.contains(CommandFlagsEXT::GENERATE_REPLY)
     }
 }
 
-/// What a command begins with whose first parameter is a command buffer.
+/// The start of a command whose first parameter is a command buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// Number and flags.

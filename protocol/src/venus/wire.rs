@@ -1,6 +1,6 @@
-//! What has a wire form, in full and in partial form: the traits, and their implementations for numbers and for structs.
+//! The traits of values that have a wire form, in full and in partial form, and their implementations for numbers and for structs.
 //!
-//! It knows the values of EXT_command_serialization and no Vulkan type. Pointers and arrays are in `shape`.
+//! The module knows the values of EXT_command_serialization and no Vulkan type. Pointers and arrays are in `shape`.
 
 use super::chain::{self, Chain};
 use super::generated::ObjectType;
@@ -74,7 +74,7 @@ pub trait Handle: Copy {
     fn from_id(id: u64) -> Self;
 }
 
-/// Whether a pointer may be null.
+/// The rule for a null pointer: allowed or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Null {
     /// Null is an error. For arrays: a count of 0 where the length says otherwise.
@@ -217,7 +217,7 @@ pub(crate) use enumeration;
 
 /// An enumeration, of which the selected part of the registry names some values.
 pub trait Enumeration: Copy {
-    /// Whether this is one of them.
+    /// Returns whether the value is one of those that the registry names.
     fn is_known(self) -> bool;
     /// The number.
     fn number(self) -> i32;
@@ -244,7 +244,7 @@ pub(crate) use known;
 macro_rules! known_flags {
     ($name:ident, $bits:literal) => {
         impl $name {
-            /// Those that the registry names.
+            /// Returns the flags that the registry names.
             #[must_use]
             pub const fn known(self) -> Self {
                 Self(self.0 & $bits)
@@ -259,19 +259,19 @@ macro_rules! flags {
     ($name:ident, $ty:ty) => {
         crate::venus::wire::enumeration!($name, $ty);
         impl $name {
-            /// No flag.
+            /// Returns no flags.
             pub const fn empty() -> Self {
                 Self(0)
             }
-            /// Whether no flag is set.
+            /// Returns whether no flag is set.
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }
-            /// Whether all of these flags are set.
+            /// Returns whether all of these flags are set.
             pub const fn contains(self, flags: Self) -> bool {
                 self.0 & flags.0 == flags.0
             }
-            /// Whether any of these flags is set.
+            /// Returns whether any of these flags is set.
             pub const fn intersects(self, flags: Self) -> bool {
                 self.0 & flags.0 != 0
             }
@@ -311,7 +311,7 @@ macro_rules! handle {
             pub const KIND: ObjectType = ObjectType::$kind;
             /// `VK_NULL_HANDLE`.
             pub const NULL: Self = Self(0);
-            /// Whether it is `VK_NULL_HANDLE`.
+            /// Returns whether the handle is `VK_NULL_HANDLE`.
             pub const fn is_null(self) -> bool {
                 self.0 == 0
             }

@@ -116,7 +116,7 @@ pub enum Command<'a> {
     },
 }
 
-/// For logs: what the guest chose freely shows as its length only.
+/// The form for logs shows only the length of what the guest chose freely.
 impl fmt::Display for Command<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -141,7 +141,7 @@ pub enum CommandError {
     /// Fewer bytes than the command and its lists need.
     #[error("the request is shorter than its command")]
     TooShort,
-    /// No command of this device; virgl's are among these.
+    /// The command is none of this device's; virgl's are among these.
     #[error("unknown command {:#x}", .0.0)]
     Unknown(CommandType),
     /// A resource id of 0 where one is needed.
@@ -156,7 +156,7 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    /// What the driver is answered.
+    /// Returns the response that the driver gets.
     pub fn response(self) -> ResponseType {
         match self {
             Self::TooShort | Self::Unknown(_) => ResponseType::ERR_UNSPEC,

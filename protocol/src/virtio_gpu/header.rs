@@ -8,11 +8,11 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 24;
 
-/// What a request asks for (`VIRTIO_GPU_CMD_*`), known or not.
+/// The type of a request (`VIRTIO_GPU_CMD_*`), known or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CommandType(pub u32);
 
-/// How a request was answered (`VIRTIO_GPU_RESP_*`), known or not.
+/// The type of a response (`VIRTIO_GPU_RESP_*`), known or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ResponseType(pub u32);
 

@@ -10,12 +10,12 @@ use zerocopy::IntoBytes;
 /// Bytes of the longest answer a driver gets from this device, if its capability set fits too.
 pub const RESPONSE_BYTES_MAX: usize = 408;
 
-/// What one scanout shows.
+/// The mode of one scanout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DisplayMode {
     /// Position and size.
     pub r: Rect,
-    /// Whether a display is connected.
+    /// True if a display is connected.
     pub enabled: bool,
 }
 

@@ -42,7 +42,7 @@ pub struct MemEntry {
     pub padding: U32,
 }
 
-/// Where the pages of a blob are (`VIRTIO_GPU_BLOB_MEM_*`).
+/// The place of a blob's pages (`VIRTIO_GPU_BLOB_MEM_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlobMem {
     /// Guest memory only (1).
@@ -74,7 +74,7 @@ impl BlobMem {
 }
 
 bitflags::bitflags! {
-    /// What a guest wants to do with a blob (`VIRTIO_GPU_BLOB_FLAG_USE_*`).
+    /// The uses that a guest wants to make of a blob (`VIRTIO_GPU_BLOB_FLAG_USE_*`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct BlobFlags: u32 {
         /// Map it.
@@ -86,7 +86,7 @@ bitflags::bitflags! {
     }
 }
 
-/// How a guest must map a blob (`VIRTIO_GPU_MAP_CACHE_*`).
+/// The caching with which a guest must map a blob (`VIRTIO_GPU_MAP_CACHE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MapCache {
@@ -98,7 +98,7 @@ pub enum MapCache {
     WriteCombined = 3,
 }
 
-/// Where a fence is ordered.
+/// The timeline on which a fence is ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FenceTimeline {
     /// The device's own timeline, for drivers that name no ring.

@@ -1,4 +1,4 @@
-//! What workers that were taken over can do to others.
+//! Tests of the harm that workers which were taken over can do to others.
 
 use super::super::tuning::{MICROSECOND, MILLISECOND, SECOND};
 use super::super::*;

@@ -5,24 +5,24 @@ use super::super::*;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// How the GPU shares itself among contexts.
+/// The way in which the GPU shares itself among contexts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Gpu {
-    /// What came first runs to its end.
+    /// The first that came runs to its end.
     Serial,
     /// Contexts that have work run in turn, for a slice each.
     Sliced,
 }
 
-/// What a simulated world is like.
+/// The properties of a simulated world.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting {
     pub(super) gpu: Gpu,
-    /// From a decision to the start on the GPU.
+    /// The time from a decision to the start on the GPU.
     pub(super) start: Nanos,
     /// To switch contexts.
     pub(super) switch: Nanos,
-    /// When the clock begins.
+    /// The time at which the clock begins.
     pub(super) epoch: Nanos,
 }
 
@@ -31,10 +31,10 @@ pub(super) const SERIAL: Setting =
 pub(super) const SERIAL_FAR: Setting = Setting { start: 200 * MICROSECOND, ..SERIAL };
 pub(super) const SLICED: Setting = Setting { gpu: Gpu::Sliced, ..SERIAL };
 pub(super) const SETTINGS: [Setting; 3] = [SERIAL, SERIAL_FAR, SLICED];
-/// As an NVIDIA data-centre GPU was measured to be.
+/// The properties that were measured of an NVIDIA data-centre GPU.
 pub(super) const MEASURED: Setting = Setting { start: 100 * MICROSECOND, switch: 65 * MICROSECOND, ..SLICED };
 
-/// What a worker makes of the truth.
+/// The ways in which a worker reports the truth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Honesty {
     Honest,
@@ -44,7 +44,7 @@ pub(super) enum Honesty {
     ShortSpans,
     /// Its spans begin and end in the future.
     FutureSpans,
-    /// It says it dispatched three more than it was granted, and completed them.
+    /// The worker says it dispatched three more than it was granted, and completed them.
     Overclaims,
 }
 
@@ -57,17 +57,17 @@ pub(super) struct Guest {
     pub(super) length: Nanos,
     /// Submissions that it has outstanding, unless it has a period.
     pub(super) outstanding: u32,
-    /// From a completion until the program behind it has submitted again; up to a fifth shorter or longer.
+    /// The time from a completion until the program behind it has submitted again; up to a fifth shorter or longer.
     pub(super) think: Nanos,
     /// If there are any, those by turns instead.
     pub(super) thinks: Vec<Nanos>,
-    /// It submits so many one after the other, each so long after the one before, and waits for all of them.
+    /// The program submits so many one after the other, each so long after the one before, and waits for all of them.
     pub(super) stream: Option<(u32, Nanos)>,
-    /// Those of them that are not complete.
+    /// The number of them that are not complete.
     pub(super) left: u32,
-    /// How long one of its workgroups runs, for which a GPU that turns to another context has to wait.
+    /// The time that one of its workgroups runs, for which a GPU that turns to another context has to wait.
     pub(super) workgroup: Nanos,
-    /// It submits one at each period.
+    /// The program submits one at each period.
     pub(super) period: Option<Nanos>,
     pub(super) honesty: Honesty,
     pub(super) queue: VecDeque<(Nanos, Nanos)>,
@@ -135,7 +135,7 @@ enum Event {
     Look(Nanos),
 }
 
-/// What runs: whose, since when of the slice, and what the slice is to do.
+/// The work that runs: whose it is, since when the slice lasts, and what the slice is to do.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     guest: usize,
@@ -363,7 +363,7 @@ impl World {
         self.push(running.until, Event::Switched(self.turn));
     }
 
-    /// Whether what runs has workgroups left to wait for, as another context has work; they run at less than the whole GPU.
+    /// Returns whether the running work has workgroups left to wait for, as another context has work; they run at less than the whole GPU.
     fn has_to_drain(&mut self, ran: Nanos, running: Running) -> bool {
         let Running { guest: index, until: now, drains, .. } = running;
         let others = self.device.iter().any(|(other, ..)| *other != index);

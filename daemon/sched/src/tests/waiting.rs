@@ -7,7 +7,7 @@ use super::super::tuning::{MICROSECOND, MILLISECOND, SECOND};
 use super::super::*;
 use super::simulation::*;
 
-/// From the end of a submission until the program behind it has submitted again, if it does not think, as it was measured: in microseconds.
+/// Measured times from the end of a submission until the program behind it has submitted again, if it does not think, in microseconds.
 const WAYS: [Nanos; 32] = [
     150, 60, 230, 110, 170, 400, 90, 190, 140, 120, 260, 70, 160, 520, 130, 210, 100, 180, 150, 300, 80, 140,
     740, 170, 120, 200, 50, 350, 110, 240, 160, 130,

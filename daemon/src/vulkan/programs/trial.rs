@@ -259,7 +259,7 @@ impl<'i> Bench<'i> {
         Ok(Allocation { device: &self.device, raw })
     }
 
-    /// The types that buffers can be bound to, made as guests' are (see `vulkan::buffer`).
+    /// The types that buffers can be bound to, made as guests' are (see `vulkan::commands::buffer`).
     fn buffer_types(&self) -> Result<u32, vk::Result> {
         let buffer = self.buffer(BYTES, Made::ByDriver)?;
         // SAFETY: device and buffer are live, here and below.

@@ -86,7 +86,7 @@ fn what_is_announced_as_a_pointer_is_one() {
     }
 }
 
-/// Whether a pipeline can be made of `main`, with the constants that have these `SpecId`s.
+/// Checks that a pipeline can be made of `main`, with the constants that have these `SpecId`s.
 fn launch(words: &[u32], values: &[(u32, u64)]) -> Result<(), ErrorKind> {
     let before = judge(words)?;
     let module = judge_with(words, Some(values))?;
