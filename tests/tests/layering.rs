@@ -65,7 +65,8 @@ fn modules_use_only_what_the_tables_allow() {
 #[test]
 fn crates_with_an_owner_are_named_nowhere_else() {
     let mut wrong = Vec::new();
-    for source in ["daemon/src", "daemon/sched/src", "protocol/src", "tests/src"].into_iter().flat_map(below) {
+    for source in ["daemon/src", "daemon/sched/src", "protocol/src", "tests/src"].into_iter().flat_map(below)
+    {
         let named = packages(std::slice::from_ref(&source));
         for (name, owners) in OWNERS {
             if named.contains(*name) && !owners.iter().any(|owner| source.path.starts_with(owner)) {

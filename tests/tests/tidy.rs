@@ -40,12 +40,8 @@ const UNSAFE: &[(&str, usize)] = &[
 ];
 
 /// Crates in which the compiler forbids it.
-const FORBIDDING: &[&str] = &[
-    "daemon/sched/src/lib.rs",
-    "protocol/src/lib.rs",
-    "protocol/codegen/src/main.rs",
-    "tests/src/lib.rs",
-];
+const FORBIDDING: &[&str] =
+    &["daemon/sched/src/lib.rs", "protocol/src/lib.rs", "protocol/codegen/src/main.rs", "tests/src/lib.rs"];
 
 /// Files of more lines than this, tests not counted, are split.
 const LINES_MAX: usize = 1000;

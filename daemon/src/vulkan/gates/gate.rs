@@ -1,7 +1,7 @@
 //! The gate that scheduled submissions of a context to a GPU pass: how many may, and what the scheduler is told.
 //!
 //! While the context has a lease and not much in the driver, a submission passes at once, on the thread that decoded it. Otherwise it
-//! waits in the line of its queue ([`super::line`]), decoding goes on, and the gate's thread dispatches it when it is granted. Only
+//! waits in the line of its queue (`vulkan::submit::line`), decoding goes on, and the gate's thread dispatches it when it is granted. Only
 //! what is ready passes: a submission that waits for what nobody has submitted yet would keep others from the GPU.
 //!
 //! Lock order: the turn, lines and submissions of queues, the counts of the gate.

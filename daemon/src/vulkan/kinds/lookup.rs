@@ -48,7 +48,6 @@ impl Reading<'_> {
     /// What the object has of an id that may not be null, which nothing in the table is.
     #[inline]
     fn named<H: Kind>(&self, id: H, missing: &'static str) -> Result<&H::State, Fault> {
-        let found = self.get(id).map_err(|fault| if id.id() == 0 { Fault::invalid(missing) } else { fault });
-        found?.state::<H>()
+        self.state(id).map_err(|fault| if id.id() == 0 { Fault::invalid(missing) } else { fault })
     }
 }

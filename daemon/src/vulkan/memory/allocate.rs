@@ -85,7 +85,7 @@ fn is_scarcity(result: i32) -> bool {
         .contains(&R::from_raw(result))
 }
 
-/// `vkFreeMemory`: it is kept for a moment ([`Pool`]); then the driver's memory goes first, the pages with their last owner.
+/// `vkFreeMemory`: it is kept for a moment (`disposal::pool`); then the driver's memory goes first, the pages with their last owner.
 pub fn free_memory(call: &Call<'_>, c: &venus::FreeMemory) -> Result<venus::FreeMemoryReply, Fault> {
     let never_made = matches!(call.lowering().handle(c.memory), Err(Fault::Failed(_)));
     call.take(c.memory)?;

@@ -10,6 +10,7 @@ use protocol::venus::generated::ObjectType;
 use std::any::Any;
 use std::fmt::Debug;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A guest's name for an object, typed. Generated code implements it.
@@ -44,14 +45,26 @@ pub trait State: Any + Debug + Send + Sync {
 /// State that fits the kind `H`, or none.
 #[derive(Debug)]
 pub struct StateOf<H> {
-    state: Option<Arc<dyn State>>,
+    held: Option<Held>,
     kind: PhantomData<H>,
 }
+
+/// State of any kind. Where it lies is noted, since an `Arc` of a trait object has to compute that from its alignment each time.
+#[derive(Debug)]
+struct Held {
+    state: Arc<dyn State>,
+    at: NonNull<()>,
+}
+
+// SAFETY: `at` is where `state` lies, which is `Send` and `Sync`, and is used to make shared references to it only.
+unsafe impl Send for Held {}
+// SAFETY: as above.
+unsafe impl Sync for Held {}
 
 impl<H: Handle> StateOf<H> {
     /// The object has nothing beside its handle.
     pub fn none() -> Self {
-        Self { state: None, kind: PhantomData }
+        Self { held: None, kind: PhantomData }
     }
 }
 
@@ -63,7 +76,8 @@ impl<H: Kind> StateOf<H> {
 
     /// The object has this state, which others hold as well.
     pub fn shared(state: Arc<H::State>) -> Self {
-        Self { state: Some(state), kind: PhantomData }
+        let at = NonNull::from(&*state).cast();
+        Self { held: Some(Held { state, at }), kind: PhantomData }
     }
 }
 
@@ -76,7 +90,7 @@ pub struct Object {
     /// The device that it belongs to; none for instances, physical devices and devices.
     pub device: Option<Arc<Device>>,
     /// Of the type that goes with the kind.
-    state: Option<Arc<dyn State>>,
+    held: Option<Held>,
     /// Who uses it.
     pub usage: Arc<Usage>,
     /// The encoding of the command that created it.
@@ -91,7 +105,7 @@ impl Object {
         state: StateOf<H>,
         created_by: Encoding,
     ) -> Self {
-        Self { kind: H::KIND, raw, device, state: state.state, usage: Arc::default(), created_by }
+        Self { kind: H::KIND, raw, device, held: state.held, usage: Arc::default(), created_by }
     }
 
     /// Its kind.
@@ -103,16 +117,28 @@ impl Object {
     /// What it has as one of the kind `H`; nothing if it is of another kind or has no state.
     #[inline]
     pub fn get<H: Kind>(&self) -> Option<&H::State> {
-        let state = self.state.as_ref().filter(|_| self.kind == H::KIND)?;
-        // SAFETY: `new` gives an object of this kind no state but `H::State`, since no other type of handles has the kind.
-        Some(unsafe { &*Arc::as_ptr(state).cast::<H::State>() })
+        // SAFETY: the kind was looked at.
+        if self.kind == H::KIND { unsafe { self.get_unchecked::<H>() } } else { None }
+    }
+
+    /// The same of an object that is known to be of the kind.
+    ///
+    /// # Safety
+    ///
+    /// It is of the kind `H`.
+    #[inline]
+    pub unsafe fn get_unchecked<H: Kind>(&self) -> Option<&H::State> {
+        let held = self.held.as_ref()?;
+        // SAFETY: `new` gives an object of this kind no state but `H::State`, since no other type of handles has the kind, and the state
+        // lives as long as the object.
+        Some(unsafe { held.at.cast::<H::State>().as_ref() })
     }
 
     /// What it has as one of the kind `H`, to be held.
     #[inline]
     pub fn get_shared<H: Kind>(&self) -> Option<Arc<H::State>> {
-        let state = self.state.as_ref().filter(|_| self.kind == H::KIND)?;
-        let state = Arc::into_raw(Arc::clone(state)).cast::<H::State>();
+        let held = self.held.as_ref().filter(|_| self.kind == H::KIND)?;
+        let state = Arc::into_raw(Arc::clone(&held.state)).cast::<H::State>();
         // SAFETY: as above, so the pointer is that of an `Arc` of this type.
         Some(unsafe { Arc::from_raw(state) })
     }
@@ -139,13 +165,13 @@ impl Object {
 
     /// Threads of ours wait for it.
     pub fn is_watched(&self) -> bool {
-        self.state.as_ref().is_some_and(|state| state.is_watched())
+        self.held.as_ref().is_some_and(|held| held.state.is_watched())
     }
 
     /// It is destroyed with its device.
     pub fn close(&self) {
-        if let Some(state) = &self.state {
-            state.close();
+        if let Some(held) = &self.held {
+            held.state.close();
         }
     }
 }

@@ -5,9 +5,9 @@
 
 #![allow(unsafe_code, reason = "objects are found again by their address")]
 
-use super::object::{Handle, Object};
+use super::object::{Handle, Kind, Object};
 use super::table::Table;
-use crate::vulkan::context::error::Fault;
+use crate::vulkan::context::error::{Fault, inconsistent};
 use parking_lot::RwLockReadGuard;
 use std::cell::Cell;
 use std::ptr;
@@ -42,6 +42,19 @@ impl Reading<'_> {
             Self::Own(table) => table.get(handle),
             Self::Shared(recent) => recent.get(handle),
         }
+    }
+}
+
+impl Reading<'_> {
+    /// What the object has that an id names.
+    ///
+    /// # Errors
+    ///
+    /// As [`Table::get`] has them.
+    #[inline]
+    pub fn state<H: Kind>(&self, handle: H) -> Result<&H::State, Fault> {
+        // SAFETY: what is found is of the kind that is looked for.
+        unsafe { self.get(handle)?.get_unchecked::<H>() }.ok_or_else(inconsistent)
     }
 }
 

@@ -41,7 +41,7 @@ fn demand_sets(
             demand(slot.is_none(), "a descriptor set is missing")?;
             continue;
         }
-        let set = l.objects.get(*id)?.state::<venus::DescriptorSet>()?;
+        let set = l.objects.state(*id)?;
         let slot =
             slot.as_ref().ok_or_else(|| Fault::invalid("a descriptor set where the layout has none"))?;
         demand(same(&set.layout, slot), "a descriptor set of another layout")?;
