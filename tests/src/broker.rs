@@ -27,7 +27,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts it with a VM of each of these names, `top` before their tables and `keys` in each. Returns when all of them listen.
+    /// Starts the broker with a VM of each of these names, `top` before their tables and `keys` in each. Returns when all of them listen.
     ///
     /// # Errors
     /// It refuses the file, or a VM does not listen.
@@ -36,7 +36,7 @@ impl Broker {
         Self::start_by(vhost_user_vulkan()?, top, &gpu.unwrap_or_default(), vms)
     }
 
-    /// As [`Self::start`], on these drivers, with `defaults` for all VMs.
+    /// Starts the broker like [`Self::start`], on these drivers and with `defaults` for all VMs.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -44,7 +44,7 @@ impl Broker {
         Self::start_by(vulkan.command(&daemon_executable()?)?, top, defaults, vms)
     }
 
-    /// As [`Self::start`], by a command that runs the daemon.
+    /// Starts the broker like [`Self::start`], by a command that runs the daemon.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -80,7 +80,7 @@ impl Broker {
         self.folder.path().join(name)
     }
 
-    /// Whether a VM's socket is there and its device process waits at it.
+    /// Returns whether a VM's socket is there and its device process waits at it.
     #[must_use]
     pub fn listens(&self, vm: &str) -> bool {
         let vm = self.status().ok().and_then(|status| find(&status["vms"], "name", &vm.into()).cloned());
@@ -97,20 +97,20 @@ impl Broker {
         Ok((Bridge::listen(&path, guest)?, path))
     }
 
-    /// Runs a subcommand against it.
+    /// Runs a subcommand against the broker.
     ///
     /// # Errors
-    /// It cannot be run.
+    /// The subcommand cannot be run.
     pub fn operate(&self, arguments: &[&str]) -> Result<Output> {
         let mut command = vhost_user_vulkan()?;
         command.args(arguments).arg("--control-socket").arg(self.path("control"));
         Ok(command.stdin(Stdio::null()).output()?)
     }
 
-    /// As [`Self::operate`], and it has to work. Returns what it says.
+    /// Runs a subcommand like [`Self::operate`], which has to succeed. Returns what the subcommand prints.
     ///
     /// # Errors
-    /// It does not.
+    /// The subcommand fails.
     pub fn say(&self, arguments: &[&str]) -> Result<String> {
         let output = self.operate(arguments)?;
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -118,10 +118,10 @@ impl Broker {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Its status.
+    /// The broker's status.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The broker does not answer.
     pub fn status(&self) -> Result<Value> {
         Ok(serde_json::from_str(&self.say(&["status", "--json"])?)?)
     }
@@ -138,16 +138,16 @@ impl Broker {
     /// The device process of a VM.
     ///
     /// # Errors
-    /// It has none.
+    /// The VM has none.
     pub fn device(&self, vm: &str) -> Result<Pid> {
         let pid = self.vm(vm)?["pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32));
         pid.with_context(|| format!("{vm} has no device process"))
     }
 
-    /// Its metrics at this port.
+    /// The broker's metrics at this port.
     ///
     /// # Errors
-    /// They are not served.
+    /// The metrics are not served.
     pub fn metrics(&self, port: u16) -> Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -159,10 +159,10 @@ impl Broker {
         Ok(text.to_owned())
     }
 
-    /// Asks it to end with SIGTERM, and waits.
+    /// Asks the broker to end with SIGTERM, and waits.
     ///
     /// # Errors
-    /// It does not end.
+    /// The broker does not end.
     pub fn stop(&mut self) -> Result<ExitStatus> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         let mut status = None;
@@ -174,19 +174,19 @@ impl Broker {
         status.context("it has ended")
     }
 
-    /// Its number.
+    /// The broker's process id.
     #[must_use]
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// Whether it runs.
+    /// Returns whether the broker runs.
     #[must_use]
     pub fn is_running(&self) -> bool {
         is_alive(self.pid())
     }
 
-    /// What it and its VMs logged.
+    /// The messages that the broker and its VMs have logged.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
@@ -211,13 +211,13 @@ pub fn vhost_user_vulkan() -> Result<Command> {
     Ok(command)
 }
 
-/// What is in a list and has this value at this key.
+/// Returns the first entry of a list that has this value at this key.
 #[must_use]
 pub fn find<'a>(list: &'a Value, key: &str, value: &Value) -> Option<&'a Value> {
     list.as_array()?.iter().find(|entry| entry[key] == *value)
 }
 
-/// What the program says of a configuration file that it does not start with.
+/// Returns the message with which the program refuses to start with a configuration file.
 ///
 /// # Errors
 /// It cannot be run, or starts.

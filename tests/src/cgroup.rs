@@ -10,16 +10,16 @@ use anyhow::{Context, Result, ensure};
 use crate::daemon::eventually;
 use crate::daemon_process::prepared;
 
-/// The group. When it is dropped its processes are killed and it is removed.
+/// A group. When it is dropped its processes are killed and it is removed.
 pub struct Unit {
     path: PathBuf,
 }
 
 impl Unit {
-    /// Makes it, if this machine lends those controllers to version 2; else says that the caller is skipped.
+    /// Makes the group, if this machine lends those controllers to version 2; else says that the caller is skipped.
     ///
     /// # Errors
-    /// The system refuses it though it has the controllers.
+    /// The system refuses the group though it has the controllers.
     pub fn with(controllers: &[&str]) -> Result<Option<Self>> {
         let lacks = |why: &str| {
             println!("skipped: no control groups of version 2 with {controllers:?} here: {why}");
@@ -55,13 +55,13 @@ impl Unit {
         Ok(Some(Self { path }))
     }
 
-    /// A file or a group in it.
+    /// The path of a file or a group in this group.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Sets one of its files.
+    /// Sets one of the group's files.
     ///
     /// # Errors
     /// The system refuses the value.
@@ -69,7 +69,7 @@ impl Unit {
         fs::write(self.path(name), value).with_context(|| format!("{name} = {value}"))
     }
 
-    /// What one of its files says.
+    /// Returns the contents of one of the group's files.
     ///
     /// # Errors
     /// There is no such file.
@@ -77,7 +77,7 @@ impl Unit {
         Ok(fs::read_to_string(self.path(name)).with_context(|| name.to_owned())?.trim().to_owned())
     }
 
-    /// The processes of a group in it.
+    /// The processes of a group in this one.
     ///
     /// # Errors
     /// There is no such group.
@@ -86,16 +86,16 @@ impl Unit {
         Ok(listed.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
     }
 
-    /// The same command, in the group from its first moment.
+    /// Returns the same command, in the group from its first moment.
     #[must_use]
     pub fn command(&self, command: &Command) -> Command {
         prepared(&format!("echo $$ >{}", self.path("cgroup.procs").display()), command)
     }
 
-    /// Waits until a group in it is gone.
+    /// Waits until a group in this one is gone.
     ///
     /// # Errors
-    /// It stays.
+    /// The group stays.
     pub fn ensure_gone(&self, name: &str) -> Result<()> {
         ensure!(eventually(Duration::from_secs(60), || !self.path(name).exists()), "{name} is left");
         Ok(())

@@ -81,7 +81,7 @@ pub fn native(client: &ClientRoot, words: u32) -> Result<String> {
     Ok(said)
 }
 
-/// What `command` generates, a `llama-completion` without arguments.
+/// Returns what `command`, a `llama-completion` without arguments, generates.
 ///
 /// # Errors
 /// The program fails, or says nothing.

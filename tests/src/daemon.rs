@@ -19,17 +19,17 @@ use std::time::{Duration, Instant};
 pub struct Daemon(Option<DaemonProcess>);
 
 impl Daemon {
-    /// Starts it.
+    /// Starts the daemon.
     pub fn start() -> Result<Self> {
         Self::start_with(&[])
     }
 
-    /// Starts it with further options.
+    /// Starts the daemon with further options.
     pub fn start_with(options: &[&str]) -> Result<Self> {
         Self::start_on(&vulkan()?, options)
     }
 
-    /// Starts it where a process may have so many files open.
+    /// Starts the daemon where a process may have so many files open.
     pub fn start_with_open_files(most: u32) -> Result<Self> {
         let unlimited = vulkan()?.command(&daemon_executable()?)?;
         let mut limited = Command::new("prlimit");
@@ -42,13 +42,14 @@ impl Daemon {
         DaemonProcess::start_command(limited, &[]).map(|process| Self(Some(process)))
     }
 
-    /// Starts it on the software driver below the validation layer, whose findings come with the log. The layer makes calls that no driver needs.
+    /// Starts the daemon on the software driver below the validation layer, whose findings come with the log. The layer makes calls that no
+    /// driver needs.
     pub fn start_validated(options: &[&str]) -> Result<Self> {
         let options = [&["--max-log-lines", "1000000", "--seccomp", "off"], options].concat();
         Self::start_on(&HostVulkan::validated()?, &options)
     }
 
-    /// Starts it on the software driver, where fresh memory of the C library is full of what is not zero.
+    /// Starts the daemon on the software driver, where fresh memory of the C library is full of what is not zero.
     pub fn start_poisoned(options: &[&str]) -> Result<Self> {
         match vulkan()? {
             HostVulkan::Lavapipe(root) => Self::start_on(&HostVulkan::Poisoned(root), options),
@@ -56,12 +57,12 @@ impl Daemon {
         }
     }
 
-    /// Starts it on the machine's own Vulkan drivers.
+    /// Starts the daemon on the machine's own Vulkan drivers.
     pub fn start_on_machine(options: &[&str]) -> Result<Self> {
         Self::start_on(&HostVulkan::System, options)
     }
 
-    /// Starts it with these two GPUs, which [`two_gpus`] found.
+    /// Starts the daemon with these two GPUs, which [`two_gpus`] found.
     pub fn start_on_two(vulkan: &HostVulkan, [first, second]: &[String; 2]) -> Result<Self> {
         let arguments = ["--gpu", first, "--gpu", second];
         DaemonProcess::start(vulkan, &arguments).map(|process| Self(Some(process)))
@@ -91,7 +92,7 @@ impl Daemon {
         Pid::from_raw(self.id() as i32).expect("a process that was started has a number")
     }
 
-    /// Its live workers, oldest first.
+    /// The daemon's live workers, oldest first.
     pub fn workers(&self) -> Vec<Pid> {
         let workers = daemon_process::workers(self.id()).unwrap_or_default();
         workers
@@ -101,7 +102,7 @@ impl Daemon {
             .collect()
     }
 
-    /// Waits until it has exactly this many workers.
+    /// Waits until the daemon has exactly this many workers.
     pub fn wait_for_workers(&self, count: usize) -> Result<Vec<Pid>> {
         let mut workers = Vec::new();
         let reached = eventually(PATIENCE, || {
@@ -112,7 +113,7 @@ impl Daemon {
         Ok(workers)
     }
 
-    /// Whether the device process runs.
+    /// Returns whether the device process runs.
     pub fn is_running(&self) -> bool {
         is_alive(self.pid())
     }
@@ -139,7 +140,7 @@ impl Deref for Daemon {
     }
 }
 
-/// What a process holds, for leak checks.
+/// The resources that a process holds, for leak checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holdings {
     /// Open descriptors.
@@ -153,7 +154,7 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// What a process holds now.
+    /// Counts what a process holds now.
     pub fn of(pid: Pid) -> Result<Self> {
         let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
         let status = std::fs::read_to_string(proc.join("status"))?;
@@ -194,7 +195,7 @@ pub fn eventually(timeout: Duration, mut condition: impl FnMut() -> bool) -> boo
     }
 }
 
-/// Whether a process exists and has not ended.
+/// Returns whether a process exists and has not ended.
 pub fn is_alive(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     // Behind the name in parentheses: the state.
@@ -224,7 +225,7 @@ pub fn command() -> Result<Command> {
     Ok(command)
 }
 
-/// As [`bare_command`], with an executable that was built before.
+/// The daemon's command like [`bare_command`], with an executable that was built before.
 pub fn command_of(executable: &Path) -> Result<Command> {
     vulkan()?.command(executable)
 }

@@ -23,7 +23,8 @@ pub struct DaemonProcess {
 /// A daemon that takes longer to listen or to end hangs.
 const PATIENCE: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(20);
-/// A submission of a software driver takes as long as other programs leave it of the processors: tests that are about hangs say so themselves.
+/// A submission of a software driver takes as long as other programs leave it of the processors: tests that are about hangs say so
+/// themselves.
 const PATIENT: [&str; 4] = ["--max-submit-time", "60min", "--max-submit-time-contended", "60min"];
 
 impl DaemonProcess {
@@ -35,7 +36,7 @@ impl DaemonProcess {
         Self::start_executable(&daemon_executable()?, vulkan, arguments)
     }
 
-    /// As [`DaemonProcess::start`], with an executable that was built before.
+    /// Starts the daemon like [`DaemonProcess::start`], with an executable that was built before.
     ///
     /// # Errors
     /// As [`DaemonProcess::start`].
@@ -43,7 +44,7 @@ impl DaemonProcess {
         Self::start_command(vulkan.command(executable)?, arguments)
     }
 
-    /// As [`DaemonProcess::start`], by a command that runs the daemon.
+    /// Starts the daemon like [`DaemonProcess::start`], by a command that runs it.
     ///
     /// # Errors
     /// As [`DaemonProcess::start`].
@@ -72,7 +73,7 @@ impl DaemonProcess {
         Ok(daemon)
     }
 
-    /// The vhost-user socket it listens on.
+    /// The vhost-user socket that the daemon listens on.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
@@ -84,14 +85,14 @@ impl DaemonProcess {
         self.child.id()
     }
 
-    /// Everything it and its workers logged so far.
+    /// Everything that the daemon and its workers logged so far.
     #[must_use]
     pub fn log(&self) -> String {
         let bytes = fs::read(self.folder.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Whether the process is still there.
+    /// Returns whether the process is still there.
     ///
     /// # Errors
     /// The operating system does not know it.
@@ -99,10 +100,10 @@ impl DaemonProcess {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Asks it to end with SIGTERM and demands that it ends soon, with success, and takes its workers along.
+    /// Asks the daemon to end with SIGTERM and demands that it ends soon, with success, and takes its workers along.
     ///
     /// # Errors
-    /// It had ended before, does not end, ends with an error, or leaves a worker behind.
+    /// The daemon had ended before, does not end, ends with an error, or leaves a worker behind.
     pub fn stop(mut self) -> Result<String> {
         if let Some(status) = self.child.try_wait()? {
             bail!("the daemon had ended before ({})\n{}", describe(status), self.log());
@@ -143,7 +144,7 @@ impl Drop for DaemonProcess {
     }
 }
 
-/// The same command, behind a line of shell that prepares its process. The command's environment is not the shell's.
+/// Returns the same command, behind a line of shell that prepares its process. The command's environment is not the shell's.
 #[must_use]
 pub fn prepared(line: &str, command: &Command) -> Command {
     let mut prepared = Command::new("sh");

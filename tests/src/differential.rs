@@ -13,21 +13,21 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::packages::{PackageRoot, Suite};
 use crate::program::{LIMIT, Program, succeed};
 
-/// What came of each case, by its name: the rest of its line, such as `ok 0123 4` or `skipped shaderFloat64`.
+/// The outcome of each case, by its name: the rest of its line, such as `ok 0123 4` or `skipped shaderFloat64`.
 pub type Outcomes = BTreeMap<String, String>;
 
 /// Cases that a guest with a certain Mesa skips although the device could run them.
 #[derive(Clone, Copy, Debug)]
 pub struct Gap {
-    /// What is missing, as the cases' lines say it.
+    /// The features that are missing, as the cases' lines name them.
     pub missing: &'static [&'static str],
     /// The guests' suites.
     pub suites: &'static [Suite],
-    /// Why.
+    /// The reason for the gap.
     pub reason: &'static str,
 }
 
-/// So many cases may end the program before the run is given up.
+/// The number of cases that may end the program before the run is given up.
 const DEATHS_MAX: usize = 12;
 
 /// The folder with the compiled shaders of `executable`, the suite's program.
@@ -120,7 +120,7 @@ pub fn run(start: impl Fn() -> Result<Command>, shaders: &Path, only: &[&str]) -
     bail!("too many cases ended the program: {outcomes:?}")
 }
 
-/// What came of each case, from what a program printed. A line without its end names the case the program ended in.
+/// Reads the outcome of each case from what a program printed. A line without its end names the case the program ended in.
 ///
 /// # Errors
 /// The program ended within a case.
@@ -132,7 +132,7 @@ pub fn parse(text: &str) -> Result<Outcomes> {
     }
 }
 
-/// Takes over what a program printed; answers the case it ended in.
+/// Takes over what a program printed; returns the name of the case that the program ended in.
 fn collect(text: &str, outcomes: &mut Outcomes) -> Option<String> {
     for line in text.split_inclusive('\n') {
         let (name, outcome) = line.trim_end().split_once(' ').unwrap_or((line.trim_end(), ""));
@@ -144,7 +144,7 @@ fn collect(text: &str, outcomes: &mut Outcomes) -> Option<String> {
     None
 }
 
-/// What differs between the device and the guest without a row of `gaps`.
+/// Returns what differs between the device and the guest without a row of `gaps`.
 #[must_use]
 pub fn differences(native: &Outcomes, guest: &Outcomes, suite: Suite, gaps: &[Gap]) -> Vec<String> {
     let mut found = Vec::new();
@@ -167,7 +167,7 @@ pub fn differences(native: &Outcomes, guest: &Outcomes, suite: Suite, gaps: &[Ga
     found
 }
 
-/// What `gaps` calls missing although a run of all cases in the guest does not miss it.
+/// Returns what `gaps` calls missing although a run of all cases in the guest does not miss it.
 #[must_use]
 pub fn stale(guest: &Outcomes, suite: Suite, gaps: &[Gap]) -> Vec<&'static str> {
     let missed =
@@ -180,7 +180,7 @@ fn is_gap(missing: &str, suite: Suite, gaps: &[Gap]) -> bool {
     gaps.iter().any(|gap| gap.suites.contains(&suite) && gap.missing.contains(&missing))
 }
 
-/// How many cases ended in which way: ok, skipped, other.
+/// Counts the cases that ended in each way: ok, skipped, other.
 #[must_use]
 pub fn tally(outcomes: &Outcomes) -> (usize, usize, usize) {
     let count = |start: &str| outcomes.values().filter(|outcome| outcome.starts_with(start)).count();
@@ -192,7 +192,7 @@ pub fn tally(outcomes: &Outcomes) -> (usize, usize, usize) {
 const NATIVE_DEATHS: &[(&str, &str)] =
     &[("subgroups.types.float16", "lavapipe 26.1 on processors with AVX512-FP16")];
 
-/// What a guest cannot have although the host's driver can.
+/// Features that a guest cannot have although the host's driver can.
 pub const GAPS: &[Gap] = &[
     Gap {
         missing: &["maintenance8"],

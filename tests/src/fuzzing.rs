@@ -1,7 +1,7 @@
 //! The fuzz targets as a check: all are built, each runs for a while, and a crash, a hang or memory without bound fails it.
 //!
-//! Knows `cargo fuzz` and the output of libFuzzer, and nothing of what the targets do. New inputs are thrown away: `fuzz/README.md` says how
-//! to fuzz for days.
+//! This module knows `cargo fuzz` and the output of libFuzzer, and nothing of what the targets do. New inputs are thrown away:
+//! `fuzz/README.md` says how to fuzz for days.
 
 use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// How long each target runs unless `FUZZ_SECONDS` says otherwise.
+/// The time for which each target runs, in seconds, unless `FUZZ_SECONDS` says otherwise.
 const SECONDS: u64 = 60;
 
 /// A single input that takes longer than this hangs, in seconds: they take milliseconds.
@@ -59,7 +59,7 @@ pub fn run() -> Result<(usize, usize)> {
     Ok((held, verdicts.len() - held))
 }
 
-/// Where the targets and their build are.
+/// The folders of the targets and of their build.
 struct Place {
     /// The crate with the targets.
     folder: PathBuf,
@@ -104,7 +104,7 @@ impl Place {
         Ok(names)
     }
 
-    /// Runs one target; what it did, in words.
+    /// Runs one target and returns what it did, in words.
     fn fuzz(&self, target: &str, seconds: u64) -> Result<String> {
         let scratch = tempfile::tempdir()?;
         let (found, counts) = (scratch.path().join("found"), scratch.path().join("counts"));

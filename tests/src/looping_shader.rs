@@ -10,12 +10,12 @@ use rspirv::spirv::{
 
 /// Invocations of a workgroup.
 pub const GROUP: u32 = 64;
-/// The specialization constants.
+/// The id of the specialization constant that is the factor.
 pub const MULTIPLIER: u32 = 0;
-/// How often the multiplication is done.
+/// The id of the specialization constant that says how often the multiplication is done.
 pub const STEPS: u32 = 1;
 
-/// What the program does to every word of its buffer.
+/// Returns what the program makes of the words of its buffer.
 pub fn on_the_processor(words: &[u32], multiplier: u32, steps: u32) -> Vec<u32> {
     let step = |index: usize, word: u32| word.wrapping_mul(multiplier).wrapping_add(index as u32);
     let word = |(index, &word)| (0..steps).fold(word, |word, _| step(index, word));

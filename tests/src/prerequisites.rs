@@ -1,4 +1,4 @@
-//! What the machine must offer before anything can be built or run, and how to get it.
+//! The prerequisites that the machine must offer before anything can be built or run, and how to get them.
 
 use std::path::Path;
 use std::process::Command;
@@ -60,7 +60,7 @@ pub fn provide_cargo_fuzz() -> Result<()> {
     Ok(())
 }
 
-/// Whether this machine has a GPU device that a Vulkan driver may use.
+/// Returns whether this machine has a GPU device that a Vulkan driver may use.
 #[must_use]
 pub fn has_gpu() -> bool {
     Path::new("/dev/nvidia0").exists() || Path::new("/dev/dri/renderD128").exists()

@@ -33,7 +33,7 @@ impl Program {
         Ok(Self { child, what, output })
     }
 
-    /// Its number.
+    /// The program's process id.
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
@@ -65,7 +65,7 @@ impl Program {
         Ok((status, Output { status: last, stdout, stderr }))
     }
 
-    /// Kills it and everything it started.
+    /// Kills the program and everything it started.
     pub fn kill(&mut self) {
         let _ = kill_process_group(self.pid(), Signal::KILL);
         let _ = self.child.wait();
@@ -97,17 +97,17 @@ impl Background {
         Ok(Self { child, folder })
     }
 
-    /// What it wrote to standard output so far.
+    /// Returns what the program wrote to standard output so far.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("stdout")).unwrap_or_default()
     }
 
-    /// What it wrote to standard error so far.
+    /// Returns what the program wrote to standard error so far.
     pub fn errors(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
     }
 
-    /// Whether it still runs.
+    /// Returns whether the program still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

@@ -17,7 +17,7 @@ const KILLS: usize = 100;
 const CRASHES: usize = 100;
 /// Workers that die before the neighbour is looked at.
 const BLOCK: usize = 20;
-/// How a driver that crashes ends its process: bad addresses, failed assertions, forbidden system calls.
+/// The signals by which a driver that crashes ends its process: bad addresses, failed assertions, forbidden system calls.
 const CRASH: [Signal; 6] = [Signal::SEGV, Signal::ABORT, Signal::BUS, Signal::SYS, Signal::FPE, Signal::ILL];
 
 /// A program that computes and checks, round after round, and its worker.
@@ -39,7 +39,7 @@ impl Neighbour {
         Ok(Self { program, worker })
     }
 
-    /// It computes on: more rounds are complete than now.
+    /// Returns whether the neighbour computes on: more rounds become complete than are now.
     fn goes_on(&self) -> bool {
         let rounds = || self.program.said().lines().count();
         let now = rounds();

@@ -11,9 +11,9 @@ use tests::packages::{ClientRoot, Suite};
 use tests::program::{LIMIT, Program, succeed};
 
 const SUITES: [Suite; 3] = [Suite::Trixie, Suite::Testing, Suite::Unstable];
-/// How many words are compared.
+/// The number of words that are compared.
 const WORDS: usize = 24;
-/// How many are asked for.
+/// The number of words that are asked for.
 const WORDS_ASKED: u32 = WORDS as u32 + completion::SPARE_WORDS;
 
 fn setup() -> Result<Setup> {

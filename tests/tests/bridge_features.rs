@@ -8,7 +8,7 @@ use tests::program::{LIMIT, succeed};
 
 const DOCUMENT: &str = include_str!("../../docs/features.md");
 
-/// What vulkaninfo says of a device.
+/// The properties of a device, as vulkaninfo prints them.
 #[derive(Default)]
 struct Device {
     extensions: BTreeSet<String>,

@@ -41,7 +41,7 @@ struct Endless {
 }
 
 impl Endless {
-    /// Returns as soon as it submits.
+    /// Starts the program and returns as soon as it submits.
     fn start(setup: &Setup) -> Result<Self> {
         Self::start_with(setup, &[])
     }

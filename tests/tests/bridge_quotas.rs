@@ -14,7 +14,7 @@ use tests::guest::ring::{Ring, RingOptions};
 use tests::packages::{ClientRoot, Device, Suite};
 use tests::program::{LIMIT, Program};
 
-/// More than any limit allows.
+/// The number that a program asks for, which is more than any limit allows.
 const MANY: &str = "4000";
 
 /// A program that has taken all it can get, and keeps it.
@@ -32,7 +32,7 @@ impl Hog {
         Ok(Self { process, output })
     }
 
-    /// How much it got, and what ended it.
+    /// Returns how much the program got, and what ended that.
     fn got(&mut self) -> Result<(u32, String)> {
         let mut line = String::new();
         while self.output.read_line(&mut line)? > 0 {
@@ -45,7 +45,7 @@ impl Hog {
         anyhow::bail!("it ended without a word: {}", self.process.wait()?)
     }
 
-    /// It ends by itself once it may.
+    /// Lets the program end, which it must do by itself.
     fn end(mut self) -> Result<()> {
         drop(self.process.stdin.take());
         let status = self.process.wait()?;
@@ -61,7 +61,7 @@ impl Drop for Hog {
     }
 }
 
-/// llama.cpp says what it says on the host's driver.
+/// Checks that llama.cpp says what it says on the host's driver.
 fn llama(setup: &Setup) -> Result<()> {
     let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
     let native = LLAMA.run(&Place::Packages(&packages, Device::Native), &files, LIMIT)?;
@@ -84,7 +84,7 @@ fn hog_and_llama(setup: &Setup, kind: &str, with_llama: bool) -> Result<u32> {
     Ok(got)
 }
 
-/// With limits small enough to be reached soon, and large enough for llama.cpp to find its share.
+/// Runs a hog with limits small enough to be reached soon, and large enough for llama.cpp to find its share.
 fn limited(kind: &str, limits: [&str; 2], limit: &str, range: RangeInclusive<u32>) -> Result<()> {
     let setup = Setup::on(Daemon::start_with(&limits)?)?;
     let got = hog_and_llama(&setup, kind, true)?;
@@ -119,7 +119,7 @@ fn memory_runs_out_for_one_program_only() -> Result<()> {
     limited("work", ["--host-memory", "1GiB"], "limit host_memory reached", 800..=896)
 }
 
-/// What programs see of memory they may not have: an error of Vulkan, from each Mesa, and never a signal.
+/// Programs that may not have memory get an error of Vulkan, from each Mesa, and never a signal.
 #[test]
 fn a_program_out_of_memory_hears_of_it_and_ends_by_itself() -> Result<()> {
     let setup = Setup::on(Daemon::start_with(&["--host-memory", "512MiB"])?)?;
@@ -161,7 +161,7 @@ fn llama_without_enough_memory_ends_by_itself() -> Result<()> {
     Ok(())
 }
 
-/// What no program of Mesa's takes many of: taken through the bridge's own guest.
+/// Objects that no program of Mesa's takes many of are taken through the bridge's own guest.
 #[test]
 fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
     let options =

@@ -1,4 +1,4 @@
-//! What workers make of a valid client's commands is valid Vulkan: the Khronos validation layer sits between worker and driver.
+//! Tests that what workers make of a valid client's commands is valid Vulkan: the Khronos validation layer sits between worker and driver.
 
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
@@ -10,12 +10,12 @@ use tests::differential::shaders;
 use tests::packages::{ClientRoot, Device, Suite};
 use tests::program::{LIMIT, succeed};
 
-/// What it says in every process it is loaded into.
+/// The message that the layer prints in every process it is loaded into.
 const PRESENT: &str = "CURRENT-VALIDATION-ENABLED";
-/// How the layer begins to tell of an error, and which one.
+/// The beginning of the layer's message about an error; the name of the error follows.
 const FINDING: &str = "Validation Error: [ ";
 
-/// What programs do themselves, natively as well.
+/// Errors that programs make themselves, natively as well.
 const KNOWN: &[(&str, &str)] = &[
     ("UNASSIGNED-vkAllocateMemory-maxMemoryAllocationSize", "a case asks for too much"),
     ("VUID-vkAllocateMemory-pAllocateInfo-01713", "the same case"),
@@ -31,7 +31,7 @@ fn findings(client: impl FnOnce(&Path) -> Result<Command>) -> Result<Vec<String>
     findings_with(&[], client)
 }
 
-/// The same with options for the daemon.
+/// Does what [`findings`] does, with options for the daemon.
 fn findings_with(options: &[&str], client: impl FnOnce(&Path) -> Result<Command>) -> Result<Vec<String>> {
     let setup = Setup::on(Daemon::start_validated(options)?)?;
     succeed(client(setup.socket())?, LIMIT)?;

@@ -20,7 +20,7 @@ use tests::guest::PATIENCE;
 use tests::packages::{ClientRoot, Suite};
 use tests::program::{Background, LIMIT, Program, succeed};
 
-/// How many words are compared.
+/// The number of words that are compared.
 const WORDS: u32 = 12;
 
 fn computing(socket: &Path, rounds: &str) -> Result<Command> {
@@ -143,7 +143,7 @@ fn programs_of_two_vms_compute_what_the_host_computes_and_are_accounted_for() ->
     check_log(&std::fs::read_to_string(&grants)?, &status)
 }
 
-/// What was charged line by line is what was counted.
+/// Checks that what was charged line by line is what was counted.
 fn check_log(log: &str, status: &Value) -> Result<()> {
     for vm in status["vms"].as_array().context("VMs")? {
         let name = vm["name"].as_str().context("a name")?;

@@ -18,7 +18,7 @@ use tests::guest::{Blob, Gpu, PATIENCE};
 use vm_memory::{Bytes, VolatileMemory};
 
 const SIZE: u64 = 4096;
-/// What the daemon says of a command that had to wait for longer than any program waits for that keeps to valid usage.
+/// The daemon's message about a command that had to wait for longer than any program waits for that keeps to valid usage.
 const OVERDUE: &str = "waited for 1 s for a submission";
 /// A signal met the gap between two looks in one round of two hundred when there was one.
 const ROUNDS: u64 = 1000;
@@ -191,7 +191,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Whether the word of some work is in memory.
+    /// Returns whether the word of some work is in memory.
     fn has_written(&self, work: &Work) -> bool {
         let mut found = [0; 4];
         let region = self.blob.mapping.as_ref().and_then(|(_, map)| map.map().ok());
@@ -219,7 +219,7 @@ impl Stand {
         self.d.call(|w| venus::EndCommandBuffer { command_buffer }.encode(REPLY, w))
     }
 
-    /// One is released while another is behind it that cannot begin before it is signalled; `learn` learns of the end of the first.
+    /// Releases work while other work is behind it that cannot begin before it is signalled; `learn` learns of the end of the first.
     fn release_before(
         &mut self,
         first: &Work,
@@ -251,7 +251,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Some in a row have no marker, and one behind them holds all up.
+    /// Several submissions in a row have no marker, and one behind them holds all up.
     fn by_memory_of_several(&mut self) -> Result<()> {
         let works = (0..6).map(|_| self.plain()).collect::<Result<Vec<_>>>()?;
         for work in &works {
@@ -319,7 +319,7 @@ impl Stand {
         self.release(&later)
     }
 
-    /// What is behind waits inside of a command buffer, for an event that the program sets.
+    /// Releases work while what is behind it waits inside of a command buffer, for an event that the program sets.
     fn before_a_wait_for_an_event(&mut self, is_one_call: bool) -> Result<()> {
         let (event, device) = (self.event()?, self.d.device);
         let (first, done, end) = (self.plain()?, self.timeline()?, self.timeline()?);
@@ -353,7 +353,7 @@ impl Stand {
         self.release(&later)
     }
 
-    /// Several wait for values that come later, and are released one after the other as they end.
+    /// Lets several submissions wait for values that come later, and releases them one after the other as they end.
     fn several_in_flight(&mut self) -> Result<()> {
         let (begin, end) = (self.timeline()?, self.timeline()?);
         let works = (0..8).map(|_| self.plain()).collect::<Result<Vec<_>>>()?;
@@ -431,7 +431,8 @@ fn the_same_holds_below_a_scheduler_and_beside_another_vm() -> Result<()> {
     ensure_in_time(&broker.log())
 }
 
-/// What is in use is not reset, which is told: the line that the tests above look for is there when it should be.
+/// A command pool that a pending submission uses is not reset, and the daemon says so: the line that the tests above look for is there when
+/// it should be.
 #[test]
 fn what_waits_itself_is_not_released() -> Result<()> {
     let daemon = Daemon::start()?;

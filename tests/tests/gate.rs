@@ -1,5 +1,5 @@
-//! What the specification promises of submissions holds while they wait for the scheduler: nobody else is held up, commands behind them are
-//! executed, fences and semaphores say the truth, and what is destroyed meanwhile harms nobody.
+//! Tests that what the specification promises of submissions holds while they wait for the scheduler: nobody else is held up, commands
+//! behind them are executed, fences and semaphores say the truth, and what is destroyed meanwhile harms nobody.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::cursor::{Arena, Reader};
@@ -54,7 +54,7 @@ fn works(device: &mut Device, word: u32) -> Result<()> {
     ensure_filled(&bytes(device, memory)?, word)
 }
 
-/// What is in exported memory.
+/// Returns the contents of exported memory.
 fn bytes(device: &Device, memory: venus::DeviceMemory) -> Result<Vec<u8>> {
     let blob = device.blob(memory, SIZE)?;
     let (_, map) = blob.mapping.as_ref().context("a mapping")?;
@@ -145,7 +145,7 @@ impl Waiting {
         d.call(|w| venus::SignalSemaphore { device, p_signal_info: Some(&info) }.encode(REPLY, w))
     }
 
-    /// What the fence says, and what a wait of a tenth of a second for it does.
+    /// Returns the fence's status, and the result of a wait of a tenth of a second for it.
     fn fence_says(&self, d: &mut Device) -> Result<(venus::VkResult, venus::VkResult)> {
         let (device, fence, arena) = (d.device, self.fence, Arena::new(1 << 16));
         let reply = d.ring.query(|w| venus::GetFenceStatus { device, fence }.encode(REPLY, w))?;

@@ -51,7 +51,7 @@ fn the_gpu_of_this_machine_computes_for_a_guest() -> Result<()> {
 }
 
 const SIZE: u64 = 4 << 20;
-/// What the neighbour writes into all memory that it gets.
+/// The word that the neighbour writes into all memory that it gets.
 const FOREIGN: u32 = 0x5a5a_a5a5;
 
 /// Memory of the GPU's own in a guest, as its user space sees it.

@@ -1,8 +1,8 @@
-//! Where submissions of several contexts do not end, the daemon ends the context that keeps the others from the GPU, and its log names the
-//! limit that was reached.
+//! Tests that the daemon, where submissions of several contexts do not end, ends the context that keeps the others from the GPU, and that
+//! its log names the limit that was reached.
 //!
-//! A GPU that does not interrupt one context's kernel for another's is played by waits for events inside of command buffers, which count
-//! as running: those of the one that is held up are set when the other is gone.
+//! A GPU that does not interrupt one context's kernel for another's is played by waits for events inside of command buffers, which count as
+//! running: the events of the context that is held up are set when the other context is gone.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;

@@ -13,7 +13,7 @@ use tests::guest::{Gpu, PATIENCE};
 
 const VMMS: [Vmm; 2] = [Vmm::Qemu, Vmm::Crosvm];
 
-/// Whoever comes next is served.
+/// Checks that the daemon serves whoever comes next.
 fn serves_the_next(daemon: &Daemon) -> Result<()> {
     let next = daemon.guest()?;
     let context = next.create_context("next")?;

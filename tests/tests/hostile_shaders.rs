@@ -50,7 +50,7 @@ fn shader(body: &[u32], behind: &[u32]) -> Vec<u32> {
 /// `PhysicalStorageBuffer`.
 const PHYSICAL: u32 = 5349;
 
-/// The same with physical addresses and these declarations ahead of the function.
+/// An empty shader with physical addresses and these declarations ahead of the function.
 fn declaring(words: &[Vec<u32>]) -> Vec<u32> {
     let mut code = shader(&[], &[]);
     let function = code.windows(5).position(|words| words == op(54, &[2, 1, 0, 3])).expect("there is one");
@@ -66,7 +66,7 @@ fn text(text: &str) -> Vec<u32> {
     padded.as_chunks().0.iter().take(text.len() / 4 + 1).map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-/// How a shader says how large its workgroups are.
+/// The way in which a shader says how large its workgroups are.
 #[derive(Clone, Copy, Debug)]
 enum Sized {
     /// `LocalSizeId`.

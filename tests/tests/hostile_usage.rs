@@ -289,7 +289,7 @@ fn write(
 
 type Attack = fn(&mut Bench) -> Result<()>;
 
-/// What is done, and the rule that it is refused by.
+/// The attacks: what is done, and the rule that it is refused by.
 const ATTACKS: &[(&str, &str, Attack)] = &[
     ("fill behind the end", "a range outside of its buffer", |b| {
         let dst_buffer = b.buffer;
@@ -633,7 +633,7 @@ fn what_breaks_valid_usage_is_left_out_and_the_worker_lives_on() -> Result<()> {
     Ok(())
 }
 
-/// What is submitted although it must not run, and why the context is lost.
+/// Submissions that are made although they must not run, and why the context is lost.
 const FATAL: &[(&str, &str, Attack)] = &[
     ("command buffer that was not recorded", "a submitted command buffer is not executable", |b| {
         let queue = b.vulkan.queue;

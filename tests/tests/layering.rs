@@ -1,5 +1,5 @@
-//! Who may use whom: modules along the tables in their parents' heads (`tests::sources::layers`), third-party crates where they belong, and
-//! no package that nobody uses.
+//! Tests which code may use which: modules along the tables in their parents' heads (`tests::sources::layers`), third-party crates where
+//! they belong, and no package that nobody uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -31,7 +31,7 @@ fn shown(device: &mut Device, source: Source) -> Result<(DeviceMemory, Blob)> {
     Ok((memory, blob))
 }
 
-/// The same, and something is left in it.
+/// Memory and a blob of it in which something is left.
 fn written(device: &mut Device, source: Source) -> Result<(DeviceMemory, Blob)> {
     let (memory, blob) = shown(device, source)?;
     let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
@@ -39,13 +39,13 @@ fn written(device: &mut Device, source: Source) -> Result<(DeviceMemory, Blob)> 
     Ok((memory, blob))
 }
 
-/// What a worker was told so far it knows.
+/// Waits until the worker knows what it was told so far.
 fn settle(gpu: &Gpu, device: &Device) -> Result<()> {
     gpu.submit_fenced(device.context, RingIdx(0), &[]).wait(PATIENCE)?;
     Ok(())
 }
 
-/// What lies in new memory of a program, which it keeps.
+/// Returns what lies in new memory of a program, which keeps the memory.
 fn found(device: &mut Device) -> Result<u32> {
     let (_, blob) = shown(device, Source::New)?;
     first_word(&blob)

@@ -1,4 +1,4 @@
-//! What the daemon offers a VMM, and what it accepts.
+//! Tests what the daemon offers a VMM, and what it accepts.
 
 use anyhow::Result;
 use protocol::ids::CapsetId;

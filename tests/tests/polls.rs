@@ -14,7 +14,7 @@ use tests::guest::device::Device;
 use tests::guest::ring::{ASYNC, REPLY, Ring, RingOptions};
 use tests::guest::{Gpu, PATIENCE};
 
-/// How long Mesa sleeps at least between two questions, once it does.
+/// The time that Mesa sleeps at least between two questions, once it does.
 const SLEEP: Duration = Duration::from_micros(200);
 /// Questions that Mesa asks before it sleeps.
 const LOOKS: u32 = 16;
@@ -89,20 +89,20 @@ impl Setup {
         Ok(())
     }
 
-    /// Asks for the state of a fence; the position behind the question.
+    /// Asks for the state of a fence; returns the position behind the question.
     fn ask(&mut self, waiting: &Waiting) -> Result<u32> {
         let (device, fence) = (self.device.device, waiting.fence);
         self.device.ring.ask(|w| venus::GetFenceStatus { device, fence }.encode(REPLY, w))
     }
 
-    /// What was answered.
+    /// Returns the answer to a question.
     fn hear(&mut self, question: u32) -> Result<VkResult> {
         self.device.ring.wait(question, PATIENCE)?;
         let (reply, arena) = (self.device.ring.reply(8)?, Arena::new(1 << 10));
         Ok(venus::GetFenceStatusReply::decode(&mut Reader::new(&reply, &arena))?.result)
     }
 
-    /// What the counter of a semaphore is.
+    /// Returns the value of a semaphore's counter.
     fn counter(&mut self, waiting: &Waiting) -> Result<u64> {
         let (device, semaphore) = (self.device.device, waiting.semaphore);
         let question = self.device.ring.ask(|w| {

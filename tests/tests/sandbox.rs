@@ -1,5 +1,5 @@
-//! What a worker that a guest has taken over can reach: nothing. The `escape` program plays it and tries the ways out, one per context;
-//! without the sandbox each is open, which shows that the attempts are real.
+//! Tests that a worker that a guest has taken over can reach nothing. The `escape` program plays it and tries the ways out, one per
+//! context; without the sandbox each is open, which shows that the attempts are real.
 
 use anyhow::{Context, Result, bail, ensure};
 use protocol::ids::RingIdx;
@@ -20,7 +20,7 @@ use tests::frontend::{Options, Session};
 use tests::guest::{Gpu, PATIENCE};
 use tests::packages::HostVulkan;
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Open,
@@ -229,7 +229,7 @@ struct Ordinary {
 }
 
 impl Ordinary {
-    /// Starts it, if the caller may.
+    /// Starts the daemon, if the caller may.
     fn start() -> Result<Option<Self>> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: only root can start a daemon of another user");

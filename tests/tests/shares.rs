@@ -1,7 +1,7 @@
-//! Who has work all the time gets of the GPU what weights and classes say, by what each was charged.
+//! Tests that a VM that has work all the time gets of the GPU what weights and classes say, by what each was charged.
 //!
-//! All submissions of both VMs stand in their lines before the first may run, so what programs and processors do meanwhile decides nothing; what
-//! a submission costs on a busy machine is charged to whoever made it. How near programs come to their shares `cargo shares` measures.
+//! All submissions of both VMs stand in their lines before the first may run, so what programs and processors do meanwhile decides nothing;
+//! what a submission costs on a busy machine is charged to whoever made it. `cargo shares` measures how near programs come to their shares.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::RingIdx;
@@ -17,12 +17,12 @@ use tests::guest::{Gpu, PATIENCE, timeline};
 /// Some milliseconds of a software driver's time.
 const SIZE: u64 = 16 << 20;
 
-/// What a VM's program submits.
+/// The submissions of a VM's program.
 struct Load {
-    /// Of its VM.
+    /// Keys of the VM's table in the broker's configuration.
     keys: &'static str,
     count: u32,
-    /// How often each submission fills memory of [`SIZE`].
+    /// The number of times that each submission fills memory of [`SIZE`].
     fills: u32,
 }
 
@@ -44,7 +44,7 @@ fn queued(broker: &Broker, vm: &str, load: &Load) -> Result<(Device, venus::Sema
     Ok((device, semaphore))
 }
 
-/// What two VMs, 0 and 1, were charged, in the order of the charges: nanoseconds of the GPU.
+/// The charges of two VMs, 0 and 1, in the order of the charges: nanoseconds of the GPU.
 struct Charges(Vec<(usize, f64)>);
 
 /// Lets two programs run at the same time.
@@ -77,7 +77,7 @@ fn run(loads: &[Load; 2]) -> Result<Charges> {
 }
 
 impl Charges {
-    /// Where the first and the last charge of a VM stand.
+    /// Returns the places of the first and the last charge of a VM.
     fn of(&self, vm: usize) -> Result<(usize, usize)> {
         let mut places = (self.0.iter().enumerate()).filter(|(_, charge)| charge.0 == vm).map(|(at, _)| at);
         let first = places.next().context("a VM was charged nothing")?;

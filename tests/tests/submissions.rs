@@ -46,7 +46,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Whether the last words that were submitted are there.
+    /// Checks that the last words that were submitted are there.
     fn ensure_written(&self) -> Result<()> {
         let blob = self.device.blob(self.memory, SIZE)?;
         let (_, map) = blob.mapping.as_ref().context("a mapping")?;
@@ -110,7 +110,7 @@ impl Stand {
         self.ensure_written()
     }
 
-    /// What is destroyed right behind its submission is still used by it.
+    /// Destroys a buffer right behind the submission that still uses it.
     fn destroyed(&mut self) -> Result<()> {
         self.write(2)?;
         let (device, buffer) = (self.device.device, self.buffer);

@@ -229,7 +229,7 @@ fn opaque_copy_moves_an_image_as_it_lies_in_memory() -> Result<()> {
     Ok(())
 }
 
-/// Why reading into `size` bytes fails.
+/// Returns why reading into `size` bytes fails.
 fn refusal(vulkan: &mut Device, image: Image, flags: HostImageCopyFlags, size: usize) -> Result<String> {
     match read(vulkan, image, flags, size) {
         Ok(_) => anyhow::bail!("{size} bytes were enough"),
@@ -415,7 +415,7 @@ fn cache_data(vulkan: &mut Device, cache: PipelineCache, room: Option<usize>) ->
     )
 }
 
-/// Whether the daemon passed the initial data of a cache to the driver; `nth` of those with data, from 0.
+/// Returns whether the daemon passed the initial data of a cache to the driver; `nth` of those with data, from 0.
 fn was_authentic(daemon: &Daemon, nth: usize) -> Result<bool> {
     let said = || {
         let log = daemon.log();

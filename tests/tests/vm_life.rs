@@ -1,4 +1,4 @@
-//! What happens to virtual machines happens without harm to the daemon: restarts, pauses, driver changes, sudden death.
+//! Tests that whatever happens to virtual machines does no harm to the daemon: restarts, pauses, driver changes, sudden death.
 
 use std::thread;
 use std::time::Duration;
@@ -213,7 +213,7 @@ fn a_killed_worker_ends_its_own_program_only() -> Result<()> {
     Ok(())
 }
 
-/// What a program said follows.
+/// The mark that a program's output follows.
 const MARK: &str = "--- said:";
 /// A computation in the background that reports every round.
 const COMPUTE: &str = "$GENERATE >/tmp/words 2>/tmp/log || { cat /tmp/log; exit 1; }";

@@ -77,12 +77,12 @@ fn programs_killed_at_any_moment_leave_nothing_behind() -> Result<()> {
 }
 
 const PREPARE: &str = "chmod +x /many_threads";
-/// How long the program is stopped each time, unless it is for long.
+/// The time for which the program is stopped each time, unless it is for long.
 const STOPPED: Duration = Duration::from_secs(5);
 /// Rounds of each of four lanes.
 const ROUNDS: u32 = 20;
 
-/// What the device process holds when no guest program runs.
+/// Returns what the device process holds when no guest program runs.
 fn at_rest(daemon: &DaemonProcess) -> Result<Holdings> {
     let pid =
         rustix::process::Pid::from_raw(i32::try_from(daemon.id())?).context("a process has a number")?;

@@ -44,7 +44,7 @@ impl Scheduler {
         context.ran_since = since.unwrap_or((now, now));
     }
 
-    /// `count` submissions are dispatched, not before `since`: they are charged what they are thought to take.
+    /// Charges `count` submissions in advance what they are thought to take; they are dispatched, not before `since`.
     pub(super) fn advance(&mut self, key: ContextKey, count: u32, each: Nanos, since: Nanos) {
         let Some(context) = self.contexts.get_mut(&key) else { return };
         if context.pending.count == 0 && context.guessed.count == 0 {
@@ -120,7 +120,7 @@ impl Scheduler {
         time
     }
 
-    /// The part of a span that a context had beside others, whose bills are corrected.
+    /// Returns the part of a span that a context had beside others, whose bills are corrected.
     fn shared(&mut self, key: ContextKey, begin: Nanos, end: Nanos, busy: Nanos, slice: Nanos) -> Nanos {
         let cost = self.timeline.add(key, begin, end, busy, slice);
         for (other, amount) in cost.refunds {
@@ -250,7 +250,7 @@ impl Scheduler {
     }
 }
 
-/// The part of a span that can be true: it begins after what was billed before, and has ended; and how much of that it was busy.
+/// Returns the part of a span that can be true: it begins after what was billed before, and has ended; and how much of that it was busy.
 fn clamp(span: Span, after: Nanos, now: Nanos) -> (Nanos, Nanos, Nanos) {
     let end = span.end.min(now);
     let begin = span.begin.max(after).min(end);

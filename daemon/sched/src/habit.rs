@@ -9,7 +9,7 @@ use super::tuning::MICROSECOND;
 pub(super) struct Habit {
     /// Gaps up to each of [`Habit::bounds`], the later ones counting more.
     gaps: [u32; BINS],
-    /// Longer ones.
+    /// The count of longer gaps.
     longer: u32,
     /// GPU time between two gaps, on average.
     burst: Option<Nanos>,
@@ -30,8 +30,8 @@ impl Habit {
         self.burst.is_some()
     }
 
-    /// Returns for how long to wait for the context, if that is worth while: so long that waiting longer costs more than what the context does when it comes, and
-    /// not at all if the context does little for the time that is waited for it each time.
+    /// Returns for how long to wait for the context, if that is worth while: so long that waiting longer costs more than what the context
+    /// does when it comes, and not at all if the context does little for the time that is waited for it each time.
     pub(super) fn limit(&self) -> Option<Nanos> {
         let burst = self.burst?;
         let all = self.gaps.iter().copied().chain([self.longer]).map(u64::from).sum::<u64>();

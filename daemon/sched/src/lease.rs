@@ -4,7 +4,7 @@ use super::tenant::{Context, virtual_time};
 use super::{Class, ContextKey, Nanos, Order, Scheduler, TenantId};
 use rustc_hash::FxHashMap;
 
-/// Which context was the only one with work, and since when.
+/// The context that was the only one with work, and since when.
 #[derive(Debug, Default)]
 pub(super) struct Alone {
     key: Option<ContextKey>,
@@ -12,7 +12,7 @@ pub(super) struct Alone {
 }
 
 impl Alone {
-    /// A context has got work, or has none any more.
+    /// Notes that a context has got work, or has none any more.
     pub(super) fn changed(&mut self, contexts: &FxHashMap<ContextKey, Context>, now: Nanos) {
         let mut active = contexts.iter().filter(|(_, context)| context.active).map(|(key, _)| *key);
         match (active.next(), active.next()) {
@@ -25,7 +25,7 @@ impl Alone {
 }
 
 impl Scheduler {
-    /// Gives a lease to who is alone, and takes it when he is not.
+    /// Gives a lease to the context that is alone, and takes it back when it is not.
     pub(super) fn leases(&mut self, orders: &mut Vec<Order>) {
         if let Some(key) = self.leased {
             if self.alone.key != Some(key) || !self.may_lease(key) {
@@ -62,7 +62,7 @@ impl Scheduler {
         self.refresh(key);
     }
 
-    /// A context that is active, or has a lease already, and whose tenant may use the whole GPU.
+    /// Returns whether a context may have a lease: it is active, or has a lease already, and its tenant may use the whole GPU.
     fn may_lease(&self, key: ContextKey) -> bool {
         let Some(context) = self.contexts.get(&key) else { return false };
         let unlimited = self.tenants.get(&context.tenant).is_some_and(|tenant| tenant.ceiling().is_none());

@@ -65,10 +65,10 @@ pub struct ContextKey(pub u64);
 /// The priority of a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Class {
-    /// To get its share.
+    /// The tenant gets its share.
     #[default]
     Normal,
-    /// To be served soon, as long as it uses no more than its share.
+    /// The tenant is served soon, as long as it uses no more than its share.
     Latency,
     /// The tenant gets what no other tenant wants.
     Background,
@@ -77,7 +77,8 @@ pub enum Class {
 /// The share of the GPU that a tenant is to have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Its part is this divided by the weights of all that have work. 1 to 10 000, default 100; what is outside counts as the nearest.
+    /// The weight: the tenant's part is this divided by the weights of all that have work. 1 to 10 000, default 100; what is outside counts
+    /// as the nearest.
     pub weight: u32,
     /// The tenant's priority.
     pub class: Class,
@@ -123,7 +124,7 @@ pub struct Span {
 pub enum Order {
     /// The worker may dispatch more.
     Grant {
-        /// Whose worker.
+        /// The context whose worker may dispatch.
         context: ContextKey,
         /// Dispatches that it may have made since it began, wrapping.
         total: u32,
@@ -187,7 +188,7 @@ pub struct Scheduler {
     now: Nanos,
     /// Smallest virtual time among the tenants that compete, when something was last granted; never falls.
     v: Virtual,
-    /// Whose submission was granted last.
+    /// The context whose submission was granted last.
     last: Option<ContextKey>,
     patience: Patience,
     alone: Alone,
@@ -196,7 +197,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Nobody uses the GPU.
+    /// Creates a scheduler of a GPU that nobody uses.
     #[must_use]
     pub fn new(tuning: Tuning) -> Self {
         Self {
@@ -233,7 +234,7 @@ impl Scheduler {
         }
     }
 
-    /// A tenant is gone, and its contexts with it.
+    /// Removes a tenant that is gone, and its contexts with it.
     pub fn remove_tenant(&mut self, id: TenantId) {
         let contexts = self.tenants.get(&id).map(|tenant| tenant.contexts.clone());
         for context in contexts.unwrap_or_default() {
@@ -242,7 +243,7 @@ impl Scheduler {
         self.tenants.remove(&id);
     }
 
-    /// A context begins, without work. Nothing happens if there is no such tenant, or already such a context.
+    /// Adds a context that begins, without work. Nothing happens if there is no such tenant, or already such a context.
     pub fn begin(&mut self, key: ContextKey, id: TenantId, now: Nanos) {
         self.passes(now);
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
@@ -254,7 +255,7 @@ impl Scheduler {
         self.contexts.insert(key, context);
     }
 
-    /// A context is gone, with whatever it had in the driver.
+    /// Removes a context that is gone, with whatever it had in the driver.
     pub fn end(&mut self, key: ContextKey, now: Nanos) {
         self.passes(now);
         self.close_bill(key);
@@ -312,8 +313,8 @@ impl Scheduler {
         Some(Usage { running_since: running.filter(|_| usage.in_driver > 0), ..usage })
     }
 
-    /// Returns what the contexts of a tenant have used together, those that have ended included. Time in which several of them waited counts
-    /// for each; running is since when the first of them runs.
+    /// Returns what the contexts of a tenant have used together, those that have ended included. Time in which several of them waited
+    /// counts for each; running is since when the first of them runs.
     #[must_use]
     pub fn tenant_usage(&self, id: TenantId) -> Option<Usage> {
         let tenant = self.tenants.get(&id)?;
@@ -328,7 +329,7 @@ impl Scheduler {
         self.contexts.iter().any(|(other, context)| *other != key && context.held_back() > 0)
     }
 
-    /// Time passes; it never goes back.
+    /// Lets time pass; it never goes back.
     fn passes(&mut self, now: Nanos) {
         let passed = now.saturating_sub(self.now);
         self.now = self.now.max(now);
@@ -367,7 +368,7 @@ impl Scheduler {
         self.alone.changed(&self.contexts, now);
     }
 
-    /// A context of a tenant has work again: it is not further behind than the others of the tenant, but for the credit.
+    /// Takes in a context of a tenant that has work again: it is not further behind than the others of the tenant, but for the credit.
     fn joins(&mut self, key: ContextKey, paused: bool) {
         let Some(id) = self.contexts.get(&key).map(|context| context.tenant) else { return };
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
@@ -406,5 +407,5 @@ impl Usage {
 }
 
 const WEIGHT_MAX: u32 = 10_000;
-/// More than [`Scheduler::decide`] can find at once.
+/// The most grants of one decision: more than [`Scheduler::decide`] can find at once.
 const GRANTS_MAX: usize = 8;

@@ -46,7 +46,7 @@ impl Candidate {
         }
     }
 
-    /// Candidates come by their virtual time, then who waits longer.
+    /// Returns the order of candidates: by their virtual time, then by who waits longer.
     fn order(&self) -> (Virtual, Option<Nanos>, ContextKey) {
         (self.v, self.last_completion, self.key)
     }
@@ -103,7 +103,7 @@ impl Scheduler {
         u32::try_from(self.tuning.bundle / chosen.estimate).unwrap_or(1).min(half)
     }
 
-    /// Grants it.
+    /// Grants what was picked.
     pub(super) fn grant(&mut self, pick: Pick) -> Option<Order> {
         let Pick { key, kind, count } = pick;
         let now = self.now;
@@ -126,7 +126,7 @@ impl Scheduler {
         Some(Order::Grant { context: key, total })
     }
 
-    /// One candidate of each tenant that may have something granted. Also brings the virtual times of those up that compete again.
+    /// Returns one candidate of each tenant that may have something granted. Also brings the virtual times of those up that compete again.
     fn candidates(&mut self) -> Vec<Candidate> {
         let foreground = |tenant: &Tenant| tenant.active > 0 && tenant.share.class != Class::Background;
         let foreground = self.tenants.values().any(foreground);
@@ -204,7 +204,7 @@ impl Scheduler {
         })
     }
 
-    /// `best`, or the context that was granted last if it is not far beyond its turn.
+    /// Returns `best`, or the context that was granted last if it is not far beyond its turn.
     fn stay(&self, candidates: &[Candidate], best: Candidate) -> Candidate {
         let last = self.last.and_then(|key| Some((key, self.contexts.get(&key)?)));
         let Some((key, context)) = last.filter(|(_, context)| context.held_back() > 0) else { return best };
@@ -227,7 +227,7 @@ impl Scheduler {
     }
 }
 
-/// The context of a tenant that comes next, of those that have something to be granted and are `timely`.
+/// Returns the context of a tenant that comes next, of those that have something to be granted and are `timely`.
 fn first_ready<'a>(
     tenant: &Tenant,
     contexts: &'a FxHashMap<ContextKey, Context>,

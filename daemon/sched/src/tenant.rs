@@ -268,7 +268,7 @@ impl Context {
         new
     }
 
-    /// One submission took so long.
+    /// Takes note of the time that one submission took.
     pub(super) fn learn(&mut self, time: Nanos) {
         let time = time.min(ESTIMATE_MAX);
         self.estimate = Some(self.estimate.map_or(time, |average| (3 * average + time) / 4));
@@ -296,7 +296,7 @@ impl Context {
     }
 }
 
-/// Longer times are not told apart.
+/// The longest time of a submission that is learned; longer times are not told apart.
 const ESTIMATE_MAX: Nanos = 100 * SECOND;
 
 /// Returns how far a wrapping total has moved on; 0 if it seems to have moved back.

@@ -1,7 +1,8 @@
-//! The record of who used the GPU when, so that each context pays its part of the time that several had together. Knows no tenants and no clock.
+//! The record of who used the GPU when, so that each context pays its part of the time that several had together. Knows no tenants and no
+//! clock.
 //!
-//! A GPU that time-slices contexts runs them alternately, so their spans overlap; each had only a part of the GPU then. Spans come in
-//! any order, so who paid first in full has something returned when another's span turns out to overlap his.
+//! A GPU that time-slices contexts runs them alternately, so their spans overlap; each had only a part of the GPU then. Spans come in any
+//! order, so a context that paid first in full has something returned when another's span turns out to overlap its own.
 
 use super::{ContextKey, Nanos};
 use std::collections::VecDeque;
@@ -9,7 +10,7 @@ use std::collections::VecDeque;
 /// The latest spans, cut where one begins or ends.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
-    /// By time; none overlaps another.
+    /// The segments, by time; none overlaps another.
     segments: VecDeque<Segment>,
     /// The latest times in which a context was busy throughout.
     runs: VecDeque<Run>,
@@ -77,8 +78,8 @@ impl Timeline {
         cost
     }
 
-    /// Two that ran alternately had half of the time each, but for this: the one that began later had the first slice, so it had more,
-    /// unless the other had a whole one after that. What follows at once belongs to the same run.
+    /// Weighs the first slices of two that ran alternately: they had half of the time each, except that the one that began later had the
+    /// first slice, so it had more, unless the other had a whole one after that. What follows at once belongs to the same run.
     fn weigh_first_slices(
         &mut self,
         key: ContextKey,
@@ -119,7 +120,7 @@ impl Timeline {
         self.sliced > 0
     }
 
-    /// One that was granted later completed first, so they run alternately.
+    /// Notes that a unit that was granted later completed first, so that contexts run alternately.
     pub(super) fn overtaken(&mut self) {
         self.sliced = SLICED;
     }

@@ -15,8 +15,8 @@ pub struct Tuning {
     /// means that urgent work which arrives meanwhile comes first. Half of this on a GPU that time-slices, which would switch between
     /// the two. Default 0.5 ms.
     pub stage_within: Nanos,
-    /// A second unit also goes to the driver when this part of the first is expected to be left, as estimates err in proportion. Not while a latency
-    /// tenant is about, nor on a GPU that time-slices. Default 0.2.
+    /// A second unit also goes to the driver when this part of the first is expected to be left, as estimates err in proportion. Not while
+    /// a latency tenant is about, nor on a GPU that time-slices. Default 0.2.
     pub stage_part: f64,
     /// Estimated time of the submissions that are granted together at most. Default 1 ms.
     pub bundle: Nanos,
@@ -32,7 +32,7 @@ pub struct Tuning {
     /// A tenant that had no work for no longer than this may catch up on what it was behind before, or others got meanwhile: up to
     /// [`Self::credit_paused`]. Default 5 ms.
     pub pause: Nanos,
-    /// Default 50 ms.
+    /// The most GPU time that a tenant may catch up on after such a pause. Default 50 ms.
     pub credit_paused: Nanos,
     /// Part of the time that the GPU may idle while contexts are waited for that submit again at once. Default 0.08.
     pub anticipation: f64,
@@ -68,8 +68,8 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Returns the constants for a software driver: the system divides the processors between the contexts in the driver, and one alone leaves them idle now
-    /// and then. So there are always two units, of different contexts if possible, and the scheduler waits for nobody.
+    /// Returns the constants for a software driver: the system divides the processors between the contexts in the driver, and one alone
+    /// leaves them idle now and then. So there are always two units, of different contexts if possible, and the scheduler waits for nobody.
     #[must_use]
     pub fn software() -> Self {
         Self { stage_within: 100 * SECOND, affinity: 0, anticipation: 0.0, ..Self::default() }

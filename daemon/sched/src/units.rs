@@ -18,7 +18,7 @@ pub(super) struct Unit {
     pub(super) kind: Kind,
 }
 
-/// Why a unit is in the driver.
+/// The reason for which a unit is in the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The unit took one of the places.
@@ -57,8 +57,8 @@ impl Units {
         self.0.first().is_some_and(|unit| unit.context != context) && self.of(context).next().is_some()
     }
 
-    /// `count` submissions complete. Returns when the first of them was granted, or the one before it completed, and since when it
-    /// ran if it ran alone.
+    /// Completes `count` submissions. Returns when the first of them was granted, or the one before it completed, and since when it ran if
+    /// it ran alone.
     pub(super) fn complete(
         &mut self,
         context: ContextKey,
@@ -84,14 +84,15 @@ impl Units {
         since
     }
 
-    /// Restarts the units behind this one, which begin now. The units before it were overtaken, so the GPU ran them alternately, and they had half of it.
+    /// Restarts the units behind this one, which begin now. The units before it were overtaken, so the GPU ran them alternately, and they
+    /// had half of it.
     fn completed(&mut self, index: usize, ran: Nanos, now: Nanos) {
         let (before, behind) = self.0.split_at_mut(index);
         before.iter_mut().for_each(|unit| unit.since = unit.since.saturating_add(ran / 2).min(now));
         behind.iter_mut().for_each(|unit| unit.since = now);
     }
 
-    /// Granted; more of what is urgent joins what is there.
+    /// Adds a unit that was granted; more of what is urgent joins what is there.
     pub(super) fn add(&mut self, context: ContextKey, count: u32, each: Nanos, kind: Kind, now: Nanos) {
         let lane = self.0.iter_mut().find(|unit| unit.context == context && unit.kind == Kind::Lane);
         match lane.filter(|_| kind == Kind::Lane) {
@@ -102,7 +103,7 @@ impl Units {
         }
     }
 
-    /// Dispatched under a lease.
+    /// Adds submissions that were dispatched under a lease.
     pub(super) fn add_leased(&mut self, context: ContextKey, count: u32, each: Nanos, now: Nanos) {
         let kind = Kind::Leased;
         match self.0.iter_mut().find(|unit| unit.context == context && unit.kind == kind) {
@@ -133,8 +134,8 @@ impl Units {
         self.of(context).next().is_some_and(|unit| unit.overdue_at(tuning) <= now)
     }
 
-    /// Returns the places that are taken. All units that are overdue, and those behind them in the same context, hold one place together, so that nobody
-    /// can keep others out with work that never ends.
+    /// Returns the places that are taken. All units that are overdue, and those behind them in the same context, hold one place together,
+    /// so that nobody can keep others out with work that never ends.
     pub(super) fn places(&self, tuning: &Tuning, now: Nanos) -> Places {
         let mut places = Places { taken: 0, lane: None, remainder: 0, estimate: 0, overdue: None };
         let mut overdue = false;

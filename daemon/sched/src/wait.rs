@@ -1,6 +1,6 @@
 //! Waiting for a context that will submit again at once, as it did before: one that submits when its last work has completed would have to
-//! wait for a whole long unit of another each time. What the GPU idles for that is charged to who is waited for, so that others lose
-//! nothing by it, and is bounded all together.
+//! wait for a whole long unit of another each time. What the GPU idles for that is charged to the context that is waited for, so that
+//! others lose nothing by it, and is bounded all together.
 
 use super::pick::Candidate;
 use super::tenant::{Context, scaled, virtual_time};
@@ -16,7 +16,7 @@ pub(super) struct Patience {
     wait: Option<Wait>,
 }
 
-/// The GPU idles.
+/// A wait for which the GPU idles.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     /// The context that the GPU idles for.
@@ -41,7 +41,7 @@ impl Patience {
         self.left > 0 && !self.is_saved
     }
 
-    /// The GPU idles from now on for a context. Answers until when it may, at most until `until`.
+    /// Lets the GPU idle for a context from now on. Returns until when it may, at most until `until`.
     fn wait(&mut self, key: ContextKey, until: Nanos, now: Nanos) -> Nanos {
         let since = self.wait.map_or(now, |wait| wait.since);
         let until = until.min(since.saturating_add(self.left));
@@ -49,8 +49,8 @@ impl Patience {
         until
     }
 
-    /// The wait is over, if there was one, or is now for another than `except`. Answers who was waited for, and for how long. The GPU
-    /// idles for `start` more.
+    /// Ends the wait, if there is one, unless it is for `except`. Returns who was waited for, and for how long. The GPU idles for `start`
+    /// more.
     fn over(&mut self, except: Option<ContextKey>, now: Nanos, start: Nanos) -> Option<(ContextKey, Nanos)> {
         let wait = self.wait.take_if(|wait| Some(wait.key) != except)?;
         let idle = now.min(wait.until).saturating_sub(wait.since);
@@ -80,7 +80,7 @@ impl Scheduler {
         until > self.now
     }
 
-    /// The GPU idles no more, or not for another than `except`: who was waited for pays.
+    /// Ends the wait, unless it is for `except`: the context that was waited for pays.
     pub(super) fn settle_wait(&mut self, except: Option<ContextKey>) {
         if let Some((key, idle)) = self.patience.over(except, self.now, self.tuning.start) {
             self.charge(key, idle);
@@ -128,5 +128,5 @@ impl Scheduler {
 /// A context is waited for if it is behind by half of what would be granted instead, but not by less than this: a difference that does
 /// not grow takes nothing from its share.
 const LAG_MAX: Nanos = 4 * MILLISECOND;
-/// Patience is saved up for so long.
+/// The time for which patience is saved up.
 const SAVED_MAX: Nanos = SECOND;

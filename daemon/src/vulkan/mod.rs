@@ -1,8 +1,8 @@
-//! The host's Vulkan driver, as a guest's command stream drives it. The only user of ash.
+//! The host's Vulkan driver, as a guest's command stream drives it. This module is the only user of ash.
 //!
-//! Knows no sockets, no rings and no virtqueues. A decoded command comes in, its ids are looked up, its values become C structs, the
-//! driver is called, and what it wrote goes back as the codec's values. Generated code does that for most commands (`dispatch::generated`,
-//! on `lowering::generated`); `protocol/codegen/inputs/execution.toml` says which command is executed how.
+//! The module knows no sockets, no rings and no virtqueues. A decoded command comes in, its ids are looked up, its values become C structs,
+//! the driver is called, and what it wrote goes back as the codec's values. Generated code does that for most commands
+//! (`dispatch::generated`, on `lowering::generated`); `protocol/codegen/inputs/execution.toml` says which command is executed how.
 //!
 //! The folders, in reading order. Each knows those above it that its row names, and nothing else.
 //!
@@ -36,9 +36,9 @@
 //! - A host handle comes from the object table of this context, where its kind was checked, and parents outlive children.
 //! - A pointer given to the driver is null, or comes from the command's arena, or is borrowed from the command itself; all live
 //!   until the call returns. Memory the driver writes is a fresh allocation of the right type and length.
-//! - Of Vulkan's own valid usage, `validity` guarantees what drivers index by on the processor, the locks of pools and queues what
-//!   they leave to their callers, and `objects::usage` and `disposal` that nothing is destroyed in use. The rest is *not* guaranteed: a guest
-//!   that breaks it breaks the driver, and the driver is alone in this process with that guest.
+//! - Of Vulkan's own valid usage, `validity` guarantees what drivers index by on the processor, the locks of pools and queues guarantee
+//!   what drivers leave to their callers, and `objects::usage` and `disposal` guarantee that nothing is destroyed in use. The rest is *not*
+//!   guaranteed: a guest that breaks it breaks the driver, and the driver is alone in this process with that guest.
 
 mod backing;
 mod commands;

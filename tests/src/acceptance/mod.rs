@@ -1,6 +1,6 @@
 //! The acceptance run: everything that must hold, as named stages, stopping at the first that fails.
 //!
-//! How fast the machine is and what else it does decides nothing: a stage is stopped when nothing comes of it, however long it takes in all.
+//! The machine's speed and what else it does decide nothing: a stage is stopped when nothing comes of it, however long it takes in all.
 
 mod progress;
 
@@ -18,32 +18,32 @@ use progress::Progress;
 
 /// One stage: a cargo command, and how its outcome counts.
 pub struct Stage {
-    /// What the user calls it.
+    /// The name by which the user selects the stage.
     pub name: &'static str,
     arguments: Vec<String>,
     needs_gpu: bool,
 }
 
-/// How many checks held and how many did not.
+/// The numbers of checks that passed and that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Tests, and stages that are not made of tests, that passed.
     pub passed: usize,
-    /// The same that failed.
+    /// Tests, and stages that are not made of tests, that failed.
     pub failed: usize,
 }
 
-/// Turns the tests with virtual machines on; everywhere, so that nothing is compiled twice.
+/// The cargo feature that turns the tests with virtual machines on; it is given everywhere, so that nothing is compiled twice.
 const GUESTS: &str = "--features=tests/guests";
 
-/// What runs on the driver that does nothing is checked, too.
+/// The cargo feature that adds the driver that does nothing, so that what runs on that driver is checked, too.
 const NULL_DRIVER: &str = "--features=daemon/null-driver";
 
 /// A link in a comment that leads nowhere fails the stage.
 const DOC_STRICT: &str = "--config=build.rustdocflags=['-D', 'warnings']";
 
-/// A stage that prints nothing for so long is hanging. No single test needs a quarter of it on two processors that do nothing else; the limits
-/// that tests have for programs are shorter, so that a test that hangs fails by itself and says why.
+/// A stage that prints nothing for so long is hanging. No single test needs a quarter of it on two processors that do nothing else; the
+/// limits that tests have for programs are shorter, so that a test that hangs fails by itself and says why.
 const SILENCE_MAX: Duration = Duration::from_secs(40 * 60);
 
 /// All stages in the order they run. Test files belong to a stage by the first word of their name.
@@ -139,10 +139,10 @@ impl Stage {
     }
 }
 
-/// How a command went.
+/// The outcome of a command.
 struct Outcome {
     progress: Progress,
-    /// It ended by itself and says that all is well.
+    /// The command ended by itself and says that all is well.
     succeeded: bool,
 }
 

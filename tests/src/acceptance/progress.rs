@@ -1,14 +1,14 @@
-//! How far a stage has come, as the test harness tells it: what was counted, what failed, and which tests are running.
+//! The progress of a stage, as the test harness tells it: what was counted, what failed, and which tests are running.
 
 use super::Tally;
 use std::collections::BTreeSet;
 
-/// What the output of a stage has told so far.
+/// The progress that the output of a stage has told so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Of files that are complete.
+    /// The tests of files that are complete.
     complete: Tally,
-    /// Of the file that runs.
+    /// The tests of the file that runs.
     current: Tally,
     /// The tests that failed.
     pub failed: Vec<Failure>,

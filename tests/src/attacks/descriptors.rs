@@ -1,4 +1,4 @@
-//! What a worker that was taken over does with the descriptors that it shares with other processes. Only root may take copies of them.
+//! Attacks of a worker that was taken over, with the descriptors that it shares with other processes. Only root may take copies of them.
 
 use anyhow::{Context, Result};
 use rustix::fs::OFlags;

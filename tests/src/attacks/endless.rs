@@ -20,7 +20,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it.
+    /// Starts the program.
     pub fn start(gpu: &Arc<Gpu>, name: &str) -> Result<Self> {
         let mut d = Device::create(gpu, name)?;
         let memory = d.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
@@ -64,7 +64,7 @@ impl Program {
         })
     }
 
-    /// What was submitted last goes on, and ends.
+    /// Lets the submission that was made last go on, and waits until it has ended.
     pub fn resume(&mut self) -> Result<()> {
         let (device, event) = (self.d.device, self.event);
         self.d.call(|w| venus::SetEvent { device, event }.encode(REPLY, w))?;

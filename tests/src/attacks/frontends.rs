@@ -1,4 +1,4 @@
-//! What a hostile frontend does not answer, or gives and takes away.
+//! Attacks of a hostile frontend: it does not acknowledge maps, gives a call descriptor that is full, and takes the guest's memory away.
 
 use crate::frontend::ram::GuestRam;
 use crate::guest::Gpu;

@@ -1,4 +1,4 @@
-//! What takes a lot of memory and waits.
+//! Requests that take a lot of memory in the device and wait.
 
 use crate::guest::ring::{ASYNC, encode};
 use crate::guest::{Gpu, GpuError};
@@ -32,7 +32,7 @@ pub fn small_blobs(guest: &Gpu, name: &str) -> Result<usize, GpuError> {
     Ok((0..20_000).map_while(|_| blob()).count())
 }
 
-/// So many submissions of 8 KiB to each of these contexts, whose answers nobody waits for.
+/// Sends `count` submissions of 8 KiB to each of these contexts; nobody waits for the answers.
 pub fn unread_submissions(guest: &Gpu, contexts: &[ContextId], count: usize) {
     let payload = vec![0u8; 8 << 10];
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! What hostile guests, frontends and workers do. Tests do each by itself and look at what follows; `siege` does all of it at once.
+//! Attacks of hostile guests, frontends and workers. Tests run each by itself and look at what follows; `siege` runs all of them at once.
 
 pub mod descriptors;
 pub mod endless;

@@ -42,7 +42,8 @@ struct Arguments {
     /// On a prepared machine: the daemon
     #[arg(long, requires = "venus")]
     daemon: Option<PathBuf>,
-    /// On a prepared machine: the manifest of a guest's Venus driver, with a name for the guest (mesa-26.1=FILE); more than once for several
+    /// On a prepared machine: the manifest of a guest's Venus driver, with a name for the guest (mesa-26.1=FILE); more than once for
+    /// several guests
     #[arg(long, requires = "daemon", value_name = "[NAME=]FILE")]
     venus: Vec<String>,
     /// A variable in the environment of a guest's programs; more than once for several
@@ -54,7 +55,7 @@ struct Arguments {
     /// On a prepared machine: llama-bench
     #[arg(long, requires = "model", requires = "daemon")]
     llama_bench: Option<PathBuf>,
-    /// What llama-bench runs
+    /// The model that llama-bench runs
     #[arg(long, requires = "llama_bench")]
     model: Option<PathBuf>,
     /// Arguments of llama-bench, instead of `-p 512 -n 64 -r 1 -ngl 99`
@@ -76,7 +77,7 @@ fn main() -> Result<()> {
     measure(&arguments, &probes, llama.as_ref())
 }
 
-/// Takes all of them, and shows each group when it is complete. One that fails is named at the end.
+/// Takes all measures, and shows each group when it is complete. A measure that fails is named at the end.
 fn measure(arguments: &Arguments, probes: &[Probe], llama: Option<&Llama>) -> Result<()> {
     let (start, timing) = (Instant::now(), timing(arguments));
     let mut sides = sides(arguments)?;

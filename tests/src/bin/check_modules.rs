@@ -35,12 +35,12 @@ struct Arguments {
     descriptor_sets: u32,
 }
 
-/// What became of a module.
+/// The result of a module's check.
 enum Verdict {
     Accepted,
     /// No pipeline can be made of it unless it is specialised.
     Unspecialised(Error),
-    /// It needs something of the device that is not offered.
+    /// The module needs something of the device that is not offered.
     NotOffered(Error),
     Refused(Error),
 }

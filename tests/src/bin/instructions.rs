@@ -21,7 +21,7 @@ struct Arguments {
     keep: Option<PathBuf>,
 }
 
-/// By how much a figure may differ when many objects live.
+/// The relative difference that a figure may show when many objects live.
 const SCALE_TOLERANCE: f64 = 0.05;
 
 fn main() -> Result<ExitCode> {
@@ -76,7 +76,7 @@ fn report(case: &Case, found: Figure, committed: Option<Figure>) -> bool {
     matches!(verdict, Some(Verdict::Same | Verdict::Better))
 }
 
-/// Whether a case costs the same when many objects live.
+/// Counts a case while many objects live, prints the figures, and returns whether the case costs the same then.
 fn scales(counted: &Counted, case: &Case, few: Figure) -> Result<bool> {
     let many = counted.count(case, MANY)?;
     let holds = (many.instructions / few.instructions - 1.0).abs() <= SCALE_TOLERANCE;

@@ -26,7 +26,7 @@ enum Mode {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<String>,
     },
-    /// The same directly on Debian testing's lavapipe
+    /// Such a program directly on Debian testing's lavapipe
     Native {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<String>,

@@ -16,13 +16,13 @@ struct Arguments {
     /// Seconds that each runs
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Who shares the GPU out
+    /// The party that shares the GPU out
     #[arg(long, value_parser = ["broker", "driver", "native"], default_value = "broker")]
     sharing: String,
     /// A line for the top of the broker's configuration
     #[arg(long)]
     config: Vec<String>,
-    /// How often each runs
+    /// Times that each runs
     #[arg(long, default_value_t = 1)]
     times: u32,
     /// Run the first tenant of each mix alone, with the broker and without it by turns, and print the ratio

@@ -14,7 +14,7 @@ struct Arguments {
     /// Each attack by itself, for so long each
     #[arg(long)]
     each: bool,
-    /// These attacks only
+    /// Attacks to make; all if none is named
     attacks: Vec<String>,
 }
 

@@ -24,7 +24,7 @@ struct Arguments {
     /// Use KVM instead of emulation
     #[arg(long)]
     kvm: bool,
-    /// What to run
+    /// The script to run
     script: String,
 }
 

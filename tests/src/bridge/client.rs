@@ -46,7 +46,7 @@ pub fn serve(gpu: Arc<Gpu>, stream: &UnixStream, capset: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What the client sends. In a machine its own processor executes the requests.
+/// The requests that the client sends. In a virtual machine the guest's own processor executes the requests.
 struct Requests<'a> {
     stream: &'a UnixStream,
     halt_poll: HaltPoll,

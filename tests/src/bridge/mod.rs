@@ -68,7 +68,7 @@ impl Bridge {
         &self.shared.gpu
     }
 
-    /// Where it listens.
+    /// The path of the socket on which the bridge listens.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

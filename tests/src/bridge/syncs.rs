@@ -24,7 +24,7 @@ struct Wait {
     any: bool,
     points: Vec<SyncPoint>,
     event: EventFd,
-    /// When the client stops to look; `None` for a wait without end.
+    /// The time at which the client stops looking; `None` for a wait without end.
     expires: Option<Instant>,
 }
 

@@ -67,7 +67,7 @@ pub struct Submit {
     pub ring_idx: u8,
     /// A Venus command stream, possibly empty.
     pub commands: Vec<u8>,
-    /// What to set when the timeline passes this point.
+    /// The sync objects to set, and their values, when the timeline passes this point.
     pub syncs: Vec<SyncPoint>,
 }
 
@@ -88,7 +88,7 @@ pub fn read_request(stream: &mut impl Read) -> Result<Option<Request>> {
     decode(command, payload).with_context(|| format!("vtest command {command} of {bytes} bytes")).map(Some)
 }
 
-/// Whether an error is nothing but the client's going away in the middle of a request.
+/// Returns whether an error is nothing but the client's going away in the middle of a request.
 pub fn is_hang_up(error: &anyhow::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     error

@@ -26,17 +26,17 @@ pub use setup::Setup;
 /// An independent program with something to do.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
-    /// What people call it.
+    /// The name by which people know the client.
     pub name: &'static str,
-    /// What is run.
+    /// The program that is run.
     pub program: Program,
-    /// Its arguments; `FILES` in them is the folder with the clients' files.
+    /// The program's arguments; `FILES` in them is the folder with the clients' files.
     arguments: &'static [&'static str],
-    /// What of its output must be the same everywhere.
+    /// The function that takes from the output what must be the same everywhere.
     result: fn(&str) -> String,
 }
 
-/// Where a client comes from.
+/// The source of a client.
 #[derive(Clone, Copy, Debug)]
 pub enum Program {
     /// A Debian package: a name in `/usr/bin`, or a path.
@@ -127,7 +127,7 @@ pub const WHISPER: Client = Client {
 pub const NCNN: Client =
     Client { name: "ncnn", program: Program::Python("ncnn_network.py"), arguments: &[], result: whole };
 
-/// The same with one of its four arithmetics, in a quarter of the time.
+/// The network in ncnn with one of its four arithmetics, in a quarter of the time.
 pub const NCNN_SINGLE: Client = Client { name: "ncnn (fp32)", arguments: &["fp32"], ..NCNN };
 
 /// Kernels, FFTs and reductions in vkdispatch, which brings VkFFT.
@@ -151,7 +151,7 @@ const OPERATORS_PROGRAM: &str = "/usr/libexec/x86_64-linux-gnu/llama.cpp-tests/t
 pub struct Files(TempDir);
 
 impl Files {
-    /// Writes them.
+    /// Writes the files.
     ///
     /// # Errors
     /// There is no room for 12 MB.
@@ -167,7 +167,7 @@ impl Files {
         Ok(Self(folder))
     }
 
-    /// Where they are.
+    /// The folder in which the files are.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()
@@ -175,7 +175,7 @@ impl Files {
 }
 
 impl Client {
-    /// The command that runs it in `place`.
+    /// The command that runs the client in `place`.
     ///
     /// # Errors
     /// The place lacks the program.
@@ -186,18 +186,18 @@ impl Client {
         Ok(command)
     }
 
-    /// Runs it to its end in `place`; returns its result.
+    /// Runs the client to its end in `place`; returns its result.
     ///
     /// # Errors
-    /// It fails, says nothing, or takes longer than `limit`.
+    /// The client fails, says nothing, or takes longer than `limit`.
     pub fn run(&self, place: &Place, files: &Files, limit: Duration) -> Result<String> {
         self.result_of(&Running::start(self.command(place, files)?)?.wait(limit)?)
     }
 
-    /// The result among what it wrote.
+    /// Returns the result among what the client wrote.
     ///
     /// # Errors
-    /// It failed or said nothing.
+    /// The client failed or said nothing.
     pub fn result_of(&self, output: &Output) -> Result<String> {
         let text = String::from_utf8_lossy(&output.stdout);
         let messages = String::from_utf8_lossy(&output.stderr);
@@ -208,7 +208,7 @@ impl Client {
     }
 }
 
-/// How a client's results in two places compare.
+/// The result of comparing a client's output in two places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Byte for byte the same.
@@ -255,7 +255,7 @@ fn whole(output: &str) -> String {
     output.trim().to_owned()
 }
 
-/// Which operators passed, failed or are not supported, without the colours.
+/// Returns the lines that say which operators passed, failed or are not supported, without the colours.
 fn verdicts(output: &str) -> String {
     let is_verdict = |line: &&str| line.starts_with("  ") && line.contains("): ");
     let plain =

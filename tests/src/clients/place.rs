@@ -1,4 +1,4 @@
-//! Where a client runs: with programs and drivers of the package cache, or with those of a machine prepared by hand.
+//! The places where a client runs: with programs and drivers of the package cache, or with those of a machine prepared by hand.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,13 +18,13 @@ pub struct Packages {
 /// A machine on which the clients are installed; a GPU host, or a guest.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Which Vulkan driver: variables such as `VK_DRIVER_FILES`.
+    /// The variables that select the Vulkan driver, such as `VK_DRIVER_FILES`.
     pub environment: Vec<(String, String)>,
     /// The interpreter that has the Python packages.
     pub python: PathBuf,
 }
 
-/// One of these.
+/// A place where a client runs.
 pub enum Place<'a> {
     /// The package cache, on a device.
     Packages(&'a Packages, Device<'a>),

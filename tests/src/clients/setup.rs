@@ -11,7 +11,7 @@ use crate::bridge::Bridge;
 use crate::daemon::{Daemon, Holdings, eventually};
 use crate::guest::Gpu;
 
-/// How long a device may take to notice that its clients are gone.
+/// The time that a device may take to notice that its clients are gone.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A running daemon and its bridge.

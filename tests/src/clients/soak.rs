@@ -20,7 +20,7 @@ use crate::packages::{ClientRoot, Device, Suite};
 use crate::program::{LIMIT, Program as Running};
 use crate::random::Random;
 
-/// What to run.
+/// The clients that a soak runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Clients in all.
@@ -38,18 +38,18 @@ pub const SHORT: &[Client] = &[LLAMA, NCNN_SINGLE];
 /// All that the long soak runs.
 pub const ALL: &[Client] = &[LLAMA, NCNN, WHISPER];
 
-/// What came of it.
+/// The outcome of a soak: numbers of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Ended by themselves, with the right result.
+    /// Clients that ended by themselves, with the right result.
     pub survived: usize,
-    /// Ended by a signal of ours.
+    /// Clients that a signal of ours ended.
     pub killed: usize,
 }
 
-/// One in so many is to be killed.
+/// One client in so many is to be killed.
 const KILL_ONE_IN: u64 = 2;
-/// Progress is told whenever so many have ended.
+/// Progress is told whenever so many clients have ended.
 const STEP: usize = 50;
 
 /// One kind of client: what is run, what it must say, and how long it took alone.
@@ -163,7 +163,7 @@ impl Soak<'_> {
     }
 }
 
-/// What clients are made of.
+/// The parts that clients are made of.
 struct Material {
     setup: Setup,
     files: Files,
@@ -197,7 +197,7 @@ impl Material {
         Ok(kinds)
     }
 
-    /// One that looks at everything and computes nothing. What it sees first is what it must see.
+    /// A kind of client that looks at everything and computes nothing. What the first one sees is what each must see.
     fn vulkaninfo<'a>(&'a self, root: &'a ClientRoot) -> Result<Kind<'a>> {
         let name = format!("vulkaninfo of {}", root.suite().name());
         let command = || root.through_vtest("vulkaninfo", self.setup.socket());
@@ -213,7 +213,7 @@ impl Material {
         Kind::measure(name, Box::new(command), Box::new(result), None)
     }
 
-    /// One that compiles, records and submits in several threads, and checks its own results.
+    /// A kind of client that compiles, records and submits in several threads, and checks its own results.
     fn many_threads<'a>(&'a self, root: &'a ClientRoot) -> Result<Kind<'a>> {
         let name = format!("many_threads of {}", root.suite().name());
         let command = || {

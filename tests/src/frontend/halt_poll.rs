@@ -1,12 +1,12 @@
-//! What an idle processor of a virtual machine does before it is given up: it looks for a moment whether there is work again.
+//! The halt polling of a virtual machine's idle processor: before it is given up, it looks for a moment whether there is work again.
 //!
-//! KVM does so for 200 us at most, for as long as that was worth it. Without it the frontend's threads, which stand for such processors, would
-//! be woken later than a machine's.
+//! KVM does so for 200 us at most, for as long as that was worth it. Without it the frontend's threads, which stand for such processors,
+//! would be woken later than a machine's.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// One processor.
+/// The halt polling of one processor.
 #[derive(Debug, Default)]
 pub struct HaltPoll {
     limit: Duration,
@@ -36,7 +36,7 @@ impl HaltPoll {
         Ok(())
     }
 
-    /// What was slept through for a short time is looked for longer next time, and after a long sleep nothing is.
+    /// Adapts the time for which the next wait polls: a short sleep makes it longer, and after a long sleep there is no polling.
     fn waited(&mut self, time: Duration) {
         self.limit = match time {
             time if time > LIMIT_MAX => Duration::ZERO,
@@ -50,7 +50,7 @@ impl HaltPoll {
 const LIMIT_MAX: Duration = Duration::from_micros(200);
 const LIMIT_MIN: Duration = Duration::from_micros(10);
 
-/// Whether there are processors enough for threads that look.
+/// This machine has processors enough for threads that poll.
 static HAS_PROCESSORS: LazyLock<bool> =
     LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|processors| processors.get() >= 8));
 

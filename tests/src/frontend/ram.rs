@@ -17,7 +17,7 @@ pub struct GuestRam {
 }
 
 impl GuestRam {
-    /// Where the memory begins in guest physical addresses: not 0, so that an address and an offset differ.
+    /// The guest physical address at which the memory begins: not 0, so that an address and an offset differ.
     pub const BASE: u64 = 0x4000_0000;
 
     /// `size` bytes, a multiple of the page size.
@@ -36,13 +36,13 @@ impl GuestRam {
         &self.memory
     }
 
-    /// What a vhost-user backend has to know to map this memory.
+    /// The region that a vhost-user backend has to know to map this memory.
     pub fn region(&self) -> Result<VhostUserMemoryRegionInfo> {
         let region = self.memory.iter().next().context("guest memory has one region")?;
         Ok(VhostUserMemoryRegionInfo::from_guest_region(region)?)
     }
 
-    /// The same as `count` regions, one behind the other.
+    /// This memory as `count` regions, one behind the other.
     pub fn regions(&self, count: u64) -> Result<Vec<VhostUserMemoryRegionInfo>> {
         let whole = self.region()?;
         let piece = (whole.memory_size / count).next_multiple_of(4096);

@@ -31,7 +31,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 const PROTOCOL_FEATURES: u64 = 1 << 30;
 const CONFIG_LEN: usize = 16;
 
-/// How the pretended VM is built.
+/// The properties of the pretended VM.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Guest memory in bytes.
@@ -40,20 +40,21 @@ pub struct Options {
     pub control_size: u16,
     /// Feature bits the driver would accept; what is used is what both sides have.
     pub features: u64,
-    /// Whose habits it has.
+    /// The VMM whose habits the frontend has.
     pub vmm: Vmm,
 }
 
 /// VMMs and their habits, as the real ones were seen to have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vmm {
-    /// It waits for an answer to each message and sends SET_FEATURES at each start. A mapping becomes a memory region of every vhost-user
+    /// QEMU waits for an answer to each message and sends SET_FEATURES at each start. A mapping becomes a memory region of every vhost-user
     /// device before it is acknowledged; a guest's reset drops all of them, which the backend learns from the memory table at the next
     /// start.
     Qemu,
-    /// It waits for no answer but those of questions, takes neither BACKEND_SEND_FD nor CONFIGURE_MEM_SLOTS nor indirect descriptors, and
-    /// sends SET_FEATURES when they change, and the memory table, as three regions, at each start. Mappings are not in that, and a reset
-    /// leaves them alone. Requests of the backend wait from a stop to the end of the next start. One that it refuses ends the VM.
+    /// The VMM crosvm waits for no answer but those to questions, takes neither BACKEND_SEND_FD nor CONFIGURE_MEM_SLOTS nor indirect
+    /// descriptors, and sends SET_FEATURES when the features change, and the memory table, as three regions, at each start. Mappings are
+    /// not in that table, and a reset leaves them alone. Requests of the backend wait from a stop to the end of the next start. A request
+    /// that crosvm refuses ends the VM.
     Crosvm,
 }
 
@@ -108,7 +109,7 @@ impl Closer {
     }
 }
 
-/// Whether the session is over, and a way to end it.
+/// The state of the session, which says whether it is over, and a way to end it.
 struct Closed {
     socket: UnixStream,
     stop: EventFd,
@@ -210,7 +211,7 @@ impl Session {
         self.config
     }
 
-    /// Whether the daemon closed the session or broke the protocol.
+    /// Returns whether the daemon closed the session or broke the protocol.
     pub fn is_over(&self) -> bool {
         *self.closed.over.lock()
     }
@@ -227,7 +228,7 @@ impl Session {
         Closer(Arc::clone(&self.closed))
     }
 
-    /// What a VMM does when it pauses: the rings stop, everything else stays. Returns both ring positions.
+    /// Pauses as a VMM does: the rings stop, everything else stays. Returns both ring positions.
     pub fn stop(&mut self) -> Result<[u16; 2]> {
         let mut bases = [0; 2];
         for (index, base) in bases.iter_mut().enumerate() {
@@ -240,7 +241,7 @@ impl Session {
         Ok(bases)
     }
 
-    /// What a VMM does when it continues: the rings start where they stopped.
+    /// Continues as a VMM does: the rings start where they stopped.
     pub fn cont(&mut self, [control, cursor]: [u16; 2]) -> Result<()> {
         if self.vmm == Vmm::Qemu {
             self.frontend.set_features(self.features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
@@ -248,8 +249,8 @@ impl Session {
         self.start_rings(control, cursor)
     }
 
-    /// What a VMM does when the guest is reset and its driver probes the device again. The backend is not told; what is left of the window
-    /// depends on the VMM.
+    /// Does what a VMM does when the guest is reset and its driver probes the device again. The backend is not told; what is left of the
+    /// window depends on the VMM.
     pub fn reset(&mut self) -> Result<()> {
         self.stop()?;
         let dropped = if self.vmm == Vmm::Qemu { self.window.drop_all() } else { Vec::new() };

@@ -13,7 +13,7 @@ use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-/// Called once with the response's bytes as far as the device wrote them, or with `None` when the session ended first.
+/// A function that is called once with the response's bytes as far as the device wrote them, or with `None` when the session ended first.
 /// It runs on the thread that reaps and must not block.
 pub type Completion = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
 
@@ -23,7 +23,7 @@ pub struct Request<'a> {
     pub readable: &'a [&'a [u8]],
     /// Bytes that the device may write; 0 leaves the writable descriptor out.
     pub response_len: u32,
-    /// Whom to tell.
+    /// The function that is told of the response.
     pub completion: Completion,
 }
 
@@ -64,7 +64,7 @@ pub struct DriverQueue {
     called: AtomicU64,
 }
 
-/// What crossed a queue. In a machine each signal is an exit of the guest or an interrupt to it.
+/// The traffic of a queue. In a virtual machine each signal is an exit of the guest or an interrupt to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Requests that the driver made available.
@@ -131,7 +131,7 @@ impl DriverQueue {
         self.size
     }
 
-    /// Where the ring lies.
+    /// The addresses at which the ring lies.
     pub fn addresses(&self) -> RingAddresses {
         self.addresses
     }
@@ -241,7 +241,7 @@ impl DriverQueue {
         Ok(())
     }
 
-    /// Whether the device owes no answer; used by tests that count.
+    /// Returns whether the device owes no answer; used by tests that count.
     pub fn is_idle(&self) -> bool {
         self.in_flight() == 0
     }

@@ -26,18 +26,18 @@ const PAGE: u64 = 4096;
 /// One mapping of the window.
 #[derive(Clone, Debug)]
 pub struct WindowMap {
-    /// What the backend passed, duplicated.
+    /// The file that the backend passed, duplicated.
     pub file: Arc<File>,
-    /// Where the mapping begins in that file, bytes.
+    /// The offset in that file at which the mapping begins, bytes.
     pub fd_offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Whether the guest may write.
+    /// The guest may write.
     pub writable: bool,
 }
 
 impl WindowMap {
-    /// Maps it into this process, as the guest's user space would see it.
+    /// Maps the memory into this process, as the guest's user space would see it.
     pub fn map(&self) -> Result<MmapRegion> {
         let file = FileOffset::from_arc(Arc::clone(&self.file), self.fd_offset);
         Ok(MmapRegion::from_file(file, usize::try_from(self.len)?)?)
@@ -51,15 +51,16 @@ pub struct Window {
     violations: Mutex<Vec<String>>,
     /// Requests to map that have come.
     asked: AtomicU64,
-    /// What the last reset dropped: its descriptors are still named by the memory table.
+    /// The mappings that the last reset dropped: their descriptors are still named by the memory table.
     dropped: Mutex<Vec<(u64, WindowMap)>>,
     /// A message to oneself duplicates a descriptor that is only lent as a number.
     duplicator: Mutex<(UnixStream, UnixStream)>,
-    /// Who holds this holds up whatever is to be mapped.
+    /// The lock whose holder holds up whatever is to be mapped.
     mapping: Mutex<()>,
-    /// Who holds this holds up whatever is to be unmapped.
+    /// The lock whose holder holds up whatever is to be unmapped.
     unmapping: Mutex<()>,
-    /// When present, every mapping is announced as a memory region before it is acknowledged, as QEMU does.
+    /// The vhost-user frontend that announces every mapping as a memory region before it is acknowledged, as QEMU does; `None` if none is
+    /// announced.
     announce: Option<Frontend>,
 }
 
@@ -84,7 +85,7 @@ impl Window {
         self.size
     }
 
-    /// What is mapped at exactly this offset.
+    /// Returns the mapping at exactly this offset.
     pub fn get(&self, offset: u64) -> Option<WindowMap> {
         self.maps.lock().get(&offset).cloned()
     }
@@ -94,12 +95,12 @@ impl Window {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Nothing is mapped, and so acknowledged, until this is dropped.
+    /// Holds up maps: nothing is mapped, and so acknowledged, until what is returned is dropped.
     pub fn hold_maps(&self) -> MutexGuard<'_, ()> {
         self.mapping.lock()
     }
 
-    /// Nothing is unmapped, and so acknowledged, until this is dropped.
+    /// Holds up unmaps: nothing is unmapped, and so acknowledged, until what is returned is dropped.
     pub fn hold_unmaps(&self) -> MutexGuard<'_, ()> {
         self.unmapping.lock()
     }

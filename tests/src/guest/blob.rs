@@ -12,7 +12,7 @@ use std::sync::mpsc::sync_channel;
 /// A blob resource that exists in the device.
 #[derive(Debug)]
 pub struct Blob {
-    /// Its id.
+    /// The resource's id.
     pub resource_id: ResourceId,
     /// The context it was created in and is attached to.
     pub context: ContextId,
@@ -155,7 +155,7 @@ fn push(
     requests.push((bytes, done));
 }
 
-/// Whether an error is the device's answer with this code.
+/// Returns whether an error is the device's answer with this code.
 pub fn is_refusal(error: &anyhow::Error, code: ResponseType) -> bool {
     error.downcast_ref::<GpuError>() == Some(&GpuError::Refused(code))
 }

@@ -16,18 +16,18 @@ use std::sync::Arc;
 
 /// A device with one queue on timeline 1.
 pub struct Device {
-    /// Its context.
+    /// The device's context.
     pub context: ContextId,
-    /// The ring that carries its commands.
+    /// The ring that carries the device's commands.
     pub ring: Ring,
     gpu: Arc<Gpu>,
-    /// What it was made from.
+    /// The physical device that the device was made from.
     pub physical: venus::PhysicalDevice,
-    /// The id it goes by.
+    /// The id by which the device goes.
     pub device: venus::Device,
-    /// Its queue, on timeline 1.
+    /// The device's queue, on timeline 1.
     pub queue: venus::Queue,
-    /// Its command pool.
+    /// The device's command pool.
     pub pool: venus::CommandPool,
     /// The first memory type that can be mapped.
     pub visible: u32,
@@ -38,12 +38,12 @@ pub struct Device {
     next_id: u64,
 }
 
-/// Where the memory of [`Device::allocate`] comes from.
+/// The source of the memory of [`Device::allocate`].
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
-    /// It is new, and nobody else's.
+    /// The memory is new, and nobody else's.
     New,
-    /// It is new, and may be exported.
+    /// The memory is new, and may be exported.
     Exportable,
     /// A resource.
     Resource(u32),
@@ -62,7 +62,7 @@ impl Device {
         Self::create_on(gpu, name, 0, features)
     }
 
-    /// As [`Self::create_with`], of the physical device that is enumerated at `index`.
+    /// Creates a device like [`Self::create_with`], of the physical device that is enumerated at `index`.
     pub fn create_on(gpu: &Arc<Gpu>, name: &str, index: usize, features: &[ChainStruct<'_>]) -> Result<Self> {
         let context = gpu.create_context(name)?;
         let mut ring = Ring::create(gpu, context, RingOptions::default())?;
@@ -111,7 +111,7 @@ impl Device {
         Ok(Self { context, ring, gpu, physical, device, queue, pool, visible, hidden, local, next_id: 100 })
     }
 
-    /// The driver it is used with.
+    /// The virtio-gpu driver that the device is used with.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
@@ -166,7 +166,7 @@ impl Device {
         Ok(list.iter().map(name).collect())
     }
 
-    /// What can be done with buffers of a handle type (`VkExternalMemoryFeatureFlags`).
+    /// The external memory features of buffers of a handle type (`VkExternalMemoryFeatureFlags`).
     pub fn external_buffer_features(&mut self, handle_type: ExternalMemoryHandleTypeFlags) -> Result<u32> {
         let physical_device = self.physical;
         let usage = venus::BufferUsageFlags::TRANSFER_DST;

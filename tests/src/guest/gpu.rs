@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// How long a test waits for an answer that must come.
+/// The time that a test waits for an answer that must come.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Room for every response of this device.
 const RESPONSE_ROOM: u32 = 2048;
 
-/// Why a command has no successful response.
+/// The reason why a command has no successful response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
     /// The device answered with `VIRTIO_GPU_RESP_ERR_*`.
@@ -38,7 +38,7 @@ pub struct Answer(Receiver<Option<Vec<u8>>>);
 
 /// The driver of one device.
 pub struct Gpu {
-    /// The session under it.
+    /// The vhost-user session under the driver.
     pub session: Session,
     pub(super) window: Arc<Mutex<Ranges>>,
     next_context: AtomicU32,
@@ -165,7 +165,7 @@ impl Answer {
         }
     }
 
-    /// Whether the answer is there or comes within `timeout`; it is consumed.
+    /// Returns whether the answer is there or comes within `timeout`; it is consumed.
     pub fn arrives_within(&self, timeout: Duration) -> bool {
         self.0.recv_timeout(timeout).is_ok()
     }

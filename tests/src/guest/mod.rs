@@ -1,7 +1,7 @@
 //! A virtio-gpu driver: what the Linux kernel does for a Venus process, without a kernel.
 //!
-//! Knows nothing of the bridge; of Vulkan only what `device` needs to touch memory. Ids, fences and window offsets come from counters of the whole VM, and commands
-//! are sent in the order and form of Linux' `virtio_gpu` driver.
+//! This module knows nothing of the bridge, and of Vulkan only what `device` needs to touch memory. Ids, fences and window offsets come
+//! from counters of the whole VM, and commands are sent in the order and form of Linux' `virtio_gpu` driver.
 
 mod blob;
 pub mod device;

@@ -28,14 +28,14 @@ const TAIL: usize = 64;
 const STATUS: usize = 128;
 const BUFFER: usize = 192;
 
-/// How a ring is made.
+/// The properties of a ring that is to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct RingOptions {
     /// Bytes of the command buffer, a power of two.
     pub buffer_size: usize,
-    /// After how much quiet the device may stop looking.
+    /// The quiet time after which the device may stop looking.
     pub idle_timeout: Duration,
-    /// How often at least the device sets ALIVE.
+    /// The device sets ALIVE at least once in this time.
     pub monitor: Option<Duration>,
 }
 
@@ -60,7 +60,7 @@ pub struct Ring {
     reply_memory: MmapRegion,
     tail: u32,
     last_notify: Option<Instant>,
-    /// How long to wait for room or an answer.
+    /// The time to wait for room or an answer.
     pub patience: Duration,
 }
 
@@ -163,7 +163,7 @@ impl Ring {
         })
     }
 
-    /// So many bytes of the reply window.
+    /// Returns the first `size` bytes of the reply window.
     pub fn reply(&self, size: usize) -> Result<Vec<u8>> {
         let mut reply = vec![0; size];
         self.reply_memory.as_volatile_slice().read_slice(&mut reply, 0)?;
@@ -183,12 +183,12 @@ impl Ring {
         Ok(())
     }
 
-    /// How far the device has executed.
+    /// The position up to which the device has executed.
     pub fn head(&self) -> u32 {
         self.word(HEAD).load(Ordering::Acquire)
     }
 
-    /// How far the driver has written.
+    /// The position up to which the driver has written.
     pub fn tail(&self) -> u32 {
         self.tail
     }

@@ -1,11 +1,11 @@
-//! What callgrind wrote (format: valgrind's manual, "Callgrind Format Specification"), with names and positions in full.
+//! The files that callgrind writes (format: valgrind's manual, "Callgrind Format Specification"), with names and positions in full.
 
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// What a run cost.
+/// The cost of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     /// Instructions executed, without those of the guest.
@@ -54,7 +54,7 @@ impl Profile {
     }
 }
 
-/// Whether a function plays the guest: `daemon::worker::workload::publish`, however it is written.
+/// Returns whether a function plays the guest: `daemon::worker::workload::publish`, however it is written.
 fn is_guest(function: &str) -> bool {
     function.contains("workload") && function.contains("publish")
 }

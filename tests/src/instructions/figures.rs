@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What a command costs, on average.
+/// The cost of a command, on average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
     /// Instructions.
@@ -18,18 +18,18 @@ pub struct Figure {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures(pub BTreeMap<String, Figure>);
 
-/// How a figure compares with the committed one.
+/// The result of comparing a figure with the committed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it was.
+    /// The figure is as it was.
     Same,
-    /// So much better that the committed one is stale.
+    /// The figure is so much better that the committed one is stale.
     Better,
-    /// So much worse that it must not pass.
+    /// The figure is so much worse that it must not pass.
     Worse,
 }
 
-/// A figure may differ so much.
+/// The part by which a figure may differ.
 const TOLERANCE: f64 = 0.1;
 /// Allocations are exact but for vectors that grow now and then.
 const ALLOCATIONS: f64 = 0.1;
@@ -64,7 +64,7 @@ impl Figures {
         Ok(Self(values.into_iter().map(figure).collect::<Result<_>>()?))
     }
 
-    /// Writes them to be committed.
+    /// Writes the figures to be committed.
     ///
     /// # Errors
     /// The file cannot be written.

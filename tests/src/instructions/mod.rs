@@ -1,8 +1,9 @@
-//! How many instructions a worker executes for a command, counted by valgrind's callgrind: figures that are the same in every run, on
-//! whatever machine, while others compute. What they are compared with is committed beside the tests.
+//! Counts the instructions that a worker executes for a command, with valgrind's callgrind: figures that are the same in every run, on
+//! whatever machine, while others compute. The figures that they are compared with are committed beside the tests.
 //!
-//! What is counted is the daemon's example `instructions`: the release build of a worker's code, from the bytes in a ring to the calls of
-//! a driver that does nothing. Two runs of different length are compared, so that neither the start nor the guest's part counts.
+//! The program that is counted is the daemon's example `instructions`: the release build of a worker's code, from the bytes in a ring to
+//! the calls of a driver that does nothing. Two runs of different length are compared, so that neither the start nor the guest's part
+//! counts.
 
 mod callgrind;
 mod figures;
@@ -14,19 +15,19 @@ use std::process::Command;
 use callgrind::Profile;
 pub use figures::{Figure, Figures, Verdict, compare};
 
-/// What is counted.
+/// A workload whose instructions are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
     /// The workload's name.
     pub workload: String,
-    /// Its submissions pass a gate with a lease.
+    /// The workload's submissions pass a gate with a lease.
     pub gated: bool,
 }
 
 /// The program that is counted.
 pub struct Counted {
     program: PathBuf,
-    /// Where callgrind's files stay.
+    /// The folder in which callgrind's files stay.
     keep: Option<PathBuf>,
 }
 
@@ -36,14 +37,14 @@ const LAPS: u32 = 4;
 /// Objects that live beside those of a workload, unless said otherwise.
 pub const FEW: u32 = 10;
 
-/// So many must make no difference.
+/// The number of objects that must make no difference.
 pub const MANY: u32 = 100_000;
 
 /// Workloads that are looked at with many objects alive.
 pub const SCALED: &[&str] = &["submit", "create_destroy_buffer", "update_descriptor_sets", "fence_status"];
 
 impl Case {
-    /// What its figure goes by.
+    /// The name by which the case's figure goes.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}{}", self.workload, if self.gated { "_with_a_lease" } else { "" })
@@ -99,7 +100,7 @@ impl Counted {
         })
     }
 
-    /// One run: what it cost, and how many commands it had.
+    /// Runs a case once and returns what that cost, and how many commands it had.
     fn profile(&self, case: &Case, laps: u32, live: u32) -> Result<(Profile, u64)> {
         let folder = tempfile::TempDir::new()?;
         let kept = self.keep.as_ref().map(|keep| keep.join(format!("{}.{live}.{laps}", case.name())));

@@ -19,7 +19,7 @@ const LLAMA_PACKAGES: &[&str] = &["llama.cpp", "libggml0-backend-vulkan"];
 /// More programs of ggml's family: the operators' own tests, and whisper.cpp.
 const GGML_PACKAGES: &[&str] = &["llama.cpp-tests", "whisper.cpp-tools", "libggml0-backend-vulkan"];
 
-/// Which Vulkan device a client shall use.
+/// The Vulkan device that a client shall use.
 #[derive(Clone, Copy, Debug)]
 pub enum Device<'a> {
     /// The software driver itself.
@@ -31,7 +31,7 @@ pub enum Device<'a> {
 /// One suite's Mesa with programs to run on it.
 #[derive(Clone, Debug)]
 pub struct ClientRoot {
-    /// Where the Venus driver comes from.
+    /// The packages from which the Venus driver comes.
     drivers: PackageRoot,
     /// Debian testing: the programs `drivers` lacks, and the software driver.
     programs: PackageRoot,
@@ -58,7 +58,7 @@ impl ClientRoot {
         Ok(self)
     }
 
-    /// Whether `program` is among the programs so far.
+    /// Returns whether `program` is among the programs so far.
     #[must_use]
     pub fn has(&self, program: &str) -> bool {
         self.programs.program(program).exists()

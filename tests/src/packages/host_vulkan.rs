@@ -16,14 +16,14 @@ use super::relink::set_interpreter;
 use super::root::{PackageRoot, Suite};
 use super::twin;
 
-/// Where the daemon finds Vulkan.
+/// The Vulkan driver that the daemon runs on.
 #[derive(Clone, Debug)]
 pub enum HostVulkan {
-    /// Whatever driver the machine has: a real GPU.
+    /// The driver that the machine has, whichever it is: a real GPU.
     System,
     /// The software driver of the package cache.
     Lavapipe(PackageRoot),
-    /// The same below the Khronos validation layer, which prints an error for each misuse of Vulkan to standard output.
+    /// The software driver below the Khronos validation layer, which prints an error for each misuse of Vulkan to standard output.
     Validated(PackageRoot),
     /// The software driver in processes whose C library never hands out memory that is zero by chance.
     Poisoned(PackageRoot),

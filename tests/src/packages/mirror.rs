@@ -1,4 +1,4 @@
-//! Which Debian mirror to use: the one this machine's own apt uses.
+//! The Debian mirror to use: the one that this machine's own apt uses.
 
 use std::process::Command;
 

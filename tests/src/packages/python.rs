@@ -57,7 +57,7 @@ impl Python {
         self.root.path("usr/bin").join(format!("python{INTERPRETER}"))
     }
 
-    /// Folders of libraries it needs that another suite may lack.
+    /// The folder of libraries that the interpreter needs and that another suite may lack.
     #[must_use]
     pub fn libraries(&self) -> PathBuf {
         self.root.libraries()

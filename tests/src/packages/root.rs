@@ -21,7 +21,7 @@ pub enum Suite {
     Trixie,
     /// The coming release: kernel 7.x, Mesa 26.1. Also where QEMU, llama.cpp and the software Vulkan driver come from.
     Testing,
-    /// What comes after: Mesa 26.2.
+    /// The suite that comes after: Mesa 26.2.
     Unstable,
 }
 
@@ -132,7 +132,7 @@ impl PackageRoot {
         Ok(copy)
     }
 
-    /// Where the root's shared libraries lie.
+    /// The folder in which the root's shared libraries lie.
     #[must_use]
     pub fn libraries(&self) -> PathBuf {
         self.path("usr/lib/x86_64-linux-gnu")
@@ -152,7 +152,7 @@ impl PackageRoot {
         self.command_with_libraries(program, &[])
     }
 
-    /// As [`PackageRoot::command`]; libraries this root lacks are looked for in `more`.
+    /// A command that runs `program` like [`PackageRoot::command`]; libraries that this root lacks are looked for in `more`.
     ///
     /// # Errors
     /// The root has no such program.
@@ -174,7 +174,7 @@ impl PackageRoot {
         command
     }
 
-    /// Where the root has `program`, if it has it: a name in `usr/bin`, or a path that begins with `/`.
+    /// The path at which the root has `program`, if it has it: a name in `usr/bin`, or a path that begins with `/`.
     #[must_use]
     pub fn program(&self, program: &str) -> PathBuf {
         match program.strip_prefix('/') {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::root::PackageRoot;
 
-/// What lavapipe's UUID begins with, as in the instruction that stores it: `movabs $"mesa26.1", %rax`, and a version's first digit.
+/// The beginning of lavapipe's UUID, as in the instruction that stores it: `movabs $"mesa26.1", %rax`, and a version's first digit.
 const BEGIN: &[u8] = b"\x48\xb8mesa2";
 /// The byte that becomes a capital letter.
 const CHANGED: usize = 2;

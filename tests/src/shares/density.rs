@@ -13,24 +13,24 @@ use std::time::Duration;
 const VMS: usize = 4;
 /// Microseconds of one kernel of a loaded context.
 const KERNEL: u32 = 1000;
-/// For how long idle contexts are looked at.
+/// The time for which idle contexts are looked at.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What was found.
+/// The figures of a run with many contexts.
 #[derive(Clone, Debug)]
 pub struct Density {
-    /// What the loaded contexts got, each as a tenant of equal weight.
+    /// The figures of the loaded contexts, each as a tenant of equal weight.
     pub figures: Figures,
     /// Idle contexts.
     pub idle: usize,
-    /// Of a worker whose context is idle, on average: memory of its own in KiB, threads, descriptors.
+    /// Averages of a worker whose context is idle: memory of its own in KiB, threads, descriptors.
     pub worker: (u64, usize, usize),
     /// Processor time that all idle workers and the broker's processes use, in milliseconds a second.
     pub idle_processor: f64,
 }
 
 impl Density {
-    /// What each VM had of the GPU, and the smallest part of one of its contexts in relation to the largest.
+    /// The part that each VM had of the GPU, and the smallest part of one of its contexts in relation to the largest.
     #[must_use]
     pub fn by_vm(&self) -> Vec<(f64, f64)> {
         let all = self.figures.utilisation();

@@ -1,4 +1,4 @@
-//! What tenants got, as shares.
+//! The figures of tenants, as shares of the GPU.
 
 use super::mix::{Mix, Tenant};
 use anyhow::{Context, Result};
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fmt;
 use std::time::Duration;
 
-/// What one tenant got.
+/// The figures of one tenant.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The tenant.
@@ -15,24 +15,24 @@ pub struct Outcome {
     pub alone: f64,
     /// Kernels that were complete in each hundredth of a second.
     pub per_hundredth: Vec<u32>,
-    /// All of them.
+    /// All kernels that were complete.
     pub kernels: u64,
     /// Microseconds from one completion to the next, on average.
     pub per_kernel: f64,
     /// Seconds of processor time that its program used.
     pub processor: f64,
-    /// For how long it ran.
+    /// The time for which the tenant ran.
     pub seconds: f64,
     /// Microseconds from submission to completion: median, 99th percentile, longest.
     pub latency: [f64; 3],
 }
 
-/// What the tenants of a mix got.
+/// The figures of the tenants of a mix.
 #[derive(Clone, Debug)]
 pub struct Figures {
     /// The mix.
     pub mix: Mix,
-    /// In the order of the mix.
+    /// The figures of each tenant, in the order of the mix.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -54,7 +54,7 @@ impl Outcome {
         })
     }
 
-    /// Of one that never gets anything done.
+    /// The figures of a tenant that never gets anything done.
     pub(super) fn nothing(tenant: Tenant, time: Duration) -> Self {
         let (kernels, per_hundredth, latency) = (0, vec![0; time.as_millis() as usize / 10], [0.0; 3]);
         let (per_kernel, processor) = (0.0, 0.0);
@@ -70,13 +70,14 @@ impl Outcome {
         }
     }
 
-    /// Part of the GPU it had over all the time.
+    /// The part of the GPU that the tenant had over all the time.
     #[must_use]
     pub fn part(&self) -> f64 {
         self.kernels as f64 * self.alone / (self.seconds * 1e6)
     }
 
-    /// The same in each hundredth of a second. A kernel is taken to have run in the time before it was complete.
+    /// The part of the GPU that the tenant had in each hundredth of a second. A kernel is taken to have run in the time before it was
+    /// complete.
     #[must_use]
     pub fn parts(&self) -> Vec<f64> {
         let mut parts = vec![0.0; self.per_hundredth.len()];
@@ -103,14 +104,14 @@ impl Figures {
         self.outcomes.iter().map(Outcome::part).sum()
     }
 
-    /// What each had of that.
+    /// The share that each tenant had of the utilisation.
     #[must_use]
     pub fn shares(&self) -> Vec<f64> {
         let all = self.utilisation();
         self.outcomes.iter().map(|outcome| outcome.part() / all).collect()
     }
 
-    /// What each should have, of those that take all they can get.
+    /// The share that each tenant should have, of those that take all they can get.
     #[must_use]
     pub fn targets(&self) -> Vec<f64> {
         let weight = |tenant: &Tenant| match tenant.computes() && tenant.class != "background" {
@@ -127,8 +128,8 @@ impl Figures {
         largest_difference(&self.shares(), &self.targets())
     }
 
-    /// The same in each second; the worst. The first fifth of a second, in which programs start, and the last, of which some
-    /// kernels are not complete, are left out.
+    /// The largest difference of a share from what it should be in the worst second, in points. The first fifth of a second, in which
+    /// programs start, and the last, of which some kernels are not complete, are left out.
     #[must_use]
     pub fn worst_second(&self) -> f64 {
         let parts: Vec<Vec<f64>> = self.outcomes.iter().map(Outcome::parts).collect();
@@ -150,7 +151,7 @@ impl Figures {
         relative.iter().copied().fold(f64::MAX, f64::min) / relative.iter().copied().fold(0.0, f64::max)
     }
 
-    /// As JSON, in one line.
+    /// The figures as JSON, in one line.
     #[must_use]
     pub fn to_json(&self) -> String {
         let outcomes = self.outcomes.iter().zip(self.shares()).map(|(outcome, share)| {

@@ -1,5 +1,5 @@
-//! How well the GPU has to be shared. The only place that has these numbers; no test has them, since a machine that does other things, too, shares
-//! its own processors among programs, broker and, where there is no GPU, the driver that computes.
+//! Goals for how well the GPU has to be shared. No other place has these numbers; no test has them, since a machine that does other things,
+//! too, shares its own processors among programs, broker and, where there is no GPU, the driver that computes.
 
 use super::figures::Figures;
 
@@ -7,7 +7,7 @@ use super::figures::Figures;
 const OFF: f64 = 5.0;
 /// The part of the GPU's time that must be used.
 const USED: f64 = 0.8;
-/// What the least of equal tenants must have of what the one with most has.
+/// The part that the least of equal tenants must have of what the one with most has.
 const EVEN: f64 = 0.9;
 /// Microseconds that urgent work may wait beyond the kernel that runs.
 const URGENT: f64 = 3000.0;
@@ -15,13 +15,13 @@ const URGENT: f64 = 3000.0;
 const BACKGROUND: f64 = 0.02;
 /// Microseconds that a neighbour of an endless kernel may wait: the limit of that kernel and a tenth of a second.
 const BESIDE_ENDLESS: f64 = 2_100_000.0;
-/// What a lone tenant must get done with a broker, of what it gets done without.
+/// The part that a lone tenant must get done with a broker, of what it gets done without.
 pub const ALONE: f64 = 0.97;
 
 /// A goal, in words, and whether it was reached.
 pub type Verdict = (String, bool);
 
-/// Which goals a mix has, and whether they were reached.
+/// Returns the goals that a mix has, and whether they were reached.
 #[must_use]
 pub fn verdicts(figures: &Figures) -> Vec<Verdict> {
     let error = || (format!("shares are off by {OFF} points at most"), figures.error() <= OFF);

@@ -1,9 +1,9 @@
-//! Which tenants share the GPU.
+//! The mixes of tenants that share the GPU.
 
 /// A tenant: one VM with one program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tenant {
-    /// Its VM.
+    /// The name of the tenant's VM.
     pub name: &'static str,
     /// The VM's weight.
     pub weight: u32,
@@ -19,30 +19,30 @@ pub struct Tenant {
     pub think: u32,
     /// A workgroup of its kernel runs for a quarter of the kernel's time, rather than a moment.
     pub long_workgroups: bool,
-    /// It submits nothing, as often as it can.
+    /// The tenant's submissions are empty, and it makes them as often as it can.
     pub empty: bool,
-    /// Its kernel never ends, and is ended by the limit of `CONTENDED`.
+    /// The tenant's kernel never ends, and is ended by the limit of `CONTENDED`.
     pub endless: bool,
 }
 
 impl Tenant {
-    /// What it submits takes time and comes to an end.
+    /// Returns whether what the tenant submits takes time and comes to an end.
     pub(super) fn computes(&self) -> bool {
         !self.empty && !self.endless
     }
 }
 
-/// For how long a submission may run while others wait, in a mix with an endless kernel.
+/// The time for which a submission may run while others wait, in a mix with an endless kernel.
 pub const CONTENDED: &str = "2s";
 
 /// Tenants that share the GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
-    /// What it is called.
+    /// The mix's name.
     pub name: String,
-    /// What it shows.
+    /// The point that the mix shows.
     pub shows: &'static str,
-    /// Who takes part.
+    /// The tenants that take part.
     pub tenants: Vec<Tenant>,
 }
 
@@ -162,7 +162,7 @@ pub fn mix(name: &str) -> Option<Mix> {
     Some(Mix { name: (*name).into(), shows, tenants: tenants.to_vec() })
 }
 
-/// So many equal tenants with kernels of 1 ms.
+/// A mix of `count` equal tenants with kernels of 1 ms.
 #[must_use]
 pub fn equal(count: usize) -> Mix {
     let tenants = NAMES[..count].iter().map(|name| tenant(name, 1, 1000, 4)).collect();

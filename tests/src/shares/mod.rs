@@ -4,8 +4,8 @@
 //! `mix` says which tenants there are, `tenants` runs them, `figures` makes shares of what they got, `goals` says
 //! what they have to be, `plot` draws them.
 //!
-//! A share is what a tenant got done, in units of what it gets done alone: its kernels times what one takes when nobody else is there, for the
-//! part of the time. So shares and utilisation are seen by the programs; no counter of the daemon is believed.
+//! A share is what a tenant got done, in units of what it gets done alone: its kernels times what one takes when nobody else is there, for
+//! the part of the time. So shares and utilisation are seen by the programs; no counter of the daemon is believed.
 
 mod density;
 mod figures;

@@ -64,7 +64,7 @@ pub fn plot(figures: &Figures, title: &str) -> String {
     svg
 }
 
-/// Of each half second, from hundredths.
+/// Returns the part of each half second, from those of hundredths.
 fn halves(parts: &[f64]) -> Vec<f64> {
     parts.chunks_exact(50).map(|hundredths| hundredths.iter().sum::<f64>() / 50.0).collect()
 }

@@ -1,6 +1,6 @@
-//! How large a kernel is, and how large one of a certain length has to be.
+//! The size of a kernel, and the size that a kernel of a certain length must have.
 
-/// How large a kernel is.
+/// The size of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Invocations.
@@ -10,16 +10,16 @@ pub struct Size {
 }
 
 impl Size {
-    /// On a processor: few workgroups for each core.
+    /// The size for a processor: few workgroups for each core.
     pub const NARROW: Self = Self { words: 4096, steps: 16_000 };
-    /// On a GPU: as many as run at a time.
+    /// The size for a GPU: as many workgroups as run at a time.
     pub const WIDE: Self = Self { words: 1 << 18, steps: 16_000 };
     /// Microseconds after which a GPU starts other workgroups of a kernel: so it can turn to another context meanwhile, as it can in
     /// the kernels of most programs.
     pub const WAVE: u32 = 100;
 
-    /// A kernel of so many microseconds, where a kernel of this size takes `taken`; if it is much longer than `wave`, its workgroups run for
-    /// so long.
+    /// A kernel of so many microseconds, where a kernel of this size takes `taken`; if it is much longer than `wave`, its workgroups run
+    /// for so long.
     #[must_use]
     pub fn of(self, taken: f64, microseconds: u32, wave: Option<u32>) -> Self {
         let (wanted, steps) = (f64::from(microseconds), f64::from(self.steps) / taken);

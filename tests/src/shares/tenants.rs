@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
-/// How the GPU is shared.
+/// The way in which the GPU is shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// By the host's driver alone: a daemon for each VM.
@@ -20,7 +20,7 @@ pub enum Sharing {
     Native,
 }
 
-/// How large kernels have to be, measured where they run.
+/// The sizes that kernels must have, measured where they run.
 #[derive(Debug, Default)]
 pub struct Kernels {
     /// A kernel whose length is known, and its length in microseconds.
@@ -110,7 +110,7 @@ pub fn run(
     Ok(Figures { mix: mix.clone(), outcomes: outcomes.collect::<Result<_>>()? })
 }
 
-/// What one lone tenant gets done with a broker, in relation to what it gets done without, measured by turns.
+/// Returns what one lone tenant gets done with a broker, in relation to what it gets done without, measured by turns.
 ///
 /// # Errors
 /// As [`run`].
@@ -133,7 +133,7 @@ pub fn compare(
     (0..times).map(|_| Ok(without.alone(tenant)? / with.alone(tenant)?)).collect()
 }
 
-/// For how long a tenant runs alone, and how often before and behind a mix.
+/// The time for which a tenant runs alone, and the number of times that it does so before and behind a mix.
 const ALONE: Duration = Duration::from_millis(300);
 const ALONE_TIMES: u32 = 3;
 

@@ -22,18 +22,18 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// For how long an attack waits for what it provokes.
+/// The time for which an attack waits for what it provokes.
 const ROUND: Duration = Duration::from_secs(3);
 
 /// A kind of attack.
 pub struct Attack {
-    /// Its name, which is its VM's.
+    /// The attack's name, which is its VM's.
     pub name: &'static str,
-    /// One round. Errors are what an attacker meets; they are counted.
+    /// The function for one round. Errors are what an attacker meets; they are counted.
     pub round: fn(&Attacker, &mut Random) -> Result<()>,
 }
 
-/// All kinds.
+/// All kinds of attacks.
 pub const ALL: &[Attack] = &[
     Attack { name: "doorbell", round: doorbell },
     Attack { name: "output", round: output },
@@ -53,9 +53,9 @@ pub const ALL: &[Attack] = &[
     Attack { name: "deaths", round: deaths },
 ];
 
-/// Who attacks.
+/// A VM that attacks its broker.
 pub struct Attacker {
-    /// What is attacked.
+    /// The broker that is attacked.
     pub broker: Arc<Broker>,
     /// The attacker's VM.
     pub vm: &'static str,
@@ -71,7 +71,7 @@ impl Attacker {
         Ok(workers(device)?.into_iter().filter_map(|worker| Pid::from_raw(worker as i32)).collect())
     }
 
-    /// One that has ended meanwhile needs none.
+    /// Sends a signal to the attacker's workers; a worker that has ended meanwhile needs none.
     fn signal_workers(&self, signal: Signal) -> Result<()> {
         for worker in self.workers()? {
             let _ = kill_process(worker, signal);
@@ -186,7 +186,7 @@ fn shrink(attacker: &Attacker, _: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// Who connects and says nothing.
+/// Connects 100 times and says nothing.
 fn connections(attacker: &Attacker, _: &mut Random) -> Result<()> {
     let _silent: Vec<_> = (0..100).map(|_| UnixStream::connect(attacker.broker.path(attacker.vm))).collect();
     std::thread::sleep(ROUND / 4);

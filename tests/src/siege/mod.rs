@@ -30,28 +30,28 @@ pub const BLOCKED_MAX: Duration = Duration::from_millis(50);
 /// A process may hold so much more at the end, KiB: what its allocator keeps.
 pub const GROWN_MAX_KIB: u64 = 16 << 10;
 
-/// What was found.
+/// The findings of a siege.
 pub struct Report {
-    /// For how long the attacks went on.
+    /// The time for which the attacks went on.
     pub time: Duration,
-    /// Of each attack, its rounds and how many of them ended with an error of the attacker's.
+    /// The rounds of each attack, and how many of them ended with an error of the attacker's.
     pub rounds: Vec<(&'static str, u64, u64)>,
     /// The broker, and the neighbours' device processes.
     pub processes: Vec<Found>,
-    /// Of each neighbour, submissions that were done.
+    /// The submissions of each neighbour that were done.
     pub done: Vec<u64>,
-    /// Of each neighbour, the longest time without the end of a submission.
+    /// The longest time of each neighbour without the end of a submission.
     pub gaps: Vec<Duration>,
-    /// Of each neighbour, its part of what all VMs were charged for the GPU's time, in relation to an equal part for each VM.
+    /// The part of each neighbour in what all VMs were charged for the GPU's time, in relation to an equal part for each VM.
     pub shares: Vec<f64>,
     /// Times that a neighbour's device process was started again.
     pub restarts: u64,
-    /// What went wrong with a neighbour's program.
+    /// The faults of the neighbours' programs.
     pub failures: Vec<String>,
 }
 
 impl Report {
-    /// What must not be.
+    /// Returns the faults among the findings: what must not be.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -159,7 +159,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Begins them. A round may outlast the siege: what it waits for may never come.
+    /// Begins the rounds. A round may outlast the siege: what it waits for may never come.
     fn begin(broker: &Arc<Broker>, attack: &'static Attack, seed: u64) -> Arc<Self> {
         let (begun, failed, over) = Default::default();
         let rounds = Arc::new(Self { name: attack.name, begun, failed, over });

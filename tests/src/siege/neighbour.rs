@@ -31,7 +31,7 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// Starts it. Returns when its first submission is complete.
+    /// Starts the program. Returns when its first submission is complete.
     ///
     /// # Errors
     /// The device refuses what it makes.
@@ -52,17 +52,17 @@ impl Neighbour {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// The longest time between two submissions' ends, since it was forgotten.
+    /// The longest time between two submissions' ends, since [`Self::forget_gap`].
     pub fn longest_gap(&self) -> Duration {
         Duration::from_micros(self.longest.load(Ordering::Relaxed))
     }
 
-    /// Forgets it.
+    /// Forgets the longest gap.
     pub fn forget_gap(&self) {
         self.longest.store(0, Ordering::Relaxed);
     }
 
-    /// Ends it.
+    /// Ends the program.
     ///
     /// # Errors
     /// Something that it did failed.
@@ -72,13 +72,13 @@ impl Neighbour {
     }
 }
 
-/// What each submission executes.
+/// The work that each submission executes.
 struct Work {
     commands: venus::CommandBuffer,
 }
 
 impl Work {
-    /// As many fills as it needs.
+    /// Records as many fills as a submission needs to take some time.
     fn of_some_time(device: &mut Device, memory: venus::DeviceMemory) -> Result<Self> {
         let buffer = device.bound(memory, SIZE)?;
         let mut fills = 1;
@@ -122,7 +122,7 @@ impl Work {
         Ok(Self { commands })
     }
 
-    /// Answered when it is complete.
+    /// Submits the work; the answer comes when it is complete.
     fn submit(&self, device: &mut Device) -> Result<Answer> {
         let submit = [venus::SubmitInfo {
             command_buffer_count: 1,

@@ -16,8 +16,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Calls in which a thread waits for work (x86-64): poll, nanosleep, epoll_wait, clock_nanosleep, ppoll, epoll_pwait, epoll_pwait2.
 const WAITS_FOR_WORK: [u32; 7] = [7, 35, 232, 230, 271, 281, 441];
-/// In which threads beside the first wait for work, too: futex, accept, recvfrom and recvmsg (the frontend's next message), wait4, waitid,
-/// accept4.
+/// Calls in which threads beside the first wait for work, too: futex, accept, recvfrom and recvmsg (the frontend's next message), wait4,
+/// waitid, accept4.
 const HELPER_WAITS: [u32; 7] = [202, 43, 45, 47, 61, 247, 288];
 
 /// The broker's thread that makes processes, which takes as long as the system likes: nobody waits for it.
@@ -26,18 +26,18 @@ const STARTER: &str = "starter";
 /// A process that must not stand still.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// For whoever reads the figures.
+    /// The name, for whoever reads the figures.
     pub name: String,
-    /// Its number.
+    /// The process id.
     pub pid: Pid,
 }
 
-/// What was found of one process.
+/// The findings about one process.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Which one.
+    /// The process that was watched.
     pub process: Watched,
-    /// It lives.
+    /// The process lives at the end.
     pub lives: bool,
     /// Memory of its own, KiB, at the beginning and at the end.
     pub anonymous_kib: [u64; 2],
@@ -57,10 +57,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to look at these.
+    /// Begins to look at these processes.
     ///
     /// # Errors
-    /// One is not there.
+    /// One of the processes is not there.
     pub fn start(processes: Vec<Watched>) -> Result<Self> {
         let begun = processes.iter().map(|process| Ok((process.clone(), Holdings::of(process.pid)?)));
         let begun = begun.collect::<Result<Vec<_>>>()?;
@@ -77,7 +77,7 @@ impl Watch {
         Ok(Self { begun, stop, thread })
     }
 
-    /// Ends it, and tells what was found.
+    /// Ends the watch, and tells what was found.
     pub fn end(self) -> Vec<Found> {
         self.stop.store(true, Ordering::Relaxed);
         let mut longest = self.thread.join().unwrap_or_default();
@@ -93,7 +93,7 @@ impl Watch {
     }
 }
 
-/// Where threads were seen, and since when they have not run.
+/// The places where threads were seen, and the times since which they have not run.
 #[derive(Default)]
 struct Looks {
     seen: HashMap<i32, (String, Instant)>,
@@ -125,7 +125,7 @@ impl Looks {
     }
 }
 
-/// Whether a thread of a process, its first or another, runs or waits for work.
+/// Returns whether a thread of a process, its first or another, runs or waits for work.
 fn waits_for_work(place: &str, is_first: bool) -> bool {
     match place.split(' ').next().unwrap_or_default() {
         "" | "running" => true,

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Nothing takes this long.
+/// The time after which a test gives up waiting: nothing takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A running program. Dropping it kills it.
@@ -40,7 +40,7 @@ impl Dialogue {
         Ok(Self { child, input, lines, errors })
     }
 
-    /// Its number.
+    /// The program's process id.
     #[must_use]
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
@@ -49,7 +49,7 @@ impl Dialogue {
     /// Sends a line.
     ///
     /// # Errors
-    /// It has ended.
+    /// The program has ended.
     pub fn say(&mut self, line: &str) -> Result<()> {
         writeln!(self.input, "{line}").with_context(|| self.errors())
     }

@@ -45,7 +45,7 @@ impl Drop for Running {
 }
 
 impl Stand {
-    /// One with nothing in it.
+    /// A stand with nothing in it.
     ///
     /// # Errors
     /// There is no room for files.
@@ -99,13 +99,13 @@ impl Stand {
         self.bridges.get(vm)
     }
 
-    /// What the daemons logged.
+    /// Returns what the daemons logged.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// Starts to wait for something to be logged; when that was, counted from now.
+    /// Starts to wait for something to be logged; the thread returns when that was, counted from now.
     #[must_use]
     pub fn watch_for(&self, what: &'static str, limit: Duration) -> JoinHandle<Option<Duration>> {
         let (file, start) = (self.path("log"), Instant::now());
@@ -121,13 +121,13 @@ impl Stand {
         self.folder.path().join(name)
     }
 
-    /// Where the device of a VM is.
+    /// The socket of a VM's device.
     #[must_use]
     pub fn device_socket(&self, vm: &str) -> PathBuf {
         self.path(&format!("{vm}.gpu"))
     }
 
-    /// Where programs of a VM connect.
+    /// The socket to which programs of a VM connect.
     #[must_use]
     pub fn client_socket(&self, vm: &str) -> PathBuf {
         self.path(&format!("{vm}.vtest"))
@@ -141,7 +141,7 @@ impl Stand {
         all_below(self.daemons.iter().map(|daemon| daemon.0.id()).collect())
     }
 
-    /// Those among them that contexts have of their own: workers, and what represents them outside of their namespaces.
+    /// The processes among them that contexts have of their own: workers, and what represents them outside of their namespaces.
     ///
     /// # Errors
     /// `/proc` cannot be read.
@@ -155,7 +155,7 @@ impl Stand {
         all_below(found)
     }
 
-    /// The workers among them.
+    /// The workers among the daemons' processes.
     ///
     /// # Errors
     /// `/proc` cannot be read.
@@ -167,7 +167,7 @@ impl Stand {
     }
 }
 
-/// These, and all that they started.
+/// Returns these processes, and all that they started.
 fn all_below(mut found: Vec<u32>) -> Result<Vec<Pid>> {
     let mut at = 0;
     while let Some(process) = found.get(at) {

@@ -1,4 +1,4 @@
-//! Where daemon, drivers and programs come from: the package cache, or a machine that was prepared by hand.
+//! The places from which daemon, drivers and programs come: the package cache, or a machine that was prepared by hand.
 
 use crate::daemon;
 use crate::packages::{ClientRoot, Device, Suite};
@@ -6,25 +6,25 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is run, and with which drivers.
+/// The program that is run, and the drivers with which it is run.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The program that is measured, built on this machine.
     pub program: PathBuf,
     /// The daemon and the drivers of both sides.
     pub drivers: Drivers,
-    /// What programs in guests find in their environment.
+    /// The variables that programs in guests find in their environment.
     pub settings: Vec<Setting>,
 }
 
 /// A variable of the environment of programs in a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// What the guest's Mesa is called.
+    /// The name of the guest's Mesa.
     pub guest: String,
     /// The variable.
     pub variable: String,
-    /// Its value.
+    /// The variable's value.
     pub value: String,
 }
 
@@ -35,14 +35,14 @@ pub enum Drivers {
     Packages {
         /// The daemon's executable, if not that of the profile of this program.
         daemon: Option<PathBuf>,
-        /// What a guest's Mesa is called, and whose it is.
+        /// The name of each guest's Mesa, and the suite that it is from.
         mesas: Vec<(String, Suite)>,
     },
     /// A machine prepared by hand, such as a GPU host: what runs on the host gets this process's environment.
     Machine {
         /// The daemon's executable.
         daemon: PathBuf,
-        /// What a guest's Mesa is called, and the manifest of its Venus driver.
+        /// The name of each guest's Mesa, and the manifest of its Venus driver.
         mesas: Vec<(String, PathBuf)>,
     },
 }
@@ -62,13 +62,13 @@ impl Place {
         Self { program, drivers: Drivers::Machine { daemon, mesas }, settings: Vec::new() }
     }
 
-    /// Whether this is a machine that was prepared by hand.
+    /// Returns whether this is a machine that was prepared by hand.
     #[must_use]
     pub fn is_machine(&self) -> bool {
         matches!(self.drivers, Drivers::Machine { .. })
     }
 
-    /// What each Mesa that guests have is called.
+    /// The names of the Mesas that guests have.
     #[must_use]
     pub fn mesas(&self) -> Vec<String> {
         match &self.drivers {
@@ -105,7 +105,7 @@ impl Place {
         self.native_of(&self.program)
     }
 
-    /// As [`Place::guest`], another program: a path from the root, or a name among the packages' programs.
+    /// Another program like that of [`Place::guest`]: a path from the root, or a name among the packages' programs.
     ///
     /// # Errors
     /// As [`Place::guest`], or the packages have no such program.
@@ -128,7 +128,7 @@ impl Place {
         Ok(command)
     }
 
-    /// As [`Place::native`], another program, as with [`Place::guest_of`].
+    /// Another program like that of [`Place::native`], given as with [`Place::guest_of`].
     ///
     /// # Errors
     /// The packages cannot be had, or have no such program.
@@ -140,7 +140,7 @@ impl Place {
     }
 }
 
-/// What a guest is called that has the Mesa of a suite.
+/// The name of a guest that has the Mesa of a suite.
 #[must_use]
 pub fn default_name(suite: Suite) -> String {
     format!("mesa-{}", suite.mesa())

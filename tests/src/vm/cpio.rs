@@ -1,4 +1,5 @@
-//! Writes archives in the "newc" format that the Linux kernel unpacks at boot (kernel: Documentation/driver-api/early-userspace/buffer-format.rst).
+//! Writes archives in the "newc" format that the Linux kernel unpacks at boot (kernel:
+//! Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! Which shared libraries a program of a package root needs.
+//! The shared libraries that a program of a package root needs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

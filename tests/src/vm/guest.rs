@@ -23,17 +23,17 @@ pub struct Guest {
     initramfs: NamedTempFile,
 }
 
-/// What a guest runs: a shell script, and files it finds in the root folder.
+/// The work of a guest: a shell script, and files that it finds in the root folder.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     text: String,
     files: Vec<(String, Vec<u8>)>,
 }
 
-/// Where a guest with the software driver has its manifest for the Vulkan loader.
+/// The path at which a guest with the software driver has its manifest for the Vulkan loader.
 pub const LAVAPIPE: &str = "/usr/share/vulkan/icd.d/lvp_icd.json";
 
-/// Where the programs' shared libraries lie in the guest's own suite, and in a second one beside it.
+/// The folder of the programs' shared libraries in the guest's own suite, and the prefix of the folder of a second one beside it.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const SECOND: &str = "testing/";
 
@@ -46,7 +46,7 @@ impl Guest {
         Self::build_with_kernel(suite, suite)
     }
 
-    /// As [`Guest::build`], with the kernel of another suite.
+    /// Builds the guest of `suite` like [`Guest::build`], with the kernel of another suite.
     ///
     /// # Errors
     /// As [`Guest::build`].

@@ -18,7 +18,7 @@ use super::qmp::Qmp;
 use crate::packages::{PackageRoot, Suite};
 use crate::program::LIMIT;
 
-/// What the machine is made of.
+/// The properties of the machine.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Guest memory in MiB.
@@ -52,14 +52,14 @@ impl Default for Options {
     }
 }
 
-/// How a guest's command ended.
+/// The outcome of a guest's command.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The script's exit status.
     pub status: i32,
     /// Everything the script printed, both streams.
     pub output: String,
-    /// What kernel and init printed.
+    /// The text that kernel and init printed.
     pub console: String,
 }
 
@@ -197,13 +197,13 @@ impl Vm {
         Ok(())
     }
 
-    /// What the command printed so far.
+    /// Returns what the command printed so far.
     #[must_use]
     pub fn output(&self) -> String {
         self.output.so_far()
     }
 
-    /// What kernel and init printed so far, and QEMU's own messages.
+    /// Returns what kernel and init printed so far, and QEMU's own messages.
     #[must_use]
     pub fn console(&self) -> String {
         let read = |name| fs::read(self.folder.path().join(name)).unwrap_or_default();

@@ -14,7 +14,7 @@ pub(super) struct Module {
     pub object: Vec<u8>,
 }
 
-/// Those of `wanted` that this kernel has as modules, not built in, and all they depend on, each after what it needs.
+/// Returns those of `wanted` that this kernel has as modules, not built in, and all they depend on, each after what it needs.
 ///
 /// `folder` is the kernel's folder below `lib/modules`; `unxz` is a busybox, as the host may have no decompressor. The
 /// packages carry no dependency table (installing them would make one), so dependencies are read from the modules.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// What the command printed so far.
+/// The text that the command printed so far.
 #[derive(Default)]
 pub(super) struct Output {
     printed: Mutex<Printed>,

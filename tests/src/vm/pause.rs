@@ -1,4 +1,4 @@
-//! How long tests let a guest's work stand still.
+//! The time for which tests let a guest's work stand still.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Each gets its share, and the GPU is busy.
+//! Tests that each gets its share, and that the GPU is busy.
 
 use super::super::tuning::{MICROSECOND, MILLISECOND, SECOND};
 use super::super::*;

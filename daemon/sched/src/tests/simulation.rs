@@ -20,7 +20,7 @@ pub(super) struct Setting {
     pub(super) gpu: Gpu,
     /// The time from a decision to the start on the GPU.
     pub(super) start: Nanos,
-    /// To switch contexts.
+    /// The time to switch contexts.
     pub(super) switch: Nanos,
     /// The time at which the clock begins.
     pub(super) epoch: Nanos,
@@ -38,11 +38,11 @@ pub(super) const MEASURED: Setting = Setting { start: 100 * MICROSECOND, switch:
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Honesty {
     Honest,
-    /// Its spans never come.
+    /// The worker's spans never come.
     NoSpans,
-    /// Its spans are shorter than they were.
+    /// The worker's spans are shorter than they were.
     ShortSpans,
-    /// Its spans begin and end in the future.
+    /// The worker's spans begin and end in the future.
     FutureSpans,
     /// The worker says it dispatched three more than it was granted, and completed them.
     Overclaims,
@@ -59,7 +59,7 @@ pub(super) struct Guest {
     pub(super) outstanding: u32,
     /// The time from a completion until the program behind it has submitted again; up to a fifth shorter or longer.
     pub(super) think: Nanos,
-    /// If there are any, those by turns instead.
+    /// The times from a completion to the next submission, by turns, which hold instead if there are any.
     pub(super) thinks: Vec<Nanos>,
     /// The program submits so many one after the other, each so long after the one before, and waits for all of them.
     pub(super) stream: Option<(u32, Nanos)>,
@@ -141,7 +141,7 @@ struct Running {
     guest: usize,
     begin: Nanos,
     until: Nanos,
-    /// Its slice is over, and what it has begun has to end.
+    /// True if the slice is over, and what the guest has begun has to end.
     drains: bool,
 }
 
@@ -190,7 +190,7 @@ impl World {
         world
     }
 
-    /// A guest appears.
+    /// Adds a guest.
     pub(super) fn join(&mut self, guest: Guest) {
         let index = self.guests.len();
         self.scheduler.set_tenant(TenantId(guest.tenant), guest.share, self.now);
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// A guest submits what it has next, after some time.
+    /// Lets a guest submit what it has next, after some time.
     fn streams(&mut self, index: usize, think: Nanos) {
         let Some((count, each)) = self.guests[index].stream else { return };
         self.guests[index].left = count;
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// A guest submits nothing more.
+    /// Lets a guest submit nothing more.
     pub(super) fn quiet(&mut self, index: usize) {
         self.guests[index].outstanding = 0;
         self.guests[index].period = None;
@@ -285,7 +285,7 @@ impl World {
         self.report(index, &[]);
     }
 
-    /// A worker dispatches what it may.
+    /// Lets a worker dispatch what it may.
     fn dispatch(&mut self, index: usize) {
         loop {
             let guest = &mut self.guests[index];
@@ -338,7 +338,7 @@ impl World {
         }
     }
 
-    /// The GPU takes the next work, if it does nothing.
+    /// Lets the GPU take the next work, if it does nothing.
     fn start(&mut self) {
         if self.running.is_some() {
             return;

@@ -1,7 +1,7 @@
 //! Programs that wait for their results, beside others that do not.
 //!
-//! The GPU is [`MEASURED`], and hogs have long workgroups. In this simulation the scheduler that ran one-at-a-time submissions beside a hog, and
-//! waited for nobody, gave 0.43 to kernels of 2 ms two deep at 0.92, and 0.14 one at a time: what was measured on the real one.
+//! The GPU is [`MEASURED`], and hogs have long workgroups. In this simulation the scheduler that ran one-at-a-time submissions beside a
+//! hog, and waited for nobody, gave 0.43 to kernels of 2 ms two deep at 0.92, and 0.14 one at a time: what was measured on the real one.
 
 use super::super::tuning::{MICROSECOND, MILLISECOND, SECOND};
 use super::super::*;
@@ -20,7 +20,7 @@ fn hog(tenant: u32) -> Guest {
     Guest { workgroup: 6250 * MICROSECOND, ..waits(tenant, 25 * MILLISECOND, 2, 0) }
 }
 
-/// One that has so many submissions of this length outstanding, and thinks so long after each.
+/// A guest that has so many submissions of this length outstanding, and thinks so long after each.
 fn waits(tenant: u32, length: Nanos, outstanding: u32, think: Nanos) -> Guest {
     let thinks = WAYS.map(|way| way * MICROSECOND + think).to_vec();
     Guest { outstanding, thinks, workgroup: length / 4, ..Guest::new(tenant, 100, length) }
@@ -30,7 +30,7 @@ fn one(tenant: u32, think: Nanos) -> Guest {
     waits(tenant, 2 * MILLISECOND, 1, think)
 }
 
-/// One that makes a token of so many submissions of this length, submits one at a time and waits for all, as llama.cpp does.
+/// A guest that makes a token of so many submissions of this length, submits one at a time and waits for all, as llama.cpp does.
 fn llama(tenant: u32, count: u32, length: Nanos, each: Nanos) -> Guest {
     let thinks = WAYS.map(|way| way * MICROSECOND + 100 * MICROSECOND).to_vec();
     Guest { stream: Some((count, each)), thinks, ..Guest::new(tenant, 100, length) }

@@ -1,4 +1,4 @@
-//! Which descriptor a driver maps when it allocates memory that the processor can reach.
+//! Finds the descriptor that a driver maps when it allocates memory that the processor can reach.
 //!
 //! A driver that exports nothing still maps such memory for its own process, out of a device node, and the same descriptor can be mapped
 //! by another process. The executable's own `mmap` stands before the C library's and ends here ([`map`]): it does the same, and while the
@@ -15,18 +15,19 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 thread_local! {
-    /// Bytes that a mapping has to have; 0 while nobody watches. Without a destructor, so that it can be read at any time: threads map
-    /// memory before they run and when they end.
+    /// Bytes that a mapping has to have; 0 while nobody watches. The cell has no destructor, so that it can be read at any time: threads
+    /// map memory before they run and when they end.
     static WANTED: Cell<usize> = const { Cell::new(0) };
-    /// What was found. Used while this thread watches, and only then.
+    /// The descriptors that were found. They are used while this thread watches, and only then.
     static FOUND: RefCell<Vec<OwnedFd>> = const { RefCell::new(Vec::new()) };
 }
 
-/// More mappings than this are not told apart, and are not kept.
+/// The most descriptors that are kept: more mappings than this are not told apart from this many.
 const FOUND_MAX: usize = 2;
 
-/// Runs `call`, and answers a copy of the descriptor of the character device that the driver maps meanwhile on this thread: shared, for
-/// writing, from its start, `size` bytes, as NVIDIA's maps only as a whole. None if it maps none, or several: then it cannot be told which is the memory.
+/// Runs `call`, and returns its result and a copy of the descriptor of the character device that the driver maps meanwhile on this thread:
+/// shared, for writing, from its start, `size` bytes, as NVIDIA's driver maps memory only as a whole. The copy is none if the driver maps
+/// none, or several: then it cannot be told which is the memory.
 pub fn watching<R>(size: u64, call: impl FnOnce() -> R) -> (R, Option<OwnedFd>) {
     // Larger than what there is of addresses is nothing that could be mapped.
     WANTED.set(usize::try_from(size).unwrap_or(usize::MAX).max(1));
@@ -37,7 +38,7 @@ pub fn watching<R>(size: u64, call: impl FnOnce() -> R) -> (R, Option<OwnedFd>) 
     (result, only)
 }
 
-/// Has the driver map memory, which it stays until it is freed, and answers the descriptor.
+/// Makes the driver map memory, which stays mapped until it is freed, and returns the descriptor.
 ///
 /// # Safety
 ///
@@ -53,7 +54,7 @@ pub unsafe fn map_of(device: &ash::Device, raw: u64, size: u64) -> Option<OwnedF
 ///
 /// # Safety
 ///
-/// That of the C library's function.
+/// The caller keeps the contract of the C library's function.
 pub unsafe fn map(
     address: *mut c_void,
     len: usize,
@@ -75,7 +76,7 @@ pub unsafe fn map(
     std::ptr::with_exposed_provenance_mut(result as usize)
 }
 
-/// The bits of the flags that say how it is shared (Linux: `uapi/linux/mman.h`).
+/// The bits of the flags that say how a mapping is shared (Linux: `uapi/linux/mman.h`).
 const MAP_TYPE: c_int = 0xf;
 
 fn keep(fd: BorrowedFd<'_>) {

@@ -1,15 +1,15 @@
-//! What two allocations have in common if one cannot be told from the other, but for what lies in it.
+//! The properties that two allocations of device memory have in common if, but for their contents, one cannot be told from the other.
 
 use crate::config::Heap;
 
-/// Of one device, memory that is alike may stand for each other.
+/// The properties by which allocations are alike: allocations of one device that agree in all of them may stand for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Likeness {
-    /// Where it counts.
+    /// The heap in which the memory counts.
     pub heap: Heap,
     /// Bytes, in whole pages where the driver is asked for whole pages.
     pub size: u64,
-    /// As the guest names it.
+    /// The index of the memory type, as the guest names it.
     pub type_index: u32,
     /// `VkMemoryAllocateFlags`.
     pub flags: u32,

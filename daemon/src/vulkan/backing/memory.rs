@@ -1,4 +1,4 @@
-//! What device memory of a guest is made of.
+//! Device memory of a guest, and what each allocation is made of.
 
 use super::likeness::Likeness;
 use super::pages::Pages;
@@ -10,36 +10,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Memory of a guest's device.
 #[derive(Debug)]
 pub struct Memory {
-    /// Bytes that the guest asked for, at most as many as were made; said anew when the memory is used again.
+    /// Bytes that the guest asked for, at most as many as were made; set anew when the memory is used again.
     size: AtomicU64,
-    /// What it is made of.
+    /// The backing of the memory.
     pub made: Made,
-    /// What it can be used again for, once its guest has freed it, if for anything.
+    /// The properties of the allocations that the memory can be used again for, once its guest has freed it; none if it is not used again.
     pub like: Option<Likeness>,
 }
 
-/// What memory is made of.
+/// The backing of device memory.
 #[derive(Debug)]
 pub enum Made {
-    /// Nobody but the driver can use it.
+    /// Memory that nobody but the driver can use.
     Private(Option<Lease>),
-    /// Pages of ours, and where they are the GPU's own memory, what they count for there.
+    /// Pages of ours, and where they are the GPU's own memory, the lease for which they count there.
     Pages(Pages, Option<Lease>),
-    /// The driver exports it.
+    /// Memory that the driver exports.
     Exportable {
         /// Reads of the processor go through its caches.
         cached: bool,
-        /// What it is counted as.
+        /// The piece as which the memory is counted.
         piece: Piece,
     },
-    /// What another made, imported.
+    /// Imported memory, which another has made.
     Imported(Piece),
-    /// The driver maps it, and others can, for as long as it is there.
+    /// Memory that the driver maps, and that others can map, for as long as it is there.
     DriverMapped(Arc<MemoryFile>),
 }
 
 impl Memory {
-    /// Memory of so many bytes, which can be used again for what it is like.
+    /// Memory of `size` bytes, which can be used again for an allocation that agrees with `like`.
     pub fn new(size: u64, made: Made, like: Option<Likeness>) -> Self {
         Self { size: AtomicU64::new(size), made, like }
     }
@@ -55,12 +55,12 @@ impl Memory {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// The guest has asked for so many bytes this time.
+    /// Notes how many bytes the guest has asked for this time.
     pub fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Relaxed);
     }
 
-    /// What the device process knows it by, if others can see it.
+    /// The number by which the device process knows the memory, if others can see it.
     pub fn piece(&self) -> Option<MemoryId> {
         match &self.made {
             Made::Private(_) => None,
@@ -70,12 +70,12 @@ impl Memory {
         }
     }
 
-    /// The driver did not make it: what is bound to it has to say so when it is made.
+    /// Returns whether the driver did not make the memory itself: a buffer or image that is bound to it has to say so when it is created.
     pub fn is_imported(&self) -> bool {
         matches!(self.made, Made::Pages(..) | Made::Imported(_))
     }
 
-    /// What the device process knows it by, if others may have it mapped when the driver frees it.
+    /// The number by which the device process knows the memory, if others may have it mapped when the driver frees it.
     pub fn lent(&self) -> Option<MemoryId> {
         match &self.made {
             Made::DriverMapped(file) => file.piece.memory,
@@ -83,7 +83,7 @@ impl Memory {
         }
     }
 
-    /// No resource of this process and no other memory is the same.
+    /// Returns whether no resource of this process and no other memory object refers to the same memory.
     pub fn is_sole(&self) -> bool {
         match &self.made {
             Made::Private(_) => true,

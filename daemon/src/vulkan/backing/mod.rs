@@ -1,4 +1,4 @@
-//! What device memory is made of: pages, files, what a driver maps.
+//! The backing of device memory: pages, files, and what a driver maps.
 
 pub mod anchors;
 pub mod capture;

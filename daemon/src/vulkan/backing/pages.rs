@@ -31,7 +31,7 @@ impl Pages {
         Ok(Self { file: Arc::clone(file), mapping })
     }
 
-    /// Makes them zero again; nobody uses them.
+    /// Makes the pages zero again, while nobody uses them.
     pub fn clear(&self) {
         for start in (0..self.size()).step_by(ZEROS.len()) {
             let zeros = &ZEROS[..ZEROS.len().min((self.size() - start) as usize)];
@@ -40,7 +40,7 @@ impl Pages {
         }
     }
 
-    /// Where they are mapped in this process.
+    /// The address at which the pages are mapped in this process.
     pub fn address(&self) -> *mut c_void {
         self.mapping.as_ptr()
     }
@@ -50,17 +50,17 @@ impl Pages {
         self.mapping.len()
     }
 
-    /// The file they belong to.
+    /// The file that the pages belong to.
     pub fn file(&self) -> Arc<MemoryFile> {
         Arc::clone(&self.file)
     }
 
-    /// Nothing else of this process is made of them, or may be.
+    /// Returns whether nothing else of this process is made of the pages, or may be.
     pub fn is_sole(&self) -> bool {
         Arc::strong_count(&self.file) == 1 && self.file.piece.is_sole()
     }
 
-    /// The struct that lets `vkAllocateMemory` import them.
+    /// The struct that lets `vkAllocateMemory` import the pages.
     pub fn import(&self) -> vk::ImportMemoryHostPointerInfoEXT<'static> {
         vk::ImportMemoryHostPointerInfoEXT {
             handle_type: vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT,

@@ -105,8 +105,8 @@ fn open(
     Ok(unsafe { Device::new(physical.clone(), raw, created, shaders, spare, gate, mapped_devices) })
 }
 
-/// Whether the group that a device is to be made of, if one is named, is the physical device and nothing else: drivers take for granted
-/// that the members are one group of theirs (VUID-VkDeviceGroupDeviceCreateInfo-pPhysicalDevices-00376).
+/// Returns whether the group that a device is to be made of, if one is named, is the physical device and nothing else: drivers take for
+/// granted that the members are one group of theirs (VUID-VkDeviceGroupDeviceCreateInfo-pPhysicalDevices-00376).
 fn is_group_of_its_own(info: &venus::DeviceCreateInfo<'_>, physical: venus::PhysicalDevice) -> bool {
     info.p_next.iter().all(|next| match next {
         venus::ChainStruct::DeviceGroupDeviceCreateInfo(group) => {

@@ -1,4 +1,5 @@
-//! Which of two buffers a guest's id stands for ([`crate::vulkan::logical::dual_buffers`]), and what memory such buffers need.
+//! The choice of the one of two buffers that a guest's id stands for ([`crate::vulkan::logical::dual_buffers`]), and the memory that such
+//! buffers need.
 
 use crate::vulkan::backing::memory::GRAIN;
 use crate::vulkan::context::error::ContextLost;
@@ -16,7 +17,7 @@ pub fn bind_buffer_memory(call: &Call<'_>, c: &venus::BindBufferMemory) -> Resul
     choose(call, c.buffer, c.memory)
 }
 
-/// Before `vkBindBufferMemory2`: the same for each.
+/// Before `vkBindBufferMemory2`: each buffer becomes the one for its memory.
 ///
 /// # Errors
 ///
@@ -26,7 +27,7 @@ pub fn bind_buffer_memory2(call: &Call<'_>, c: &venus::BindBufferMemory2<'_>) ->
     infos.try_for_each(|info| choose(call, info.buffer, info.memory))
 }
 
-/// What is wrong with the ids is found when they are used.
+/// Makes a buffer the one for its memory. An error in the ids is found when they are used.
 fn choose(call: &Call<'_>, buffer: venus::Buffer, memory: venus::DeviceMemory) -> Result<(), ContextLost> {
     let objects = &call.context.objects;
     let is_imported = {
@@ -51,7 +52,7 @@ fn choose(call: &Call<'_>, buffer: venus::Buffer, memory: venus::DeviceMemory) -
 
 /// Behind `vkGetBufferMemoryRequirements`: memory that is made for the buffer is such as a guest can map.
 ///
-/// Not so for buffers that are for copies only, which Mesa's driver has for its own use and packs without asking how.
+/// This is not so for buffers that are for copies only, which Mesa's driver has for its own use and packs without asking how.
 ///
 /// # Errors
 ///
@@ -67,7 +68,7 @@ pub fn get_buffer_memory_requirements<'a>(
     Ok(reply)
 }
 
-/// Behind `vkGetBufferMemoryRequirements2`: the same.
+/// Behind `vkGetBufferMemoryRequirements2`: does what [`get_buffer_memory_requirements`] does.
 ///
 /// # Errors
 ///
@@ -84,7 +85,7 @@ pub fn get_buffer_memory_requirements2<'a>(
     Ok(reply)
 }
 
-/// Behind `vkGetDeviceBufferMemoryRequirements`: the same.
+/// Behind `vkGetDeviceBufferMemoryRequirements`: does what [`get_buffer_memory_requirements`] does, for a buffer that is only described.
 ///
 /// # Errors
 ///
@@ -102,7 +103,7 @@ pub fn get_device_buffer_memory_requirements<'a>(
     Ok(reply)
 }
 
-/// The alignment, too, since drivers of guests compute the size from it (VK_KHR_maintenance4).
+/// Rounds the size up to whole grains, and the alignment, too, since drivers of guests compute the size from it (VK_KHR_maintenance4).
 fn in_grains(needs: venus::MemoryRequirements) -> venus::MemoryRequirements {
     let size = needs.size.checked_next_multiple_of(GRAIN).unwrap_or(needs.size);
     venus::MemoryRequirements { size, alignment: needs.alignment.max(GRAIN), ..needs }

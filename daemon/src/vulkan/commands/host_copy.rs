@@ -16,11 +16,11 @@ use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
 use std::sync::Once;
 
-/// What a copy takes of memory.
+/// The needs of a copy: its image, and the memory that it takes.
 struct Needs {
     /// The host's image.
     image: u64,
-    /// From the first to behind the last byte.
+    /// Bytes of memory from the first to behind the last.
     bytes: usize,
 }
 
@@ -71,7 +71,7 @@ fn opaque_bytes(
     Ok(size.size.checked_mul(facts.layers_of(&region.subresource)))
 }
 
-/// The guest's driver has not sent what the copy takes, or has no room for it.
+/// Refuses a copy because the guest's driver has not sent what it takes, or has no room for it.
 fn cut(call: &Call<'_>, there: usize, needed: usize) -> Fault {
     static SAID: Once = Once::new();
     SAID.call_once(|| {

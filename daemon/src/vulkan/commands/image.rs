@@ -43,7 +43,7 @@ fn described<'a>(
     Ok(same.then_some(described))
 }
 
-/// What memory an image made of this description would need, its first plane where planes have memory of their own; none where the
+/// The memory that an image made of this description would need, its first plane where planes have memory of their own; none where the
 /// driver is too old to tell.
 fn requirements(
     call: &Call<'_>,

@@ -55,8 +55,8 @@ fn no_driver(fault: Fault) -> ContextLost {
     }
 }
 
-/// What a guest's program says of itself, as the host's driver is told: drivers know some programs by name and serve them better than
-/// others. No name that is longer than [`NAME_MAX`] or not UTF-8.
+/// The description that a guest's program gives of itself, as the host's driver is told: drivers know some programs by name and serve them
+/// better than others. A name that is longer than [`NAME_MAX`] or not UTF-8 is left out.
 fn program<'a>(guest: Option<&venus::ApplicationInfo<'a>>) -> vk::ApplicationInfo<'a> {
     let Some(guest) = guest else { return vk::ApplicationInfo::default() };
     let name = |name: Option<&'a CStr>| {
@@ -72,10 +72,10 @@ fn program<'a>(guest: Option<&venus::ApplicationInfo<'a>>) -> vk::ApplicationInf
     }
 }
 
-/// Bytes of a program's name. What a driver looks for is shorter by far.
+/// The most bytes of a program's name. A name that a driver looks for is shorter by far.
 const NAME_MAX: usize = 255;
 
-/// An instance for a program of the guest. Not made before there is a program: NVIDIA's driver goes by the name of a process's first.
+/// An instance for a program of the guest. It is not made before there is a program: NVIDIA's driver goes by the name of a process's first.
 fn instance(context: &Context, program: vk::ApplicationInfo<'_>) -> Result<Instance, ContextLost> {
     context.coming_up.store(true, Ordering::Relaxed);
     let instance = Instance::new(context.env.entry.clone(), program).map_err(no_driver);
@@ -128,7 +128,7 @@ pub fn enumerate_physical_devices<'a>(
     })
 }
 
-/// Lets a guest name the GPU at `index` so. It may ask again, and then for more of them.
+/// Lets a guest name the GPU at `index` by `id`. The guest may ask again, and then for more of them.
 fn bind_physical_device(
     call: &Call<'_>,
     instance: &Arc<Instance>,
@@ -333,7 +333,7 @@ mod tests {
         assert!(world.execute(&Command::CreateInstance(create)).is_err(), "it takes none");
     }
 
-    /// What the driver is told of a program and its engine, in the only instance that it makes.
+    /// The names of a program and its engine that the driver is told, in the only instance that it makes.
     fn told(program: Option<&venus::ApplicationInfo<'_>>) -> [Option<CString>; 2] {
         let _exclusive = fuzzing::begin_reliable();
         let (before, _) = fuzzing::programs();

@@ -1,4 +1,4 @@
-//! Commands that are executed by hand and belong to no other room.
+//! Commands that are executed by hand and belong to no other folder.
 
 pub mod buffer;
 pub mod descriptor_pool;

@@ -187,7 +187,7 @@ pub fn get_physical_device_queue_family_properties2<'a>(
     })
 }
 
-/// What the driver says about one of a guest's families, with the chain that the guest has for it.
+/// The properties that the driver reports of one of a guest's families, with the chain that the guest has for it.
 fn chained_properties<'a>(
     call: &Call<'a>,
     physical: &PhysicalDevice,
@@ -224,7 +224,7 @@ pub fn get_physical_device_memory_properties<'a>(
     })
 }
 
-/// Only what is counted: drivers leave the rest of the arrays as they find it.
+/// The memory types and heaps that are counted, and no more: drivers leave the rest of the arrays as they find it.
 fn memory(m: &vk::PhysicalDeviceMemoryProperties) -> venus::PhysicalDeviceMemoryProperties {
     let mut out = venus::PhysicalDeviceMemoryProperties {
         memory_type_count: m.memory_type_count,

@@ -16,7 +16,7 @@ use protocol::venus::generated as venus;
 /// Bytes behind the driver's data.
 const TAG_BYTES: usize = blake3::OUT_LEN;
 
-/// What data is bound to: another device or driver version may read it differently.
+/// The device and driver version that data is bound to: another may read it differently.
 type Origin = [u8; 44];
 
 fn origin(device: &Device) -> Origin {

@@ -1,4 +1,4 @@
-//! Objects that the host has and that are of no use: what should have filled them failed, and the guest does not know.
+//! Objects that the host has and that are of no use: the command that should have filled them failed, and the guest does not know.
 //!
 //! Drivers take a buffer without memory or a set without descriptors for one that has them. So whatever names such an object
 //! fails as if it had not been created, and a command buffer that names it is spoilt; it can only be destroyed.
@@ -37,7 +37,7 @@ pub fn update_descriptor_sets(call: &Call<'_>, c: &venus::UpdateDescriptorSets<'
     }
 }
 
-/// What breaks valid usage changed nothing.
+/// Marks an object as failed, unless the command broke valid usage ([`INVALID`]) and so changed nothing.
 fn fail<H: Handle>(call: &Call<'_>, id: H, result: i32) {
     if result != INVALID {
         call.context.objects.fail(id, result);

@@ -1,4 +1,4 @@
-//! What the device process lets this context have, and what happens to it when it is not used any more.
+//! Memory that the device process lets this context have, and its return when it is not used any more.
 
 use super::cancel::Cancel;
 use crate::config::{Heap, MemoryId};
@@ -6,25 +6,25 @@ use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Grants memory before the driver allocates it. None means that a limit is reached, or that nobody answers any more; why is logged.
+/// Grants memory before the driver allocates it. None means that a limit is reached, or that nobody answers any more; the reason is logged.
 pub trait Allowance: Send + Sync {
     /// A memory file of `size` bytes, zeroed.
     fn pages(&self, size: u64, cancel: &Cancel) -> Option<MemoryFile>;
 
-    /// Leave to allocate memory that can be exported.
+    /// Permission to allocate memory that can be exported.
     fn piece(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<Piece>;
 
-    /// Leave to allocate memory that nobody else will see.
+    /// Permission to allocate memory that nobody else will see.
     fn credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<Lease>;
 
-    /// A limit of `config::ContextLimits` is reached, for the first time perhaps.
+    /// Reports that a limit of `config::ContextLimits` is reached, for the first time perhaps.
     fn reached(&self, limit: &'static str);
 
-    /// A shader, or a pipeline of one, is refused; for the log.
+    /// Reports, for the log, that a shader, or a pipeline of one, is refused.
     fn shader_refused(&self, reason: &dyn Display);
 
-    /// A command waits for long until a submission has completed that uses what it is about. It is refused if that `is_blocked`: it waits
-    /// itself.
+    /// Reports that `command` has waited for long for the completion of a submission that uses its object. The command is refused if the
+    /// submission `is_blocked`, which means that it waits itself.
     fn overdue(&self, command: &'static str, is_blocked: bool);
 }
 
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Lease {
 /// Memory that others may come to see, under the name that the device process knows it by.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Its name; none in a trial, which nobody counts.
+    /// The number by which the device process knows the memory; none in a trial, which nobody counts.
     pub memory: Option<MemoryId>,
     lease: Option<Arc<Lease>>,
 }
@@ -66,7 +66,7 @@ impl Piece {
         Self { memory: Some(memory), lease: Some(Arc::new(lease)) }
     }
 
-    /// There is no clone of it.
+    /// Returns whether the piece has no clone.
     pub fn is_sole(&self) -> bool {
         self.lease.as_ref().is_none_or(|lease| Arc::strong_count(lease) == 1)
     }
@@ -77,12 +77,12 @@ impl Piece {
     }
 }
 
-/// A descriptor of such memory.
+/// A descriptor of a [`Piece`] of memory.
 #[derive(Debug)]
 pub struct MemoryFile {
     // In the order in which they are let go.
     file: OwnedFd,
-    /// What it is.
+    /// The piece of memory that the descriptor is of.
     pub piece: Piece,
 }
 

@@ -8,7 +8,7 @@ use protocol::cursor::Room;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What all may hold together, and what they hold now.
+/// The bytes that all holders may hold together, and those that they hold now.
 #[derive(Debug)]
 pub struct Budget(Arc<Inner>);
 
@@ -28,19 +28,19 @@ pub struct Counted {
 }
 
 impl Budget {
-    /// Nothing is held of `limit` bytes.
+    /// A budget of `limit` bytes, of which nothing is held.
     pub fn new(name: &'static str, limit: usize) -> Self {
         Self(Arc::new(Inner { name, limit, used: AtomicUsize::new(0) }))
     }
 
-    /// Counts what one holder is going to hold.
+    /// Returns the count of what one holder is going to hold, from 0 on.
     pub fn count(&self) -> Counted {
         Counted { bytes: 0, of: Arc::clone(&self.0) }
     }
 }
 
 impl Counted {
-    /// Counts so many more.
+    /// Counts `bytes` more bytes for this holder.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Shared by the one who waits and the one who ends the wait.
+/// The flag, which the one who waits and the one who ends the wait share.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
@@ -13,7 +13,7 @@ impl Cancel {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether waits must end.
+    /// Returns whether waits must end.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! What can go wrong while a command is executed, by whose fault it is.
+//! The errors of executing a command, told apart by whose fault they are.
 
 use protocol::error::DecodeError;
 use protocol::venus::generated::Command;
@@ -17,7 +17,7 @@ impl ContextLost {
         Self { reason: reason.into() }
     }
 
-    /// The same, with the name of the command that it is about.
+    /// Returns the same reason, with the name of the command that it is about.
     #[cold]
     #[must_use]
     pub fn within(self, number: i32) -> Self {
@@ -34,24 +34,24 @@ impl ContextLost {
 /// `VK_ERROR_VALIDATION_FAILED`.
 pub const INVALID: i32 = ash::vk::Result::ERROR_VALIDATION_FAILED_EXT.as_raw();
 
-/// Why one command was not executed.
+/// The reason for which one command was not executed.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// It names an object whose creation failed with this `VkResult`, or it was refused: legal, answered with the result.
+    /// The command names an object whose creation failed with this `VkResult`, or was refused: that is legal, and answered with the result.
     Failed(i32),
     /// The stream is wrong.
     Lost(ContextLost),
 }
 
 impl Fault {
-    /// The host's driver has no such function although only what it has was offered.
+    /// The fault of a command for which the host's driver has no function, although only what it has was offered.
     #[cold]
     pub fn missing(command: &str) -> Self {
         Self::lost(format!("{command} is not offered by this device"))
     }
 
-    /// It breaks valid usage in a way that could corrupt this process: not executed, and answered with an error if it has an answer.
-    /// Programs live on with that, as many do natively.
+    /// The fault of a command that breaks valid usage in a way that could corrupt this process: it is not executed, and is answered with an
+    /// error if it has an answer. Programs live on with that, as many do natively.
     #[cold]
     pub fn invalid(rule: &'static str) -> Self {
         Self::Failed(Self::refused(rule))
@@ -63,7 +63,7 @@ impl Fault {
         INVALID
     }
 
-    /// The stream is wrong, in words.
+    /// The fault of a stream that is wrong, with the reason in words.
     #[cold]
     pub fn lost(reason: impl Into<String>) -> Self {
         Self::Lost(ContextLost::new(reason))
@@ -101,7 +101,7 @@ pub fn demand(kept: bool, rule: &'static str) -> Result<(), Fault> {
     if kept { Ok(()) } else { Err(Fault::invalid(rule)) }
 }
 
-/// The kind of an entry and its state disagree: a bug of ours, ended as the context's loss rather than a panic.
+/// The fault of an entry whose kind and state disagree: a bug of ours, which ends the context rather than panics.
 #[cold]
 pub fn inconsistent() -> Fault {
     Fault::lost("object table is inconsistent")

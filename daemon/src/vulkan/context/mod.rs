@@ -1,4 +1,4 @@
-//! What a context is to the rest: what ends it, what it may have, and what others share with it.
+//! A guest's context as the rest of the renderer sees it: what ends it, what it may have, and what others share with it.
 
 pub mod allowance;
 pub mod budget;

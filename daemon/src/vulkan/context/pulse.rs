@@ -4,7 +4,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Shared by those who submit and the one who watches.
+/// The state of the thread that watches, which it shares with those who submit.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse(Arc<Shared>);
 
@@ -16,7 +16,7 @@ struct Shared {
 }
 
 impl Pulse {
-    /// Something was submitted.
+    /// Wakes the thread that watches if it sleeps, since something was submitted.
     pub fn beat(&self) {
         // Sequentially consistent with the sleeper, who says that it sleeps and then looks again.
         if self.0.asleep.load(Ordering::SeqCst) {
@@ -37,7 +37,7 @@ impl Pulse {
         }
     }
 
-    /// Waits for a moment, or less if it is the end.
+    /// Waits for a moment, or for less if nothing is to be watched any more.
     pub fn pause(&self, moment: std::time::Duration) {
         let mut ended = self.0.ended.lock();
         if !*ended {
@@ -45,13 +45,13 @@ impl Pulse {
         }
     }
 
-    /// Nothing is to be watched any more.
+    /// Ends all sleep, since nothing is to be watched any more.
     pub fn end(&self) {
         *self.0.ended.lock() = true;
         self.0.wake.notify_all();
     }
 
-    /// Whether [`Self::end`] was called.
+    /// Returns whether [`Self::end`] was called.
     pub fn has_ended(&self) -> bool {
         *self.0.ended.lock()
     }

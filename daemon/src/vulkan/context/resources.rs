@@ -11,7 +11,7 @@ pub struct ResourceMemory {
     pub file: Arc<MemoryFile>,
     /// Bytes that may be used.
     pub size: u64,
-    /// The guest can map it.
+    /// The guest can map the memory.
     pub mappable: bool,
 }
 

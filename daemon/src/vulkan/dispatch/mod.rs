@@ -1,4 +1,4 @@
-//! Who executes each command.
+//! The functions that execute each command.
 
 pub mod prelude;
 

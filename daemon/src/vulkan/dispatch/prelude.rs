@@ -1,4 +1,4 @@
-//! What generated code that executes commands uses: the generator knows these names, the modules that
+//! The names that generated code uses to execute commands: the generator knows these, the modules that
 //! `protocol/codegen/inputs/execution.toml` names, and no others.
 
 pub use crate::vulkan::context::error::{ContextLost, Fault};

@@ -1,8 +1,8 @@
 //! Memory that a guest has given back while it could still be mapped.
 //!
-//! What the driver maps by itself is somebody else's as soon as the driver has freed it, whoever has it mapped. So such memory is lent: for
-//! each blob that was made of it the device process says when nobody has it mapped any more and nobody will, and until then the driver's
-//! memory stays, and with it its device and its place in the limits.
+//! Memory that the driver maps by itself is somebody else's as soon as the driver has freed it, whoever has it mapped. So such memory is
+//! lent: for each blob that was made of it the device process says when nobody has it mapped any more and nobody will, and until then the
+//! driver's memory stays, and with it its device and its place in the limits.
 
 use crate::config::MemoryId;
 use crate::vulkan::objects::object::Object;
@@ -16,19 +16,19 @@ pub struct Lent(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many blobs show it.
+    /// The number of blobs that show each memory.
     blobs: FxHashMap<MemoryId, usize>,
-    /// Freed by the guest, and not by the driver.
+    /// Objects that the guest has freed, and the driver has not.
     objects: Vec<Object>,
 }
 
 impl Lent {
-    /// A blob is about to be made of this memory.
+    /// Counts a blob that is about to be made of this memory.
     pub fn lend(&self, memory: MemoryId) {
         *self.0.lock().blobs.entry(memory).or_default() += 1;
     }
 
-    /// A blob is gone: what may be freed now.
+    /// Takes note that a blob of this memory is gone, and returns what may be freed now.
     pub fn return_one(&self, memory: MemoryId) -> Vec<Object> {
         let mut lent = self.0.lock();
         match lent.blobs.get_mut(&memory) {
@@ -56,13 +56,13 @@ impl Lent {
         Some(object)
     }
 
-    /// Something is lent: the driver must not be told that this process is done.
+    /// Returns whether something is lent: then the driver must not be told that this process is done.
     pub fn is_lending(&self) -> bool {
         !self.0.lock().blobs.is_empty()
     }
 }
 
-/// What it goes by if it can be lent.
+/// The number that the object goes by if it is memory that can be lent.
 fn name(object: &Object) -> Option<MemoryId> {
     object.get::<venus::DeviceMemory>()?.lent()
 }

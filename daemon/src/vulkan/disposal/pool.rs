@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 /// Bytes that are kept of each heap, at most.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// The part of what a context may have that is kept, at most.
+/// The divisor of what a context may have: at most this part of it is kept.
 const PART: u64 = 8;
 
 /// Pieces that are kept, at most: each is searched.
 const PIECES_MAX: usize = 128;
 
-/// For how long something is kept.
+/// The time for which something is kept.
 pub const AGE: Duration = Duration::from_secs(2);
 
 /// The pool of one context.
@@ -41,16 +41,16 @@ pub struct Pool(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// There is something to grow old, or everything ends.
+    /// Notified when there is something to grow old, or when everything ends.
     changed: Condvar,
-    /// Held while the thread frees what is old.
+    /// The lock that the thread holds while it frees what is old.
     freeing: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct State {
     shelf: Shelf<Object>,
-    /// How many blobs there are of memory that may be kept.
+    /// The number of blobs of each memory that may be kept.
     shown: FxHashMap<MemoryId, usize>,
     has_thread: bool,
     /// The thread sleeps until it is woken, and not until something is old.
@@ -73,7 +73,7 @@ impl Pool {
         }))
     }
 
-    /// Memory of this device that is like this, and nobody else's: the driver's handle, and what it is.
+    /// Takes memory of this device that agrees with `like` and is nobody else's; returns the driver's handle and the memory.
     pub fn take(&self, device: &Arc<Device>, like: &Likeness) -> Option<(u64, Arc<Memory>)> {
         let mut state = self.0.state.lock();
         let State { shelf, shown, .. } = &mut *state;
@@ -109,14 +109,14 @@ impl Pool {
         None
     }
 
-    /// Memory is about to be shown to the guest as a blob.
+    /// Counts a blob as which memory is about to be shown to the guest.
     pub fn show(&self, memory: &Memory) {
         if let (Some(piece), Some(_)) = (memory.piece(), memory.like) {
             *self.0.state.lock().shown.entry(piece).or_default() += 1;
         }
     }
 
-    /// A blob of memory is gone, and nobody else holds the memory. False if it was not shown, or is freed.
+    /// Takes note that a blob of memory is gone, and nobody else holds the memory. Returns false if it was not shown, or is freed.
     pub fn blob_gone(&self, memory: MemoryId) -> bool {
         let mut state = self.0.state.lock();
         match state.shown.get_mut(&memory) {
@@ -127,7 +127,7 @@ impl Pool {
         true
     }
 
-    /// Frees all that is kept; false if that is nothing.
+    /// Frees all that is kept; returns false if that is nothing.
     pub fn flush(&self) -> bool {
         self.empty(|_| true)
     }
@@ -160,7 +160,7 @@ impl Drop for Pool {
 }
 
 impl State {
-    /// Nobody will ask for the blobs of what is freed.
+    /// Drops the numbers of blobs of what is freed, for which nobody will ask.
     fn forget(&mut self, gone: &[Object]) {
         for piece in gone.iter().filter_map(|object| memory(object)?.piece()) {
             self.shown.remove(&piece);
@@ -169,7 +169,7 @@ impl State {
 }
 
 impl Shared {
-    /// Whether somebody frees what is old: starts the thread that does if there is none.
+    /// Returns whether a thread frees what is old; starts that thread if there is none.
     fn is_aging(self: &Arc<Self>, state: &mut State) -> bool {
         if !state.has_thread {
             let shared = Arc::clone(self);
@@ -216,7 +216,7 @@ fn is_live(object: &Object) -> bool {
     object.device.as_ref().is_some_and(|device| !device.has_ended.load(Ordering::SeqCst))
 }
 
-/// The driver's memory goes first, then what it was made of.
+/// Frees an object: the driver's memory first, then what it was made of.
 fn free(object: Object) {
     if let Some(device) = &object.device {
         // SAFETY: a live handle of this device, since its object holds both; nothing used it when it was kept, and nobody knew it since.

@@ -1,4 +1,4 @@
-//! Memory that is used again by the device that freed it: which, and when it goes after all.
+//! Tests of the pool: which memory is used again by the device that freed it, and when memory goes after all.
 
 use super::pool::AGE;
 use crate::vulkan::fuzzing;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use venus::{ChainStruct, Command};
 
-/// Whoever takes longer hangs.
+/// The longest time that a test may take: whoever takes longer hangs.
 const LONG: Duration = Duration::from_secs(600);
 
 /// The driver's handle of a memory.

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What waits to be destroyed, and who is at work.
+/// The objects that wait to be destroyed, and the commands that are in flight.
 #[derive(Debug)]
 pub struct Retired {
     epoch: AtomicU64,
@@ -39,14 +39,14 @@ pub struct InFlight<'a> {
 }
 
 impl InFlight<'_> {
-    /// The command only records: it learns of no completion, of which it would be too early to ask the driver each time.
+    /// Notes that the command only records: it learns of no completion, and it would be too early to ask the driver for one each time.
     pub fn only_records(&self) {
         self.collects.set(false);
     }
 }
 
 impl Retired {
-    /// Nothing, and room for `limit` objects; memory goes to `pool`.
+    /// An empty list with room for `limit` objects; memory goes to `pool`.
     pub fn new(limit: usize, pool: Arc<Pool>) -> Self {
         Self {
             epoch: AtomicU64::new(0),
@@ -59,7 +59,7 @@ impl Retired {
         }
     }
 
-    /// A command begins. What it looks up is not destroyed before it ends.
+    /// Registers a command that begins. What it looks up is not destroyed before it ends.
     pub fn enter(&self) -> InFlight<'_> {
         loop {
             let epoch = self.epoch.load(Ordering::SeqCst);
@@ -98,17 +98,17 @@ impl Retired {
         waiting.into_iter().for_each(|(_, object)| self.finish(object));
     }
 
-    /// Memory is about to be shown to others, and not to be freed before it is given back.
+    /// Lends memory that is about to be shown to others, and that is not to be freed before it is given back.
     pub fn lend(&self, memory: MemoryId) {
         self.lent.lend(memory);
     }
 
-    /// A blob of memory that was lent is gone.
+    /// Takes note that a blob of memory that was lent is gone, and disposes of what may be freed now.
     pub fn give_back(&self, memory: MemoryId) {
         self.lent.return_one(memory).into_iter().for_each(|object| self.keep_or_destroy(object));
     }
 
-    /// Memory is lent.
+    /// Returns whether memory is lent.
     pub fn is_lending(&self) -> bool {
         self.lent.is_lending()
     }
@@ -158,7 +158,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Whether no pending submission uses it, and no thread of ours.
+/// Returns whether no pending submission uses the object, and no thread of ours.
 fn is_idle(object: &Object) -> bool {
     if object.is_watched() {
         return false;

@@ -1,4 +1,4 @@
-//! What is kept to be used again: how much, for how long, and what is found again. Knows neither drivers nor clocks.
+//! A shelf of things that are kept to be used again: how much, for how long, and what is found again. It knows neither drivers nor clocks.
 
 use crate::config::PerHeap;
 use crate::vulkan::backing::likeness::Likeness;
@@ -12,11 +12,11 @@ pub struct Bounds {
     pub bytes: PerHeap<u64>,
     /// Pieces.
     pub pieces: usize,
-    /// For how long.
+    /// The time for which a piece is kept.
     pub age: Duration,
 }
 
-/// What is kept, the oldest first.
+/// The pieces that are kept, the oldest first.
 #[derive(Debug)]
 pub struct Shelf<T> {
     kept: VecDeque<Kept<T>>,
@@ -32,12 +32,12 @@ struct Kept<T> {
 }
 
 impl<T> Shelf<T> {
-    /// Nothing yet.
+    /// An empty shelf.
     pub fn new(bounds: Bounds) -> Self {
         Self { kept: VecDeque::new(), bytes: PerHeap::default(), bounds }
     }
 
-    /// Keeps something from `now` on; answers what has to go: what was kept for the longest time, or this if it is too large.
+    /// Keeps something from `now` on; returns what has to go: what was kept for the longest time, or the new piece if it is too large.
     pub fn put(&mut self, like: Likeness, what: T, now: Instant) -> Vec<T> {
         let most = *self.bounds.bytes.of(like.heap);
         if like.size > most || self.bounds.pieces == 0 {
@@ -69,7 +69,7 @@ impl<T> Shelf<T> {
         (0..old.count()).filter_map(|_| self.remove(0)).collect()
     }
 
-    /// When the next will be too old.
+    /// The time at which the next piece will be too old.
     pub fn next_old(&self) -> Option<Instant> {
         self.kept.front().map(|kept| kept.since + self.bounds.age)
     }

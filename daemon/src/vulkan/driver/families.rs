@@ -17,7 +17,7 @@ pub struct FamilyOrder {
 }
 
 impl FamilyOrder {
-    /// The host's number of a guest's family, and the other way round. What is no family stays (`VK_QUEUE_FAMILY_IGNORED`).
+    /// The host's number of a guest's family, and the other way round. A number that is no family's stays (`VK_QUEUE_FAMILY_IGNORED`).
     pub fn swap(self, family: u32) -> u32 {
         match self.changed {
             Some((one, other)) if family == one => other,
@@ -26,12 +26,12 @@ impl FamilyOrder {
         }
     }
 
-    /// Whether all numbers are the host's.
+    /// Returns whether all numbers are the host's.
     pub fn is_host(self) -> bool {
         self.changed.is_none()
     }
 
-    /// Of families that a guest sees a part of.
+    /// The order of `families`, of which a guest sees a part.
     fn of(families: &[vk::QueueFamilyProperties], queues: Queues) -> Self {
         if queues.say_that_they_draw() {
             return Self::default();
@@ -50,8 +50,8 @@ impl FamilyOrder {
 
 /// The families a guest sees: those in front of the first that can neither compute nor copy; and their order.
 ///
-/// GRAPHICS goes unless it is to be said; SPARSE_BINDING and PROTECTED because neither is; video and optical flow
-/// because they are not compute.
+/// GRAPHICS is dropped unless guests are to see it; SPARSE_BINDING and PROTECTED because neither is served; video and optical flow because
+/// they are not compute.
 pub fn visible(
     mut families: Vec<vk::QueueFamilyProperties>,
     queues: Queues,
@@ -72,7 +72,7 @@ pub fn visible(
     (families, order)
 }
 
-/// What is left of a family's flags.
+/// The flags of a family that a guest sees.
 fn flags(mut host: vk::QueueFlags, queues: Queues) -> vk::QueueFlags {
     // Graphics and compute families can copy whether they say so or not.
     if host.intersects(vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS) {

@@ -15,8 +15,8 @@ pub const API_VERSION: u32 = {
     vk::make_api_version(0, major, minor, patch)
 };
 
-/// What an instance is asked for next if the driver refuses one of a version newer than its own, as drivers of Vulkan 1.0 may, and
-/// some that are newer do.
+/// The versions that an instance is asked for next if the driver refuses one of a version newer than its own, as drivers of Vulkan 1.0 may,
+/// and some that are newer do.
 const OLDER_VERSIONS: [u32; 4] =
     [vk::API_VERSION_1_3, vk::API_VERSION_1_2, vk::API_VERSION_1_1, vk::API_VERSION_1_0];
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Longest single wait inside the driver, in nanoseconds; waits are made of such slices so that they can be cancelled.
 pub const WAIT_SLICE_NS: u64 = 100_000_000;
 
-/// Those of a device that are in no use.
+/// The markers of a device that are in no use.
 #[derive(Debug, Default)]
 pub struct Markers {
     free: Mutex<Vec<vk::Fence>>,
@@ -48,13 +48,13 @@ impl Markers {
         }
     }
 
-    /// Waits until one is signalled that a queue uses.
+    /// Waits until a marker that a queue uses is signalled.
     pub fn wait(&self, device: &ash::Device, marker: u64) {
         while !self.wait_for(device, marker, Duration::from_nanos(WAIT_SLICE_NS)) {}
     }
 
-    /// As [`Self::wait`], for no longer than `limit`; answers whether it is over. A lost device completes nothing any more: any answer but a
-    /// time-out ends the wait.
+    /// Waits like [`Self::wait`], but for no longer than `limit`; returns whether the wait is over. A lost device completes nothing any
+    /// more: any answer but a time-out ends the wait.
     pub fn wait_for(&self, device: &ash::Device, marker: u64, limit: Duration) -> bool {
         let (fences, limit) = ([vk::Fence::from_raw(marker)], limit.as_nanos() as u64);
         // SAFETY: the device is live, and so is the fence, which is taken back only when the wait is over.
@@ -63,7 +63,8 @@ impl Markers {
         waited != Err(vk::Result::TIMEOUT)
     }
 
-    /// Returns whether the driver has signalled a marker. A lost device completes nothing any more: any answer but "not yet" counts as an end.
+    /// Returns whether the driver has signalled a marker. A lost device completes nothing any more: any answer but "not yet" counts as an
+    /// end.
     pub fn is_signalled(&self, device: &ash::Device, marker: u64) -> bool {
         // SAFETY: device and fence are live; a marker is given away only after it was found here.
         let status = unsafe { device.get_fence_status(vk::Fence::from_raw(marker)) };
@@ -81,7 +82,7 @@ impl Markers {
         }
     }
 
-    /// Destroys those that are in no use, with the device.
+    /// Destroys the markers that are in no use, with the device.
     pub fn destroy(&self, device: &ash::Device) {
         for marker in self.free.lock().drain(..) {
             // SAFETY: the device is live and the fence in no use.
@@ -90,5 +91,5 @@ impl Markers {
     }
 }
 
-/// So many are kept for the next submissions.
+/// The most markers that are kept for the next submissions.
 const KEPT: usize = 64;

@@ -11,21 +11,21 @@ use std::sync::Arc;
 
 /// One of the GPUs of this context.
 pub struct PhysicalDevice {
-    /// Its instance.
+    /// The instance that it belongs to.
     pub instance: Arc<Instance>,
     /// The host's handle.
     pub handle: vk::PhysicalDevice,
-    /// Which of them, from 0.
+    /// The index of the GPU among those of the context, from 0.
     pub index: usize,
-    /// How it is used.
+    /// The way in which the GPU is used.
     pub gpu: GpuChoice,
     /// Extensions of the host's device and their versions.
     pub host_extensions: BTreeMap<String, u32>,
     /// Queue families a guest sees.
     pub families: Vec<vk::QueueFamilyProperties>,
-    /// Which of the host's they are.
+    /// The order that says which of the host's families they are.
     pub order: FamilyOrder,
-    /// Its kind.
+    /// The kind of the device.
     pub device_type: vk::PhysicalDeviceType,
     /// Limits of the host's device.
     pub limits: vk::PhysicalDeviceLimits,
@@ -42,7 +42,7 @@ impl std::fmt::Debug for PhysicalDevice {
 }
 
 impl PhysicalDevice {
-    /// Whether shaders are kept inside the buffers bound to them, whatever the guest asks for.
+    /// Returns whether shaders are kept inside the buffers bound to them, whatever the guest asks for.
     pub fn is_robust(&self) -> bool {
         match self.gpu.protection.robustness {
             Robustness::On => true,
@@ -57,7 +57,7 @@ impl PhysicalDevice {
     }
 }
 
-/// Whether shaders on such a device see nothing of their process but what its driver maps for the GPU.
+/// Returns whether shaders on such a device see nothing of their process but what its driver maps for the GPU.
 fn has_own_address_space(device_type: vk::PhysicalDeviceType) -> bool {
     matches!(device_type, vk::PhysicalDeviceType::DISCRETE_GPU | vk::PhysicalDeviceType::INTEGRATED_GPU)
 }
@@ -89,7 +89,7 @@ pub fn host_extensions(
         .collect())
 }
 
-/// Where memory of a type is.
+/// The heap that memory of a type is in.
 pub fn heap(memory: &vk::PhysicalDeviceMemoryProperties, ty: &vk::MemoryType) -> Heap {
     match memory.memory_heaps[ty.heap_index as usize].flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL) {
         true => Heap::Device,

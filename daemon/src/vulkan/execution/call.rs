@@ -23,19 +23,19 @@ use std::sync::Arc;
 
 /// A command being executed.
 pub struct Call<'a> {
-    /// What the command is executed for.
+    /// The context that the command is executed for.
     pub context: &'a Context,
-    /// Where decoded and lowered values live until the command is done.
+    /// The memory in which decoded and lowered values live until the command is done.
     pub arena: &'a Arena,
     /// The command's own encoding.
     pub bytes: &'a [u8],
-    /// Ends waits.
+    /// The flag that ends waits.
     pub cancel: &'a Cancel,
     /// The guest waits for the result.
     pub heard: bool,
     /// The device that the command is for, once it was looked up; everything else it names must be of this device.
     pub owner: Cell<Option<*const Device>>,
-    /// Which queue families its numbers mean.
+    /// The order of queue families in which the command's numbers are read.
     pub families: Cell<FamilyOrder>,
     /// The command goes into a recording.
     pub records: Cell<bool>,
@@ -54,7 +54,7 @@ pub fn settle<T>(
 }
 
 impl<'a> Call<'a> {
-    /// Executes a command that returns a `VkResult`, unless the guest has to hear of an earlier failure.
+    /// Executes a command that returns a `VkResult`, unless the guest has to hear of an earlier failure, which is returned then.
     pub fn tell<T>(&self, execute: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         match self.heard.then(|| self.context.failures.take()).flatten() {
             Some(result) => Err(Fault::Failed(result)),
@@ -62,7 +62,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A command failed; unless the guest waits for its result, a later one tells.
+    /// Notes that the command failed; unless the guest waits for its result, a later command tells the guest.
     pub fn note_failure(&self, result: i32) {
         if !self.heard {
             self.context.failures.note(result);
@@ -74,7 +74,7 @@ impl<'a> Call<'a> {
         self.lowering_over(Reading::Own(self.context.objects.read()))
     }
 
-    /// The same, where many things are looked up.
+    /// Lowers parameters like [`Self::lowering`], through objects that were looked up lately: for commands that look many things up.
     pub fn looking_up<'l>(&'l self, objects: &'l Recent<'l>) -> Lowering<'l> {
         self.lowering_over(Reading::Shared(objects))
     }
@@ -87,7 +87,7 @@ impl<'a> Call<'a> {
         Lowering { objects, arena: self.arena, memory, owner, families, uses: None }
     }
 
-    /// The same for a recorded command: what it names goes into `uses`.
+    /// Lowers parameters like [`Self::lowering`] for a recorded command: what the command names goes into `uses`.
     pub fn recording<'u>(&'u self, uses: &'u Uses) -> Lowering<'u> {
         self.records.set(true);
         Lowering { uses: Some(uses), ..self.lowering() }
@@ -99,7 +99,7 @@ impl<'a> Call<'a> {
         memory.ok_or_else(|| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE.into())
     }
 
-    /// What the object has that an id names.
+    /// The state of the object that an id names.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl<'a> Call<'a> {
         self.context.objects.read().get(id)?.shared::<H>()
     }
 
-    /// What the object has that the command is for: everything else it names must be of the same device.
+    /// The state of the object that the command is for: everything else that the command names must be of the same device.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl<'a> Call<'a> {
         object.shared::<H>()
     }
 
-    /// The same of an object that has to be of the device that the command is for.
+    /// The state of an object that has to be of the device that the command is for.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl<'a> Call<'a> {
         Ok(device)
     }
 
-    /// The command is for this device.
+    /// Notes that the command is for this device.
     fn is_for(&self, device: &Arc<Device>) {
         self.owner.set(Some(Arc::as_ptr(device)));
         self.families.set(device.physical.order);
@@ -171,7 +171,7 @@ impl<'a> Call<'a> {
         self.bind(id, raw, device, result, StateOf::none()).map(drop)
     }
 
-    /// Like [`Self::created`], with state of its own.
+    /// Binds an object like [`Self::created`], with state of its own.
     pub fn bind<H: Handle>(
         &self,
         id: Option<&H>,
@@ -183,7 +183,7 @@ impl<'a> Call<'a> {
         self.bind_one(id, raw, device, result, state, || self.encoding())
     }
 
-    /// Like [`Self::bind`], where the command makes several: with one of [`Self::encodings`].
+    /// Binds one of several objects that the command makes, like [`Self::bind`], with one of [`Self::encodings`].
     pub fn bind_one<H: Handle>(
         &self,
         id: Option<&H>,
@@ -220,7 +220,7 @@ impl<'a> Call<'a> {
         self.context.objects.described().keep(self.bytes)
     }
 
-    /// The same for each of so many objects.
+    /// The command's encoding, to be kept with each of the `count` objects that it made.
     pub fn encodings(&self, count: usize) -> impl Fn() -> Encoding {
         let shared = (count > 1).then(|| self.context.objects.described().share(self.bytes));
         move || shared.as_ref().map_or_else(|| self.encoding(), Shared::encoding)

@@ -20,9 +20,9 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What a context runs on and may use: given when it begins.
+/// The environment that a context runs on and may use: given when it begins.
 pub struct Environment {
-    /// Where instances come from.
+    /// The host's Vulkan loader, which instances come from.
     pub entry: ash::Entry,
     /// Highest API version that a guest sees.
     pub api_version: u32,
@@ -36,27 +36,27 @@ pub struct Environment {
     pub allowance: Arc<dyn Allowance>,
     /// The resources that the guest can import.
     pub resources: Arc<dyn ResourceTable>,
-    /// Where to tell what the guest polls.
+    /// The table in which the worker tells where the guest polls for the results of its fences.
     pub results: Option<Arc<ResultWords>>,
-    /// What submissions to each GPU pass, if they are scheduled.
+    /// The gates that submissions to each GPU pass, if they are scheduled.
     pub gates: Vec<Arc<Gate>>,
 }
 
 /// A context.
 pub struct Context {
-    /// What it runs on and may use.
+    /// The environment that it runs on and may use.
     pub env: Environment,
     /// The driver comes up, which it may do for as long as another context's kernel occupies the GPU.
     pub coming_up: AtomicBool,
-    /// What the guest has not heard of.
+    /// The failures that the guest has not heard of.
     pub failures: Failures,
-    /// What the guest created.
+    /// The objects that the guest created.
     pub objects: Arc<Objects>,
-    /// What the guest destroyed.
+    /// The objects that the guest destroyed.
     pub retired: Retired,
     /// Memory that it may want again.
     pub pool: Arc<Pool>,
-    /// Wakes who watches submissions.
+    /// The pulse that wakes the thread which watches submissions.
     pub pulse: Pulse,
     /// Queues by `ring_idx`.
     pub timelines: Timelines,
@@ -79,14 +79,14 @@ impl Environment {
         Self { entry, api_version, gpus, limits, cache_key, allowance, resources, results, gates }
     }
 
-    /// What memory that guests map, on all GPUs.
+    /// The back end of memory that guests map, on all GPUs.
     pub fn memory(&self) -> MemoryBackEnd {
         self.gpus[0].memory
     }
 }
 
 impl Context {
-    /// A context of which nothing was made.
+    /// A context in which nothing was made yet.
     pub fn new(env: Environment) -> Self {
         let limits = &env.limits;
         let pool = Arc::new(Pool::new(limits));
@@ -103,7 +103,7 @@ impl Context {
         }
     }
 
-    /// Memory for decoded commands: so many bytes, and what all arenas share beyond that.
+    /// Memory for decoded commands: `own` bytes, and what all arenas share beyond that.
     pub fn arena(&self, own: usize) -> Arena {
         Arena::within(own, self.decoded.count())
     }
@@ -128,8 +128,8 @@ impl Context {
         Ok(())
     }
 
-    /// Destroys everything that the guest made. Waits for the device: bound it from outside. No command is in flight any more, and
-    /// nothing is lent.
+    /// Destroys everything that the guest made. This waits for the device, so the caller has to bound the time. No command is in flight any
+    /// more, and nothing is lent.
     pub fn destroy_objects(&self) {
         for device in self.objects.drain::<venus::Device>() {
             // Only the limit can be in the way, and what exceeds it ends with the process.
@@ -140,7 +140,7 @@ impl Context {
     }
 }
 
-/// Users before what they use.
+/// The place of a kind of object in the order of destruction: users come before what they use.
 fn destruction_rank(kind: venus::ObjectType) -> u8 {
     match kind {
         venus::ObjectType::COMMAND_POOL | venus::ObjectType::DESCRIPTOR_POOL => 0,

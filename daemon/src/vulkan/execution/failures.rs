@@ -16,17 +16,17 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// A command failed that the guest does not wait for: the next that can tell it does.
+    /// Notes the failure of a command that the guest does not wait for: the next command that can tell the guest does.
     pub fn note(&self, result: i32) {
         self.unheard.store(result, Ordering::Relaxed);
     }
 
-    /// The guest need not hear of the last failure any more.
+    /// Forgets the last failure, of which the guest need not hear any more.
     pub fn forget(&self) {
         self.unheard.store(0, Ordering::Relaxed);
     }
 
-    /// The guest makes fences of the host.
+    /// Notes that the guest makes fences of the host.
     pub fn note_host_fence(&self) {
         self.host_fences.store(true, Ordering::Relaxed);
     }
@@ -36,7 +36,7 @@ impl Failures {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Something submitted names what was never made, for the reason `result`: its device is lost as the guest sees it.
+    /// Marks the device of a submission as lost for the guest, since the submission names what was never made, for the reason `result`.
     ///
     /// # Errors
     ///

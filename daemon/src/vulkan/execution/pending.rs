@@ -1,4 +1,4 @@
-//! Whether submissions are pending: what they use is not reset, freed or destroyed before they have completed.
+//! Waits for submissions that are pending: what they use is not reset, freed or destroyed before they have completed.
 //!
 //! A guest sees the completion of its work in memory that the work itself writes, so nobody tells; the markers of submissions are
 //! looked at when somebody has to know. Lock order: a queue's handle, a fence, pools, the table of objects; submissions last.
@@ -9,7 +9,7 @@ use crate::vulkan::logical::device::Device;
 use crate::vulkan::logical::submitted::Submitted;
 use std::time::{Duration, Instant};
 
-/// How long a command waits for a submission that uses its object and that has not begun. Programs may learn of a completion some
+/// The time for which a command waits for a submission that uses its object and that has not begun. Programs may learn of a completion some
 /// microseconds before the host's fence is signalled; whoever waits for longer has broken valid usage, or we have lost sight of an end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -37,8 +37,8 @@ impl Call<'_> {
         }
     }
 
-    /// Waits until submissions have completed that use what `command` is about; returns whether they have. Not for long if they cannot
-    /// even have begun: then the program has broken valid usage. Whatever runs may be over for the program already.
+    /// Waits until submissions have completed that use what `command` is about; returns whether they have. The wait is not long if they
+    /// cannot even have begun: then the program has broken valid usage. Whatever runs may be over for the program already.
     pub fn have_completed(&self, device: &Device, submitted: &Submitted, command: &'static str) -> bool {
         let (start, mut is_told) = (Instant::now(), false);
         loop {

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stream::Composer;
 
-/// Small enough that a fuzzer reaches them.
+/// Limits that are small enough for a fuzzer to reach them.
 pub const LIMITS: ContextLimits = ContextLimits {
     device_memory: u64::MAX,
     host_memory: u64::MAX,
@@ -93,18 +93,18 @@ pub fn begin_trusting() -> Exclusive {
     exclusive
 }
 
-/// How often the driver was called in such runs.
+/// The number of calls of the driver in such runs.
 pub fn calls() -> u64 {
     null_state::calls()
 }
 
-/// How many instances were made, and what the last one's program said of itself: its name and its engine's.
+/// The number of instances that were made, and the names that the last one's program gave: its own and its engine's.
 #[cfg(test)]
 pub fn programs() -> (usize, [Option<std::ffi::CString>; 2]) {
     null_driver::PROGRAMS.lock().clone()
 }
 
-/// From now on the driver makes no instance that is newer.
+/// Makes the driver refuse instances that are newer than `version` from now on.
 #[cfg(test)]
 pub fn refuse_newer_instances(version: u32) {
     null_state::NEWEST_INSTANCE.store(version, Ordering::Relaxed);
@@ -137,12 +137,12 @@ pub fn renderer(resources: Arc<dyn ResourceTable>) -> Renderer {
     renderer_within(LIMITS, resources)
 }
 
-/// The same, with other limits.
+/// A renderer like that of [`renderer`], with other limits.
 pub fn renderer_within(limits: ContextLimits, resources: Arc<dyn ResourceTable>) -> Renderer {
     renderer_on(gpus(), limits, resources)
 }
 
-/// Whether something was refused or failed that nobody has heard of, which makes all that names it cost less.
+/// Returns whether something was refused or failed that nobody has heard of, which makes all that names it cost less.
 pub fn has_failed(renderer: &Renderer) -> bool {
     renderer.context().failures.take().is_some()
 }
@@ -247,7 +247,7 @@ impl World {
     }
 }
 
-/// No other context shares anything.
+/// The resources of a context with which no other context shares anything.
 pub struct NoResources;
 
 impl ResourceTable for NoResources {

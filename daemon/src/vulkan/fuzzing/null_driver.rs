@@ -58,7 +58,7 @@ macro_rules! kinds {
     };
 }
 
-/// Names are looked for again with each instance and device.
+/// Returns the function of a name, and remembers it, as names are looked for again with each instance and device.
 fn resolve(name: &str) -> Option<Function> {
     static KNOWN: LazyLock<Mutex<FxHashMap<String, Option<Function>>>> = LazyLock::new(Mutex::default);
     if let Some(known) = KNOWN.lock().get(name) {
@@ -152,7 +152,8 @@ fn find(name: &str) -> Option<Function> {
     }
 }
 
-/// Everything else: the first parameter is a dispatchable handle. A `VkResult`, a number or nothing, all are 0 or fine with it.
+/// The function for everything else: the first parameter is a dispatchable handle. It returns 0, which suits a `VkResult`, a number or
+/// nothing.
 unsafe extern "system" fn anything(dispatchable: u64) -> u64 {
     state::assert_live(dispatchable, None);
     0
@@ -218,7 +219,7 @@ fn map_zeros(handle: u64, len: usize) {
     }
 }
 
-/// What is mapped of memory: address and bytes.
+/// The mappings of memory, by handle: address and bytes.
 static MAPPED: LazyLock<Mutex<FxHashMap<u64, (usize, usize)>>> = LazyLock::new(Mutex::default);
 
 unsafe extern "system" fn free_memory(device: u64, memory: u64, allocator: usize) {
@@ -249,14 +250,14 @@ unsafe extern "system" fn create_instance(
     0
 }
 
-/// How many instances were made, and what the last one's program said of itself: its name and its engine's.
+/// The number of instances that were made, and the names that the last one's program gave: its own and its engine's.
 pub(super) static PROGRAMS: Mutex<(usize, [Option<CString>; 2])> = Mutex::new((0, [None, None]));
 
 unsafe extern "system" fn destroy_instance(instance: u64, _: usize) {
     state::remove_parent(instance, Kind::Instance as u8);
 }
 
-/// Some may fail: their handles are null then.
+/// Creates pipelines, of which some may fail: their handles are null then.
 unsafe extern "system" fn create_pipelines(
     device: u64,
     cache: u64,
@@ -284,7 +285,7 @@ unsafe extern "system" fn create_pipelines(
 ///
 /// # Safety
 ///
-/// There are so many places.
+/// `out` has room for `count` handles.
 unsafe fn allocate(kind: Kind, pool: u64, count: u32, out: *mut u64) -> i32 {
     if let Some(failure) = state::failure() {
         return failure;
@@ -356,7 +357,7 @@ unsafe extern "system" fn reset_descriptor_pool(device: u64, pool: u64) -> i32 {
 ///
 /// # Safety
 ///
-/// There are so many.
+/// `handles` points to `count` handles.
 unsafe fn assert_all_of(other: u64, handles: *const u64, count: u32, kind: Kind) {
     for at in 0..count as usize {
         // SAFETY: the caller's promise.
@@ -517,7 +518,7 @@ unsafe extern "system" fn enumerate_instance_version(out: *mut u32) -> i32 {
     0
 }
 
-/// Fills what has room, the way of every enumeration.
+/// Writes as many values as there is room for, as every enumeration does.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! What the null driver knows: which handles live, whose they are, and when to fail next.
+//! The state of the null driver: which handles live, whose they are, and when to fail next.
 
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -79,24 +79,25 @@ pub static NEWEST_INSTANCE: AtomicU32 = AtomicU32::new(u32::MAX);
 /// Nothing is looked at, and nothing fails: the driver costs next to nothing.
 static TRUSTING: AtomicBool = AtomicBool::new(false);
 
-/// Whether the last fence that was submitted or reset is signalled, while it is so: who counts uses one at a time.
+/// The last fence that was submitted or reset is signalled. This is kept while the driver is [`TRUSTING`]: who counts uses one fence at a
+/// time.
 static SIGNALLED: AtomicBool = AtomicBool::new(false);
 
-/// Calls while it is so.
+/// The number of calls while the driver is [`TRUSTING`].
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// Called where a barrier is recorded, with its first number.
+/// The function that is called where a barrier is recorded, with its first number.
 type AtBarrier = Arc<dyn Fn(u32) + Send + Sync>;
 
 static AT_BARRIERS: Mutex<Option<AtBarrier>> = Mutex::new(None);
 
-/// From now on barriers call `tell` until the driver is taken anew.
+/// Makes barriers call `tell` from now on, until the driver is taken anew.
 #[cfg(test)]
 pub fn at_barriers(tell: impl Fn(u32) + Send + Sync + 'static) {
     *AT_BARRIERS.lock() = Some(Arc::new(tell));
 }
 
-/// A barrier is recorded.
+/// Takes note that a barrier is recorded, and tells whoever asked for it.
 pub fn barrier(at: u32) {
     if !is_trusting() {
         // Others may record meanwhile.
@@ -105,7 +106,7 @@ pub fn barrier(at: u32) {
     }
 }
 
-/// The driver is taken by one run.
+/// The lock by which one run has taken the driver.
 #[expect(dead_code, reason = "it is held, not read")]
 pub struct Exclusive(MutexGuard<'static, ()>);
 
@@ -119,7 +120,7 @@ pub fn begin(seed: u64) -> Exclusive {
     exclusive
 }
 
-/// From now on nothing is checked and nothing fails.
+/// Switches off all checks and failures from now on.
 pub fn trust() {
     leak();
     TRUSTING.store(true, Ordering::Relaxed);
@@ -129,28 +130,28 @@ fn is_trusting() -> bool {
     TRUSTING.load(Ordering::Relaxed)
 }
 
-/// How often the driver was called since [`trust`].
+/// The number of calls of the driver since [`trust`].
 pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// From now on objects may stay behind.
+/// Allows objects to stay behind from now on.
 pub fn leak() {
     STATE.lock().leaky = true;
 }
 
-/// From now on nothing fails.
+/// Switches off all failures from now on.
 #[cfg(test)]
 pub fn rely() {
     STATE.lock().reliable = true;
 }
 
-/// Objects alive.
+/// The number of objects that are alive.
 pub fn live() -> usize {
     STATE.lock().live.len()
 }
 
-/// Whether nothing may be left in the end.
+/// Returns whether nothing may be left in the end.
 pub fn is_tight() -> bool {
     !STATE.lock().leaky
 }
@@ -176,7 +177,7 @@ pub fn child(parent: u64, kind: u8, index: u64) -> u64 {
     })
 }
 
-/// Which of its parent's children something is that is only asked for.
+/// The index, among the children of its parent, of something that is only asked for.
 pub fn index(handle: u64) -> u64 {
     let state = STATE.lock();
     let found = state.found.iter().find(|(_, found)| **found == handle);
@@ -197,7 +198,7 @@ pub fn assert_live(handle: u64, kind: Option<u8>) {
     assert!(kind.is_none_or(|kind| handle as u8 == kind), "{handle:#x} is of another kind than {kind:?}");
 }
 
-/// As [`assert_live`], and of the same device as `other`.
+/// Panics like [`assert_live`], and also unless the handle is of the same device as `other`.
 #[track_caller]
 pub fn assert_of(other: u64, handle: u64, kind: Kind) {
     if is_trusting() {
@@ -214,7 +215,7 @@ pub fn assert_of(other: u64, handle: u64, kind: Kind) {
     }
 }
 
-/// The handle ends. Panics unless it lives, is of the kind and belongs to `parent`.
+/// Ends a handle. Panics unless it lives, is of the kind and belongs to `parent`.
 #[track_caller]
 pub fn remove(handle: u64, kind: u8, parent: u64) {
     if is_trusting() {
@@ -224,7 +225,7 @@ pub fn remove(handle: u64, kind: u8, parent: u64) {
     assert_eq!(STATE.lock().live.remove(&handle), Some(parent), "{handle:#x} has another parent");
 }
 
-/// What was allocated from a pool ends; null is skipped.
+/// Ends the handle of what was allocated from a pool; null is skipped.
 #[track_caller]
 pub fn remove_child(handle: u64) {
     if handle != 0 && !is_trusting() {
@@ -232,7 +233,7 @@ pub fn remove_child(handle: u64) {
     }
 }
 
-/// All that was allocated from a pool ends.
+/// Ends the handles of all that was allocated from a pool.
 pub fn remove_children(pool: u64) {
     if is_trusting() {
         return;
@@ -240,7 +241,7 @@ pub fn remove_children(pool: u64) {
     STATE.lock().live.retain(|_, parent| *parent != pool);
 }
 
-/// An instance or a device ends, and with it what was only asked for. Panics if something else of it is left.
+/// Ends an instance or a device, and with it what was only asked for. Panics if something else of it is left.
 #[track_caller]
 pub fn remove_parent(handle: u64, kind: u8) {
     if is_trusting() {
@@ -273,7 +274,7 @@ pub fn remove_parent(handle: u64, kind: u8) {
     live.remove(&handle);
 }
 
-/// A fence is signalled or reset.
+/// Marks a fence as signalled or reset.
 pub fn set_signalled(fence: u64, signalled: bool) {
     if is_trusting() {
         SIGNALLED.store(signalled, Ordering::Relaxed);
@@ -284,12 +285,12 @@ pub fn set_signalled(fence: u64, signalled: bool) {
     }
 }
 
-/// Whether a fence is signalled.
+/// Returns whether a fence is signalled.
 pub fn is_signalled(fence: u64) -> bool {
     if is_trusting() { SIGNALLED.load(Ordering::Relaxed) } else { STATE.lock().signalled.contains(&fence) }
 }
 
-/// One creation in sixteen fails, of two kinds.
+/// The failure of the next creation, if it is to fail: one in sixteen does, with one of two results.
 pub fn failure() -> Option<i32> {
     if is_trusting() {
         return None;

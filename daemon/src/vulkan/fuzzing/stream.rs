@@ -1,7 +1,7 @@
 //! Commands made from a recipe: any bytes become commands that decode and mostly name objects that are there.
 //!
-//! A command begins in its plainest form: zeros, put right where the decoder complains. The recipe then overwrites some of it, and it is put
-//! right again. What names an object is found out from the executor's complaint, and replaced by the id of a live object of the right
+//! A command begins in its plainest form: zeros, put right where the decoder complains. The recipe then overwrites some of it, and it is
+//! put right again. What names an object is found out from the executor's complaint, and replaced by the id of a live object of the right
 //! kind, or by a fresh id where an object is to be made.
 
 use super::World;
@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 /// Room for one command.
 const ROOM: usize = 4096;
 
-/// What makes the next command from what is left of a recipe.
+/// A composer, which makes the next command from what is left of a recipe.
 pub struct Composer<'r> {
     recipe: &'r [u8],
     /// The command at hand: number, flags, parameters, zeros.
@@ -28,7 +28,7 @@ pub struct Composer<'r> {
     prologue: std::slice::Iter<'static, Vec<u32>>,
 }
 
-/// What every program begins with, and without which hardly anything can be done, in words behind number and flags.
+/// The commands that every program begins with, and without which hardly anything can be done, in words that begin with number and flags.
 static PROLOGUE: LazyLock<[Vec<u32>; 9]> = LazyLock::new(|| {
     let one_f32 = 1f32.to_bits();
     let queue = [2, 0, 0, 0, 0, 1, 1, 0, one_f32];
@@ -180,7 +180,7 @@ impl<'r> Composer<'r> {
         }
     }
 
-    /// Executes the command, put right as often as it helps. Whether it was executed in the end.
+    /// Executes the command, put right as often as it helps. Returns whether it was executed in the end.
     pub fn execute(&mut self, world: &World) -> bool {
         let Some(mut length) = put_right(&mut self.bytes, &mut self.arena) else { return false };
         for _ in 0..16 {
@@ -198,7 +198,7 @@ impl<'r> Composer<'r> {
         false
     }
 
-    /// Replaces what the executor complains of; false if there is nothing to replace.
+    /// Replaces what the executor complains of; returns false if there is nothing to replace.
     fn put_ids_right(&mut self, world: &World, reason: &str, length: usize) -> bool {
         if reason.contains("without an id") || reason.contains("without a queue") {
             return self.fresh_id(0, length);
@@ -243,7 +243,7 @@ impl<'r> Composer<'r> {
     }
 }
 
-/// Corrects a command until it decodes; its length then.
+/// Corrects a command until it decodes; returns its length then.
 fn put_right(bytes: &mut [u8], arena: &mut Arena) -> Option<usize> {
     for _ in 0..64 {
         arena.reset();

@@ -25,23 +25,23 @@ pub const MAPPED: u32 = 2;
 
 /// A context with a device of the null driver.
 pub struct World {
-    /// Executes its commands.
+    /// The renderer that executes its commands.
     pub renderer: Renderer,
     _exclusive: fuzzing::Exclusive,
 }
 
 impl World {
-    /// With creations that succeed at first.
+    /// A world in which creations succeed at first.
     pub fn new() -> Self {
         Self::with_luck(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// With seeds that are chosen so the first creations succeed.
+    /// A world with a seed that is chosen so that the first creations succeed.
     pub fn with_luck(seed: u64) -> Self {
         Self::on(fuzzing::begin(seed))
     }
 
-    /// With creations that always succeed.
+    /// A world in which creations always succeed.
     pub fn reliable() -> Self {
         Self::on(fuzzing::begin_reliable())
     }
@@ -59,7 +59,7 @@ impl World {
         world
     }
 
-    /// A device with a queue.
+    /// Creates a device with a queue.
     pub fn create_device(&self, device: venus::Device) {
         let queue = venus::DeviceQueueCreateInfo {
             queue_count: 1,
@@ -90,12 +90,12 @@ impl World {
         self.renderer.execute(command, &bytes[..length], &arena, &cancel, Some(&mut writer)).unwrap();
     }
 
-    /// Memory that the driver maps.
+    /// Allocates memory that the driver maps.
     pub fn allocate(&self, id: u64, chain: &[ChainStruct<'_>]) -> Arc<Memory> {
         self.allocate_of(id, chain, SIZE, MAPPED)
     }
 
-    /// Memory of any size and type.
+    /// Allocates memory of any size and type.
     pub fn allocate_of(
         &self,
         id: u64,
@@ -111,7 +111,7 @@ impl World {
         self.renderer.context().objects.read().get(memory).unwrap().shared::<venus::DeviceMemory>().unwrap()
     }
 
-    /// A buffer; the driver's handle.
+    /// Creates a buffer; returns the driver's handle.
     pub fn buffer(&self, id: u64) -> u64 {
         let buffer = venus::Buffer(id);
         let usage = venus::BufferUsageFlags::STORAGE_BUFFER;
@@ -126,7 +126,7 @@ impl World {
         self.renderer.context().objects.read().get(venus::Buffer(id)).unwrap().raw
     }
 
-    /// Binds a buffer at the beginning of a memory; the driver's handle.
+    /// Binds a buffer at the beginning of a memory; returns the driver's handle.
     pub fn bind(&self, id: u64, memory: u64) -> u64 {
         let (buffer, memory) = (venus::Buffer(id), venus::DeviceMemory(memory));
         let bind = venus::BindBufferMemory { device: DEVICE, buffer, memory, memory_offset: 0 };
@@ -140,7 +140,7 @@ impl World {
         self.execute(&Command::FreeMemory(venus::FreeMemory { device: DEVICE, memory }));
     }
 
-    /// A blob of memory.
+    /// Makes a blob of a memory; returns it and the memory's number.
     pub fn lend(&self, id: u64) -> (Exported, MemoryId) {
         let exported = self.renderer.export(id, SIZE, true).unwrap();
         let memory = exported.file.as_ref().and_then(|file| file.piece.memory).unwrap();

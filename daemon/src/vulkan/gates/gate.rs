@@ -1,4 +1,4 @@
-//! The gate that scheduled submissions of a context to a GPU pass: how many may, and what the scheduler is told.
+//! The gate that scheduled submissions of a context to a GPU pass: how many may pass, and what the scheduler is told.
 //!
 //! While the context has a lease and not much in the driver, a submission passes at once, on the thread that decoded it. Otherwise it
 //! waits in the line of its queue (`vulkan::submit::line`), decoding goes on, and the gate's thread dispatches it when it is granted. Only
@@ -20,10 +20,10 @@ use std::time::Duration;
 /// Estimated work that a leased context may have in the driver, in nanoseconds: for so long a newcomer waits for it.
 const LEASED_WORK: u64 = 4_000_000;
 
-/// Submissions that it may have there however long they are: one runs, one is staged.
+/// Submissions that a leased context may have in the driver, however long they are: one runs, one is staged.
 const LEASED_MIN: u32 = 2;
 
-/// What a submission is taken to last before one has, in nanoseconds.
+/// The time that a submission is taken to last, in nanoseconds, before one has completed.
 const FIRST_ESTIMATE: u64 = 200_000;
 
 /// Work of a leased context is told at this age, in nanoseconds.
@@ -32,7 +32,7 @@ const TELL_AFTER: u64 = 1_000_000;
 /// Time between two looks at a submission that is not ready, since semaphores do not tell when they are signalled.
 const UNREADY_LOOK: Duration = Duration::from_micros(500);
 
-/// Called when the context cannot go on.
+/// The function that is called when the context cannot go on.
 pub type Failed = Box<dyn Fn(&ContextLost) + Send + Sync>;
 
 /// The gate of one context before one GPU.
@@ -41,8 +41,8 @@ pub struct Gate {
     doorbell: Arc<Doorbell>,
     queues: Mutex<Vec<Weak<dyn Lane>>>,
     counts: Mutex<Counts>,
-    /// Held while what is ready is counted and while one of them passes, or it would be told twice: the scheduler would grant what nobody
-    /// needs, and keep a place for it.
+    /// The lock that is held while what is ready is counted and while one of them passes, or it would be told twice: the scheduler would
+    /// grant what nobody needs, and keep a place for it.
     turn: Mutex<()>,
     /// Something waits in a line.
     waiting: AtomicBool,
@@ -60,11 +60,11 @@ impl std::fmt::Debug for Gate {
 #[derive(Debug)]
 struct Counts {
     counters: Counters,
-    /// How many were ready when the scheduler was last rung for that. What is told during a lease is not rung for.
+    /// The number of submissions that were ready when the doorbell was last rung for that. It is not rung for what is told during a lease.
     rung_ready: u32,
-    /// What a submission lasts, on average, in nanoseconds.
+    /// The time that a submission lasts on average, in nanoseconds.
     estimate: u64,
-    /// What the scheduler was not told of yet.
+    /// The work that the scheduler was not told of yet.
     untold: Option<Work>,
 }
 
@@ -109,34 +109,34 @@ impl Gate {
         }
     }
 
-    /// A queue whose submissions pass here.
+    /// Adds a queue whose submissions pass this gate.
     pub fn add(&self, queue: Weak<dyn Lane>) {
         let mut queues = self.queues.lock();
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(queue);
     }
 
-    /// Whether submissions may pass at once, as things stand.
+    /// Returns whether submissions may pass at once, as things stand.
     pub fn is_open(&self) -> bool {
         self.page.is_leased()
     }
 
-    /// Whether somebody has to know at once when a submission completes: the scheduler, or who waits for room in the driver.
+    /// Returns whether somebody has to know at once when a submission completes: the scheduler, or whoever waits for room in the driver.
     pub fn wants_completions(&self) -> bool {
         !self.page.is_leased() || self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Lets `count` submissions pass, if they may, that were not counted as ready.
+    /// Lets `count` submissions that were not counted as ready pass, if they may; returns whether they may.
     pub fn pass(&self, count: u32) -> bool {
         self.let_pass(count, 0)
     }
 
-    /// Lets one pass that was counted as ready, if it may. The caller has its turn.
+    /// Lets one submission that was counted as ready pass, if it may; returns whether it may. The caller has the turn ([`Self::turn`]).
     pub fn pass_from_line(&self) -> bool {
         self.let_pass(1, 1)
     }
 
-    /// Nobody else has until the end of this value.
+    /// Takes the turn, which nobody else has until the end of the returned value.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
@@ -154,7 +154,7 @@ impl Gate {
         may
     }
 
-    /// Whether so many may pass now.
+    /// Returns whether `count` submissions may pass now.
     fn has_room(&self, counts: &Counts, count: u32) -> bool {
         let counters = &counts.counters;
         if self.page.is_leased() {
@@ -166,7 +166,8 @@ impl Gate {
         }
     }
 
-    /// One that passed was not dispatched after all, or has completed: what the GPU did for it, if anything.
+    /// Takes note of submissions that passed and have completed, or were not dispatched after all, and of what the GPU did for them, if
+    /// anything.
     pub fn completed(&self, work: &Work) {
         let mut counts = self.counts.lock();
         counts.counters.completed = counts.counters.completed.wrapping_add(work.count);
@@ -196,7 +197,8 @@ impl Gate {
         done
     }
 
-    /// Something waits in a line that was not there before.
+    /// Takes note that something waits in a line that was not there before: tells the scheduler, and wakes the gate's thread if it has to
+    /// look.
     pub fn arrived(&self) {
         let standing = self.announce();
         // A grant that nothing needed so far is not given again.
@@ -218,7 +220,7 @@ impl Gate {
         self.page.tell_cpu(Duration::try_from(used).unwrap_or_default());
     }
 
-    /// The context is lost.
+    /// Reports that the context is lost.
     pub fn fail(&self, lost: &ContextLost) {
         if let Some(failed) = self.failed.get() {
             failed(lost);
@@ -229,7 +231,7 @@ impl Gate {
         self.queues.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Tells how many wait that are ready; how all lines stand.
+    /// Tells the scheduler how many submissions wait that are ready; returns how all lines stand.
     fn announce(&self) -> Standing {
         let turn = self.turn();
         let queues = self.live_queues();
@@ -248,7 +250,7 @@ impl Gate {
         standing
     }
 
-    /// How long to sleep, unless somebody pokes, after a look at all lines left something in them.
+    /// The time to sleep, unless somebody pokes, after a look at all lines left something in them.
     fn until_next_look(&self) -> Option<Duration> {
         let standing = self.announce();
         // It has become ready behind that look: nobody tells when a semaphore is signalled, and nobody has to grant it any more.
@@ -285,7 +287,7 @@ impl Gate {
         }
     }
 
-    /// Dispatches what may pass, one of each queue in turn; whether something is left.
+    /// Dispatches what may pass, one of each queue in turn; returns whether something is left.
     fn dispatch(&self, queues: &[Arc<dyn Lane>]) -> bool {
         loop {
             let steps: Vec<_> = queues.iter().map(|queue| queue.advance(self)).collect();
@@ -329,7 +331,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use std::time::Instant;
 
-    /// Whoever waits for longer waits for ever.
+    /// The longest time that a test waits: whoever waits for longer waits for ever.
     const LONG: Duration = Duration::from_secs(20);
 
     /// A queue before which so many submissions stand.
@@ -382,20 +384,20 @@ mod tests {
             self.gate.start(Box::new(|lost| panic!("{lost:?}"))).unwrap();
         }
 
-        /// One comes and has to wait.
+        /// Adds a submission, which has to wait.
         fn arrives(&self) {
             self.lane.0.fetch_add(1, Ordering::SeqCst);
             self.gate.arrived();
         }
 
-        /// Whether the doorbell rings within a time, or has rung.
+        /// Returns whether the doorbell rings within a time, or has rung.
         fn rings(&self, within: Duration) -> bool {
             let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
             let limit = Timespec::try_from(within).unwrap();
             epoll::wait(&self.epoll, [none; 1].as_mut_slice(), Some(&limit)).unwrap() > 0
         }
 
-        /// Whether nobody stands there soon.
+        /// Returns whether no submission stands in the line soon.
         fn is_empty_soon(&self) -> bool {
             let start = Instant::now();
             while self.lane.0.load(Ordering::SeqCst) > 0 && start.elapsed() < LONG {

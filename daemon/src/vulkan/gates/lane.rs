@@ -1,41 +1,41 @@
-//! What stands in line before a gate, as the gate sees it.
+//! The submissions that stand in line before a gate, as the gate sees them.
 
 use super::gate::Gate;
 
-/// What passes a gate: the submissions of one queue, in order.
+/// The submissions of one queue, which pass a gate in order.
 pub trait Lane: Send + Sync {
-    /// Dispatches the first that waits, if it is ready and the gate lets it pass.
+    /// Dispatches the first submission that waits, if it is ready and the gate lets it pass.
     fn advance(&self, gate: &Gate) -> Step;
-    /// How many wait.
+    /// Returns how the line stands: how many submissions wait that are ready.
     fn standing(&self) -> Standing;
-    /// Somebody has to know at once when the driver completes something of it.
+    /// Has the driver watched, since somebody has to know at once when it completes something of this queue.
     fn watch_driver(&self);
 }
 
-/// How it went with the first of a line.
+/// The outcome of a try to dispatch the first of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// There is none.
+    /// The line has nothing to dispatch.
     Empty,
-    /// It has passed.
+    /// The first has passed.
     Done,
-    /// It is not ready, or may not pass.
+    /// The first is not ready, or may not pass.
     Waits,
 }
 
-/// How a line stands.
+/// The state of a line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
-    /// How many want a grant and are ready, as far as they are counted.
+    /// The number of submissions that want a grant and are ready, as far as they are counted.
     pub ready: u32,
-    /// The next behind them is not ready.
+    /// The next submission behind them is not ready.
     pub unready: bool,
-    /// The first is ready and needs no grant.
+    /// The first submission is ready and needs no grant.
     pub free: bool,
 }
 
 impl Standing {
-    /// How two lines stand.
+    /// The state of two lines together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let (ready, unready) = (self.ready.saturating_add(other.ready), self.unready || other.unready);

@@ -1,4 +1,4 @@
-//! Where submissions wait for the scheduler.
+//! The gates before which submissions wait for the scheduler.
 
 pub mod gate;
 pub mod lane;

@@ -1,4 +1,4 @@
-//! What is known of a buffer.
+//! Buffers: their size, their use and the memory that they are bound to.
 
 use crate::config::MemoryId;
 use crate::vulkan::context::error::{Fault, demand};
@@ -7,15 +7,15 @@ use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What is known of a buffer.
+/// The facts about a buffer that the object table keeps.
 #[derive(Debug)]
 pub struct BufferFacts {
     /// Bytes.
     pub size: u64,
-    /// It is for more than copies.
+    /// The usage of the buffer is more than copies.
     pub is_computed_on: bool,
     memory: AtomicBool,
-    /// Where it begins in memory that the device process knows.
+    /// The place where the buffer begins in memory that the device process knows.
     place: Mutex<Option<(MemoryId, u64)>>,
 }
 
@@ -25,28 +25,28 @@ impl BufferFacts {
         Self { size, is_computed_on, memory: AtomicBool::new(false), place: Mutex::new(None) }
     }
 
-    /// It is about to be bound. Answers whether it was not yet.
+    /// Marks the buffer as bound, which it is about to be. Returns whether it was not yet.
     pub fn bind(&self) -> bool {
         !self.memory.swap(true, Ordering::AcqRel)
     }
 
-    /// Notes where it is bound: at an offset in a piece of memory.
+    /// Notes where the buffer is bound: at an offset in a piece of memory.
     pub fn set_place(&self, memory: MemoryId, offset: u64) {
         *self.place.lock() = Some((memory, offset));
     }
 
-    /// Where a byte of it is, in memory that the device process knows.
+    /// The place of a byte of the buffer, in memory that the device process knows.
     pub fn place(&self, offset: u64) -> Option<(MemoryId, u64)> {
         let (memory, start) = (*self.place.lock())?;
         Some((memory, start.checked_add(offset)?))
     }
 
-    /// It was not bound after all.
+    /// Marks the buffer as not bound, which it was not after all.
     pub fn unbind(&self) {
         self.memory.store(false, Ordering::Release);
     }
 
-    /// Whether it has memory.
+    /// Returns whether the buffer has memory.
     pub fn has_memory(&self) -> bool {
         self.memory.load(Ordering::Acquire)
     }

@@ -29,7 +29,7 @@ pub struct CommandPool {
 #[derive(Debug, Default)]
 pub struct Recordings {
     live: Slab<Recording>,
-    /// The submissions of those that were freed while they were pending: the driver still has them.
+    /// The submissions of command buffers that were freed while they were pending: the driver still has them.
     left: Submitted,
     destroyed: bool,
 }
@@ -39,43 +39,43 @@ pub struct Recordings {
 pub struct CommandBuffer {
     /// The host's handle.
     pub raw: u64,
-    /// Its device.
+    /// The device of the command buffer.
     pub device: Arc<Device>,
-    /// Where it was allocated.
+    /// The pool that it was allocated from.
     pub pool: Arc<CommandPool>,
-    /// Its place among what is allocated there.
+    /// The place of its recording among those of its pool.
     pub place: usize,
 }
 
-/// How a recording stands.
+/// The recording of a command buffer, as it stands.
 #[derive(Debug)]
 pub struct Recording {
     /// The host's handle.
     pub raw: u64,
     /// The guest's id.
     pub id: u64,
-    /// What it names.
+    /// The usages of the objects that the recording names.
     pub uses: Uses,
-    /// Whether it is pending itself.
+    /// The usage of the command buffer itself, which tells whether it is pending.
     pub usage: Arc<Usage>,
-    /// What its commands may rely on.
+    /// The state that its commands may rely on.
     pub state: RecordingState,
 }
 
-/// What was recorded so far, as far as later commands depend on it.
+/// The state after what was recorded so far, as far as later commands depend on it.
 #[derive(Debug, Default)]
 pub struct RecordingState {
     /// `VK_COMMAND_BUFFER_LEVEL_SECONDARY`.
     pub secondary: bool,
     /// Most groups of a dispatch.
     pub most_groups: [u32; 3],
-    /// Where it is in its life cycle.
+    /// The stage of the life cycle that the command buffer is in.
     pub stage: Stage,
-    /// It named a tombstone with this `VkResult`.
+    /// The `VkResult` of a tombstone that the recording named.
     pub spoilt: Option<i32>,
-    /// It stores `VK_SUCCESS` where the guest may look for the result of a fence.
+    /// The place where the recording stores `VK_SUCCESS`, if the guest may look for the result of a fence there.
     pub telling: Option<Success>,
-    /// The device process knows where that is.
+    /// The entry by which the device process knows where that is.
     pub told: Option<Told>,
     /// Pipelines and descriptor sets.
     pub bound: Bound,
@@ -83,15 +83,15 @@ pub struct RecordingState {
     pub queries: ActiveQueries,
 }
 
-/// Life cycle of a command buffer. Pending is told by its usage, invalid by those of what it names.
+/// The life cycle of a command buffer. Its usage tells whether it is pending, and the usages of what it names tell whether it is invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     /// Nothing is recorded.
     #[default]
     Initial,
-    /// Between begin and end.
+    /// Recording was begun and is not ended.
     Recording,
-    /// Ended.
+    /// Recording was ended.
     Executable,
 }
 
@@ -101,7 +101,7 @@ impl CommandPool {
         Self { raw, recordings: Mutex::default() }
     }
 
-    /// Locks the pool and all that is allocated from it. Held while the driver records, never while it waits.
+    /// Locks the pool and all that is allocated from it. The lock is held while the driver records, never while it waits.
     pub fn lock(&self) -> MutexGuard<'_, Recordings> {
         self.recordings.lock()
     }
@@ -152,30 +152,30 @@ impl Recordings {
         }
     }
 
-    /// All of them.
+    /// All recordings of the pool.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Recording> {
         self.live.iter_mut().map(|(_, recording)| recording)
     }
 
-    /// The pool is destroyed: takes all out.
+    /// Marks the pool as destroyed, and takes all recordings out.
     pub fn close(&mut self) -> impl Iterator<Item = Recording> {
         self.destroyed = true;
         self.live.drain()
     }
 
-    /// The submissions that any of them is in.
+    /// The submissions that any command buffer of the pool is in.
     pub fn submitted(&self) -> Submitted {
         let live = self.live.iter();
         live.fold(self.left.clone(), |all, (_, recording)| all.and(&recording.usage.submitted()))
     }
 
-    /// One was freed that the driver still has, as it is pending.
+    /// Keeps the submissions of a command buffer that was freed and that the driver still has, as it is pending.
     pub fn leave(&mut self, submitted: &Submitted) {
         self.left = std::mem::take(&mut self.left).and(submitted);
     }
 }
 
-/// Those of one pool among the locked ones.
+/// The recordings of one pool among the locked ones.
 pub fn recordings_of<'l>(
     locked: &'l mut [(*const CommandPool, MutexGuard<'_, Recordings>)],
     pool: &Arc<CommandPool>,
@@ -184,7 +184,7 @@ pub fn recordings_of<'l>(
     found.map(|(_, recordings)| &mut **recordings).ok_or_else(inconsistent)
 }
 
-/// Which kinds of pipelines a recording has bound.
+/// The kinds of pipelines that a recording has bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bound {
     /// A compute pipeline.

@@ -19,12 +19,12 @@ pub struct DescriptorPool {
     sets: Mutex<Sets>,
 }
 
-/// What is allocated from a pool: by the host's handle, the guest's id and the use.
+/// The descriptor sets that are allocated from a pool: by the host's handle, the guest's id and the usage.
 #[derive(Debug, Default)]
 pub struct Sets {
     /// Sets that are allocated.
     pub live: FxHashMap<u64, (u64, Arc<Usage>)>,
-    /// The submissions of those that were freed while they were pending: the driver still has them.
+    /// The submissions of sets that were freed while they were pending: the driver still has them.
     pub left: Submitted,
     destroyed: bool,
 }
@@ -34,9 +34,9 @@ pub struct Sets {
 pub struct DescriptorSet {
     /// The host's handle.
     pub raw: u64,
-    /// Where it was allocated.
+    /// The pool that it was allocated from.
     pub pool: Arc<DescriptorPool>,
-    /// What it was made from.
+    /// The layout that it was made from.
     pub layout: Arc<SetLayout>,
     /// Descriptors in the binding whose count is variable.
     pub variable_count: u32,
@@ -63,7 +63,7 @@ impl DescriptorPool {
 }
 
 impl Sets {
-    /// Whether a set is still allocated.
+    /// Returns whether a set is still allocated.
     pub fn has(&self, set: &DescriptorSet) -> bool {
         self.live.contains_key(&set.raw)
     }
@@ -73,7 +73,7 @@ impl Sets {
         self.live.values().fold(self.left.clone(), |all, (_, usage)| all.and(&usage.submitted()))
     }
 
-    /// The pool is destroyed: takes all out, as the guest's ids.
+    /// Marks the pool as destroyed, and takes all sets out, as the guest's ids.
     pub fn close(&mut self) -> Vec<u64> {
         self.destroyed = true;
         self.clear()

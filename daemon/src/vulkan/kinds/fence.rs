@@ -19,17 +19,17 @@ pub struct Fence {
     released: Condvar,
 }
 
-/// Why the driver must not be asked for something.
+/// The reasons for which the driver must not be asked for something.
 #[derive(Debug, Default)]
 struct Held {
-    /// What signals it waits at the gate: it is not to be waited for.
+    /// The submission that signals the fence waits at the gate: the fence is not to be waited for.
     at_gate: bool,
-    /// Threads of ours that wait for it: it is not to be reset or destroyed.
+    /// The number of threads of ours that wait for the fence: it is not to be reset or destroyed.
     watchers: u32,
 }
 
 impl Fence {
-    /// One that was given to no submission.
+    /// A fence that was given to no submission.
     pub fn new(raw: vk::Fence) -> Self {
         let (last, held) = Default::default();
         Self { raw, last, held, released: Condvar::new() }
@@ -44,24 +44,24 @@ impl Fence {
         }
     }
 
-    /// Whether the driver may still signal it.
+    /// Returns whether the driver may still signal the fence.
     pub fn is_pending(&self, device: &Device) -> bool {
         let last = *self.last.lock();
         last.is_some_and(|place| !device.has_completed(place))
     }
 
-    /// What signals it begins or ends to wait at the gate.
+    /// Notes that the submission that signals the fence begins or ends to wait at the gate.
     pub fn hold(&self, at_gate: bool) {
         self.held.lock().at_gate = at_gate;
         self.released.notify_all();
     }
 
-    /// Whether it waits there.
+    /// Returns whether the submission that signals the fence waits at the gate.
     pub fn is_held(&self) -> bool {
         self.held.lock().at_gate
     }
 
-    /// Waits for some time until it does not.
+    /// Waits until that submission does not wait at the gate, for no longer than `limit`.
     pub fn wait_released(&self, limit: Duration) {
         let mut held = self.held.lock();
         if held.at_gate {
@@ -69,18 +69,18 @@ impl Fence {
         }
     }
 
-    /// A thread of ours is about to wait for it: it marks the end of a pending submission.
+    /// Counts a thread of ours that is about to wait for the fence, which marks the end of a pending submission.
     pub fn watch(&self) {
         self.held.lock().watchers += 1;
     }
 
-    /// That thread has seen it signalled.
+    /// Counts that thread no more, as it has seen the fence signalled.
     pub fn watched(&self) {
         self.held.lock().watchers -= 1;
         self.released.notify_all();
     }
 
-    /// Whether a thread of ours waits for it.
+    /// Returns whether a thread of ours waits for the fence.
     pub fn is_watched(&self) -> bool {
         self.held.lock().watchers > 0
     }

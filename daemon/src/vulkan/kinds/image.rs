@@ -1,4 +1,4 @@
-//! What is known of an image.
+//! Images: their extent, levels, layers and planes, and whether they have memory.
 
 use crate::vulkan::context::error::{Fault, demand};
 use crate::vulkan::objects::object::{Kind, State};
@@ -12,7 +12,7 @@ pub const REMAINING: u32 = u32::MAX;
 /// Planes of a format, at most.
 pub const PLANES: usize = 3;
 
-/// What is known of an image.
+/// The facts about an image that the object table keeps.
 #[derive(Debug)]
 pub struct ImageFacts {
     /// Texels of the first level.
@@ -21,13 +21,13 @@ pub struct ImageFacts {
     pub levels: u32,
     /// Array layers.
     pub layers: u32,
-    /// How texels lie in memory.
+    /// The way in which texels lie in memory.
     pub block: FormatBlock,
-    /// Its planes, if it has some.
+    /// The planes of the image, if it has some.
     pub planes: Option<Planes>,
-    /// Aspects of it that can be named.
+    /// Aspects of the image that can be named.
     pub aspects: ImageAspectFlags,
-    /// It is a 3D image.
+    /// The image is a 3D image.
     pub volume: bool,
     /// The host may copy its texels.
     pub is_copied_by_the_host: bool,
@@ -36,12 +36,12 @@ pub struct ImageFacts {
 }
 
 impl ImageFacts {
-    /// Whether it has memory.
+    /// Returns whether the image has memory.
     pub fn has_memory(&self) -> bool {
         self.memory[0].load(Ordering::Acquire)
     }
 
-    /// How many of its layers these are.
+    /// The number of layers that `layers` names of the image.
     pub fn layers_of(&self, layers: &venus::ImageSubresourceLayers) -> u64 {
         layers.layer_count.min(self.layers.saturating_sub(layers.base_array_layer)).into()
     }
@@ -51,7 +51,7 @@ impl ImageFacts {
         self.extent.map(|texels| texels.checked_shr(level).unwrap_or_default().max(1))
     }
 
-    /// Demands that levels and layers of a range are there.
+    /// Demands that the image has the levels of a range, and that its layers are among `layers`.
     pub fn demand_range(&self, range: &venus::ImageSubresourceRange, layers: u32) -> Result<(), Fault> {
         let inside = |first: u32, count: u32, all: u32| {
             first < all

@@ -41,48 +41,48 @@ impl Drop for HostLayout {
 /// A layout of descriptor sets.
 #[derive(Debug)]
 pub struct SetLayout {
-    /// What was asked for.
+    /// The layout that the guest asked for.
     pub facts: SetFacts,
-    /// The host's, which ends with it.
+    /// The host's layout, which ends with this one.
     #[allow(dead_code, reason = "owned for its end alone")]
     pub host: HostLayout,
 }
 
-/// What is known of a layout of descriptor sets.
+/// The facts about a layout of descriptor sets that the object table keeps.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SetFacts {
     /// Bindings, ascending.
     pub bindings: Vec<Binding>,
     /// Dynamic offsets that a set takes.
     pub dynamic: u32,
-    /// For `vkCmdPushDescriptorSet`, not for sets.
+    /// The layout is for `vkCmdPushDescriptorSet`, not for sets.
     pub push: bool,
 }
 
 /// One binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// Its number.
+    /// The number of the binding.
     pub number: u32,
-    /// What it holds.
+    /// The type of the descriptors that it holds.
     pub ty: venus::DescriptorType,
-    /// How many; bytes of an inline uniform block.
+    /// The number of descriptors; for an inline uniform block, its bytes.
     pub count: u32,
-    /// Stages that see it.
+    /// Stages that see the binding.
     pub stages: u32,
-    /// Its samplers are part of the layout.
+    /// The samplers of the binding are part of the layout.
     pub immutable_samplers: bool,
     /// `VkDescriptorBindingFlags`.
     pub flags: u32,
 }
 
 impl Binding {
-    /// How many descriptors it has in a set with so many of what may vary.
+    /// The number of descriptors that the binding has in a set whose variable count is `variable_count`.
     pub fn room(&self, variable_count: u32) -> u32 {
         if self.is_variable() { variable_count } else { self.count }
     }
 
-    /// Whether the count is chosen for each set, up to the layout's.
+    /// Returns whether the count is chosen for each set, up to the layout's.
     pub fn is_variable(&self) -> bool {
         self.flags & DescriptorBindingFlags::VARIABLE_DESCRIPTOR_COUNT.0 != 0
     }
@@ -93,7 +93,7 @@ impl Binding {
 pub struct PipelineLayout {
     /// Layouts of the sets; none where a pipeline library leaves one open.
     pub sets: Vec<Option<Arc<SetLayout>>>,
-    /// The host's.
+    /// The host's layout.
     pub host: HostLayout,
 }
 

@@ -12,18 +12,18 @@ use crate::vulkan::objects::reading::Reading;
 use protocol::venus::generated as venus;
 
 impl Reading<'_> {
-    /// What is known of a buffer; none may not be named.
+    /// The facts about a buffer; the id must not be null.
     #[inline]
     pub fn buffer(&self, id: venus::Buffer) -> Result<&BufferFacts, Fault> {
         self.named(id, "a buffer is missing")
     }
 
-    /// What is known of an image.
+    /// The facts about an image.
     pub fn image(&self, id: venus::Image) -> Result<&ImageFacts, Fault> {
         self.named(id, "an image is missing")
     }
 
-    /// What is known of a query pool.
+    /// The facts about a query pool.
     pub fn query_pool(&self, id: venus::QueryPool) -> Result<&QueryFacts, Fault> {
         self.named(id, "a query pool is missing")
     }
@@ -40,12 +40,12 @@ impl Reading<'_> {
         self.named(id, "a pipeline layout is missing")
     }
 
-    /// What is known of a pipeline.
+    /// The facts about a pipeline.
     pub fn pipeline(&self, id: venus::Pipeline) -> Result<&PipelineFacts, Fault> {
         self.named(id, "a pipeline is missing")
     }
 
-    /// What the object has of an id that may not be null, which nothing in the table is.
+    /// The state of the object that an id names. The id must not be null, which nothing in the table is.
     #[inline]
     fn named<H: Kind>(&self, id: H, missing: &'static str) -> Result<&H::State, Fault> {
         self.state(id).map_err(|fault| if id.id() == 0 { Fault::invalid(missing) } else { fault })

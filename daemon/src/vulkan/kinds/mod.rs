@@ -1,4 +1,4 @@
-//! What the table keeps of each kind of object beside its handle.
+//! The state that the object table keeps of each kind of object beside its handle.
 
 pub mod buffer;
 pub mod command_buffer;

@@ -5,10 +5,10 @@ use crate::vulkan::objects::object::{Kind, State};
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
-/// What is known of a pipeline.
+/// The facts about a pipeline that the object table keeps.
 #[derive(Debug)]
 pub struct PipelineFacts {
-    /// Where it is bound.
+    /// The bind point of the pipeline.
     pub bind_point: venus::PipelineBindPoint,
     /// The layout that it was made with.
     pub layout: Option<Arc<PipelineLayout>>,

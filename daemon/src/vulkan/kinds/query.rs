@@ -26,7 +26,7 @@ impl ActiveQueries {
     }
 }
 
-/// What is known of a query pool.
+/// The facts about a query pool that the object table keeps.
 #[derive(Debug)]
 pub struct QueryFacts {
     /// Kind of its queries.

@@ -6,22 +6,22 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// How far a submission has come. Outlives it, as semaphores remember who signals them.
+/// The progress of a submission. It outlives the submission, as semaphores remember who signals them.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<AtomicU8>);
 
-/// The driver has it. Before, nobody else may name its marker (Vulkan 3.6, of vkQueueSubmit's fence).
+/// The driver has the submission. Before that, nobody else may name its marker (Vulkan 3.6, of vkQueueSubmit's fence).
 pub const TAKEN: u8 = 1;
-/// The device is through with it.
+/// The device is through with the submission.
 pub const COMPLETE: u8 = 2;
 
 impl Progress {
-    /// The driver has it, or had.
+    /// Returns whether the driver has the submission, or had.
     pub fn is_taken(&self) -> bool {
         self.0.load(Ordering::Acquire) >= TAKEN
     }
 
-    /// The device is through with it, or will never have it.
+    /// Returns whether the device is through with the submission, or will never have it.
     pub fn is_complete(&self) -> bool {
         self.0.load(Ordering::Acquire) == COMPLETE
     }
@@ -31,20 +31,20 @@ impl Progress {
     }
 }
 
-/// How a semaphore is signalled.
+/// The way in which a semaphore is signalled.
 #[derive(Debug)]
 pub enum Signal {
-    /// To values, by queues and by the host.
+    /// A timeline semaphore, which queues and the host signal to values.
     Timeline {
-        /// The highest that what the driver has taken will signal.
+        /// The highest value that the submissions which the driver has taken will signal.
         promised: u64,
     },
-    /// By this submission, the last that was to.
+    /// A binary semaphore, which this submission signals, the last that was to.
     Binary(Option<Progress>),
 }
 
 impl Signal {
-    /// Whether what the driver has taken signals a value.
+    /// Returns whether the submissions that the driver has taken signal a value.
     pub fn promises(&self, value: u64) -> bool {
         matches!(self, Self::Timeline { promised } if *promised >= value)
     }

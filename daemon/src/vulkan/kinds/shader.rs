@@ -4,12 +4,12 @@ use crate::vulkan::objects::object::{Kind, State};
 use protocol::spirv;
 use protocol::venus::generated as venus;
 
-/// A module that passed.
+/// A shader module that passed the check.
 #[derive(Debug)]
 pub struct Shader {
-    /// What the check found.
+    /// The module as the check found it.
     pub module: spirv::Module,
-    /// Its words, if its sizes depend on specialisation.
+    /// The words of the module, if its sizes depend on specialisation.
     pub words: Option<Vec<u32>>,
 }
 

@@ -29,21 +29,21 @@ pub struct Device {
     pub table: DeviceTable,
     /// Functions for host image copies.
     pub host_copy: HostCopy,
-    /// What it was made from.
+    /// The physical device that the logical device was created from.
     pub physical: Arc<PhysicalDevice>,
-    /// How its memory is made.
+    /// The back end that makes the device's memory.
     pub memory: BackEnd,
     /// Fences that mark ends of submissions.
     pub markers: Markers,
-    /// What of shaders reaches the driver.
+    /// The limits and features that decide what of a guest's shaders reaches the driver.
     pub shaders: Shaders,
-    /// Clears memory, unless that is switched off.
+    /// The cleaner of fresh memory, unless that is switched off.
     pub cleaner: Option<Cleaner>,
-    /// Who is told what that costs.
+    /// The gate that submissions pass, and that is told what clearing memory costs; none if there is no scheduler.
     pub gate: Option<Arc<Gate>>,
     /// Queues the guest asked for so far, with the timelines that they are bound to.
     queues: Mutex<Vec<(u8, Arc<dyn Timeline>)>>,
-    /// How a guest hears that it is lost.
+    /// The command buffers by which a guest hears that the device is lost.
     pub notices: Mutex<Notices>,
     /// The host's queues, each behind one lock however many ids it has.
     handles: Mutex<Vec<(vk::Queue, Arc<Mutex<vk::Queue>>)>>,
@@ -51,9 +51,9 @@ pub struct Device {
     pub dual_buffers: Option<DualBuffers>,
     /// The device nodes that drivers map memory out of, of all GPUs of the context.
     pub mapped_devices: Vec<u64>,
-    /// What keeps its memory alive was handed out.
+    /// True once the descriptors that keep its memory alive were handed out.
     pub is_anchored: AtomicBool,
-    /// Its guest has destroyed it: no memory of it is kept.
+    /// True once the guest has destroyed the device: no memory of it is kept.
     pub has_ended: AtomicBool,
     /// Queues that were created with the device.
     created: Vec<CreatedQueues>,
@@ -194,7 +194,7 @@ impl Device {
         }
     }
 
-    /// The lock of a queue of the host, the same for all ids that name it.
+    /// Returns the lock of a queue of the host, the same for all ids that name it.
     pub fn handle_of(&self, raw: vk::Queue) -> Arc<Mutex<vk::Queue>> {
         let mut handles = self.handles.lock();
         let known = handles.iter().find(|(of, _)| *of == raw).map(|(_, handle)| handle.clone());
@@ -205,18 +205,18 @@ impl Device {
         })
     }
 
-    /// Whether it was created with queues of a family.
+    /// Returns whether the device was created with queues of a family.
     pub fn has_family(&self, family: u32) -> bool {
         self.created.iter().any(|created| created.family == family)
     }
 
-    /// Returns whether it was created with this queue of a family.
+    /// Returns whether the device was created with this queue of a family.
     pub fn has_queue(&self, flags: u32, family: u32, index: u32) -> bool {
         let is_it = |created: &CreatedQueues| (created.flags, created.family) == (flags, family);
         self.created.iter().any(|created| is_it(created) && index < created.count)
     }
 
-    /// The guest has asked for a queue, which is bound to a timeline.
+    /// Adds a queue that the guest has asked for, which is bound to a timeline.
     pub fn add_queue(&self, ring_idx: u8, queue: Arc<dyn Timeline>) {
         self.queues.lock().push((ring_idx, queue));
     }
@@ -254,7 +254,8 @@ impl Device {
         })
     }
 
-    /// Waits until all its queues are idle, and destroys what is not the guest's. The guest's objects are in nobody's hands any more.
+    /// Waits until all queues of the device are idle, and destroys what is not the guest's. The guest's objects are in nobody's hands any
+    /// more.
     pub fn end(&self) {
         let queues = std::mem::take(&mut *self.queues.lock());
         queues.iter().for_each(|(_, queue)| queue.close());

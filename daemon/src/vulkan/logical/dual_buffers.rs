@@ -1,8 +1,8 @@
 //! Buffers that are made twice until it is known which memory they are bound to.
 //!
-//! Vulkan wants a buffer to say when it is made that it may be bound to imported memory, and a driver may then take it for less: NVIDIA's
-//! not for device memory that the processor can reach. A guest does not know that what it maps is imported. So where both kinds of memory
-//! are offered (`vulkan::memory::driver_mapped`) both buffers are made; one goes when the guest binds its buffer.
+//! Vulkan wants a buffer to say at its creation that it may be bound to imported memory, and a driver may then accept less memory for it:
+//! NVIDIA's does not accept device memory that the processor can reach. A guest does not know that what it maps is imported. So where both
+//! kinds of memory are offered (`vulkan::memory::driver_mapped`) both buffers are made; one goes when the guest binds its buffer.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -12,23 +12,23 @@ use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use rustc_hash::FxHashMap;
 
-/// The other buffers of a device, by those that guests' ids stand for.
+/// The second buffers of a device, by the buffers that guests' ids stand for.
 #[derive(Debug)]
 pub struct DualBuffers {
     /// Types of memory that only a buffer for memory of the driver's own may be bound to.
     own: u32,
-    /// The one for imported memory, by the one that is for the driver's own.
+    /// The buffer for imported memory, by the buffer that is for the driver's own.
     for_imports: Mutex<FxHashMap<u64, u64>>,
 }
 
 impl DualBuffers {
-    /// None yet, for memory of the driver's own types.
+    /// Creates an empty table; `own` has the types of the driver's own memory, a bit each.
     pub fn new(own: u32) -> Self {
         Self { own, for_imports: Mutex::default() }
     }
 
-    /// Takes note of a pair, and answers the buffer that stands for both. If a guest would see a difference that is the one for imports,
-    /// and the other is destroyed.
+    /// Takes note of a pair, and returns the buffer that stands for both. If a guest would see a difference, that is the buffer for
+    /// imports, and the other is destroyed.
     ///
     /// # Safety
     ///
@@ -49,7 +49,7 @@ impl DualBuffers {
         own
     }
 
-    /// The other buffer of one that is bound or destroyed now, if it has one.
+    /// Removes and returns the second buffer of one that is bound or destroyed now, if it has one.
     pub fn part(&self, own: u64) -> Option<u64> {
         self.for_imports.lock().remove(&own)
     }

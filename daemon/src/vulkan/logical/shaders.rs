@@ -1,4 +1,4 @@
-//! What a device takes of shaders.
+//! The shaders that a device takes: their limits, and the features that they may use.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -8,23 +8,23 @@ use crate::vulkan::shape::extensions;
 use ash::vk;
 use protocol::spirv;
 
-/// What a device takes of shaders.
+/// The shaders that a device takes: their limits, and the features that they may use.
 pub struct Shaders {
     /// Bounds on what the driver parses.
     pub limits: spirv::Limits,
-    /// The newest version of SPIR-V.
+    /// The newest version of SPIR-V that the device takes.
     pub version: u32,
     /// Extensions that the guest sees.
     pub extensions: Vec<&'static str>,
-    /// Graphics commands are executed.
+    /// True if graphics commands are executed.
     pub graphics: bool,
     /// Limits of the host's device.
     pub device: vk::PhysicalDeviceLimits,
-    /// Workgroup memory is made to start as zeros.
+    /// True if workgroup memory is made to start as zeros.
     pub zero_workgroup: bool,
 }
 
-/// The newest SPIR-V of a version of Vulkan.
+/// Returns the newest version of SPIR-V for a version of Vulkan.
 fn spirv_version(api_version: u32, has_spirv_1_4: bool) -> u32 {
     match (vk::api_version_major(api_version), vk::api_version_minor(api_version)) {
         (1, 0) => 0x1_0000,
@@ -36,7 +36,7 @@ fn spirv_version(api_version: u32, has_spirv_1_4: bool) -> u32 {
 }
 
 impl Shaders {
-    /// For a device of `physical` on which `shaderZeroInitializeWorkgroupMemory` is enabled, or is not.
+    /// Describes the shaders of a device of `physical` on which `shaderZeroInitializeWorkgroupMemory` is enabled, or is not.
     pub fn new(physical: &PhysicalDevice, limits: &ShaderLimits, zero_workgroup: bool) -> Self {
         // SAFETY: the handle comes from this live instance.
         let properties = unsafe { physical.instance.ash.get_physical_device_properties(physical.handle) };

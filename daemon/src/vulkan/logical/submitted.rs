@@ -1,4 +1,4 @@
-//! Which submissions name a thing: of each queue the last, as a queue completes what was submitted to it in order.
+//! The submissions that name a thing: the last of each queue, as a queue completes what was submitted to it in order.
 //!
 //! Queues wait for each other and for the host, so what one has completed says nothing of another, however late it was submitted there.
 
@@ -10,9 +10,9 @@ pub type Number = u64;
 /// One submission of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The timeline of its queue, which no other of the device has.
+    /// The timeline of its queue, which no other queue of the device has.
     pub ring_idx: u8,
-    /// Its number there.
+    /// The submission's number in its queue.
     pub number: Number,
 }
 
@@ -21,7 +21,7 @@ pub struct Place {
 pub struct Submitted(SmallVec<[Place; 2]>);
 
 impl Submitted {
-    /// Another submission names it.
+    /// Adds a submission that names the thing.
     pub fn add(&mut self, place: Place) {
         match self.0.iter_mut().find(|last| last.ring_idx == place.ring_idx) {
             Some(last) => last.number = last.number.max(place.number),
@@ -29,19 +29,19 @@ impl Submitted {
         }
     }
 
-    /// Those that name this or that.
+    /// Returns the last submissions that name one thing or the other.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
         other.places().for_each(|place| self.add(place));
         self
     }
 
-    /// One of each queue.
+    /// Returns the last submission of each queue.
     pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
         self.0.iter().copied()
     }
 
-    /// No submission names it.
+    /// Returns whether no submission names the thing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -54,12 +54,12 @@ impl From<Place> for Submitted {
 }
 
 impl Place {
-    /// In one word, in which the places of one queue have the order of their numbers; never 0.
+    /// Packs the place into one word, in which the places of one queue have the order of their numbers; never 0.
     pub fn packed(self) -> u64 {
         self.number << 8 | u64::from(self.ring_idx)
     }
 
-    /// The place that a word of [`Self::packed`] says; none for 0.
+    /// Returns the place that a word of [`Self::packed`] stands for; none for 0.
     pub fn unpacked(word: u64) -> Option<Self> {
         (word != 0).then_some(Self { ring_idx: word as u8, number: word >> 8 })
     }

@@ -10,7 +10,7 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Called once a queue has completed what was submitted before.
+/// A function that is called once a queue has completed what was submitted before.
 pub type Done = Box<dyn FnOnce() + Send>;
 
 /// A queue, which has a fence timeline of the context.
@@ -39,19 +39,19 @@ pub trait Timeline: Any + Send + Sync {
     fn forget_submissions(&self, device: &Device);
 }
 
-/// What a look at pending submissions found.
+/// The state of pending submissions at one look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// Something is submitted and not complete.
+    /// True if something is submitted and not complete.
     pub pending: bool,
-    /// For how long the longest submission has run, if one can run.
+    /// The time for which the longest submission has run, if one can run.
     pub running: Option<Duration>,
-    /// How long submissions took that have ended, if any has.
+    /// The time that ended submissions took, if any has ended.
     pub usual: Option<Duration>,
 }
 
 impl Look {
-    /// What was found on two queues.
+    /// Returns the state of two queues together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let (running, usual) = (self.running.max(other.running), self.usual.max(other.usual));
@@ -69,12 +69,12 @@ impl Default for Timelines {
 }
 
 impl Timelines {
-    /// The queue bound to an index, if there is one.
+    /// Returns the queue bound to an index, if there is one.
     pub fn get(&self, ring_idx: u8) -> Option<Arc<dyn Timeline>> {
         self.0.lock().get(usize::from(ring_idx))?.as_ref()?.upgrade()
     }
 
-    /// All queues.
+    /// Returns all queues.
     pub fn all(&self) -> Vec<Arc<dyn Timeline>> {
         self.0.lock().iter().filter_map(|queue| queue.as_ref()?.upgrade()).collect()
     }

@@ -7,16 +7,16 @@ use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct, ExternalMemoryHandleTypeFlags as HandleTypes};
 use std::ffi::c_void;
 
-/// Never on the wire: what guests share is a dma-buf to them.
+/// The handle type of the host for memory files. It is never on the wire: what guests share is a dma-buf to them.
 pub const HOST_ALLOCATION: HandleTypes =
     HandleTypes(vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT.as_raw());
 
-/// Whether dma-bufs are among these types.
+/// Returns whether dma-bufs are among these types.
 pub fn is_dma_buf(types: HandleTypes) -> bool {
     types.0 & HandleTypes::DMA_BUF_EXT.0 != 0
 }
 
-/// The host's name for a guest's handle types.
+/// Returns the host's handle types for those of a guest.
 pub fn host_types(types: HandleTypes, memory: MemoryBackEnd) -> HandleTypes {
     match memory {
         _ if !is_dma_buf(types) => HandleTypes(0),
@@ -25,7 +25,7 @@ pub fn host_types(types: HandleTypes, memory: MemoryBackEnd) -> HandleTypes {
     }
 }
 
-/// What a guest would call memory that any buffer or image may be bound to; [`link`] makes the host's name of it.
+/// The handle type by which a guest would name memory that any buffer or image may be bound to; [`link`] makes the host's of it.
 pub const MAPPABLE_MEMORY: HandleTypes = HandleTypes::DMA_BUF_EXT;
 
 /// Lowers a chained struct that names handle types; none if `next` is another struct.

@@ -41,22 +41,22 @@ pub trait Raise<'a>: Lower + Copy {
     fn raise(&self, sys: &Self::Sys, arena: &'a Arena) -> Result<Self, Fault>;
 }
 
-/// What lowering needs: the object table, locked for reading, and the command's arena.
+/// The means of lowering a command: the object table, locked for reading, and the command's arena.
 pub struct Lowering<'l> {
     pub objects: Reading<'l>,
     pub arena: &'l Arena,
-    /// What the host knows the guest's dma-bufs as.
+    /// The memory back end, which decides as what the host knows the guest's dma-bufs.
     pub memory: MemoryBackEnd,
-    /// The device that handles must be of.
+    /// The device that handles must be of, if there is one.
     pub owner: Option<*const Device>,
-    /// What its queue families are called by the host.
+    /// The order of the device's queue families, which gives the host's number of each.
     pub families: FamilyOrder,
-    /// The recording that the command goes into.
+    /// The uses of the recording that the command goes into, if it is recorded.
     pub uses: Option<&'l Uses>,
 }
 
 impl Lowering<'_> {
-    /// The host's handle; `VK_NULL_HANDLE` stays null.
+    /// Returns the host's handle; `VK_NULL_HANDLE` stays null.
     #[inline]
     pub fn handle<H: Handle>(&self, handle: H) -> Result<u64, Fault> {
         if handle.id() == 0 {
@@ -94,12 +94,12 @@ impl Lowering<'_> {
         Ok(raw)
     }
 
-    /// The host's number of a queue family.
+    /// Returns the host's number of a queue family.
     pub fn family(&self, family: u32) -> u32 {
         self.families.swap(family)
     }
 
-    /// The host's numbers of queue families.
+    /// Returns the host's numbers of queue families.
     pub fn families(&self, families: Option<&[u32]>) -> Result<*const u32, Fault> {
         if self.families.is_host() {
             return Ok(self.plain_array(families));
@@ -177,7 +177,7 @@ impl Lowering<'_> {
     ///
     /// # Errors
     ///
-    /// A struct is in it twice: a driver may believe another of them than those who checked it.
+    /// A struct is in it twice: a driver may believe another of the two than the one that was checked.
     pub fn chain(&self, chain: Chain<'_>) -> Result<*const c_void, Fault> {
         if has_repetition(chain) {
             return Err(Fault::invalid("a struct is twice in a chain"));
@@ -196,7 +196,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Whether a struct is there twice that may be there once (Vulkan 3.7.4, "Valid Usage for Structure Pointer Chains").
+/// Returns whether a struct that may be in a chain once is there twice (Vulkan 3.7.4, "Valid Usage for Structure Pointer Chains").
 fn has_repetition(chain: Chain<'_>) -> bool {
     let repeated = |(at, next): (usize, &ChainStruct<'_>)| {
         let same = |earlier: &ChainStruct<'_>| discriminant(earlier) == discriminant(next);
@@ -205,7 +205,7 @@ fn has_repetition(chain: Chain<'_>) -> bool {
     chain.iter().enumerate().any(repeated)
 }
 
-/// The number of a value that the registry names. Drivers look such values up in tables, not all of which have a place for others.
+/// Returns the number of a value that the registry names. Drivers look such values up in tables, not all of which have a place for others.
 pub fn known<T: Enumeration>(value: T) -> Result<i32, Fault> {
     match value.is_known() {
         true => Ok(value.number()),
@@ -213,7 +213,7 @@ pub fn known<T: Enumeration>(value: T) -> Result<i32, Fault> {
     }
 }
 
-/// Numbers of values in a fixed array.
+/// Returns the numbers of values in a fixed array.
 pub fn known_fixed<T: Enumeration, const N: usize>(values: [T; N]) -> Result<[i32; N], Fault> {
     let mut numbers = [0; N];
     for (slot, value) in numbers.iter_mut().zip(values) {
@@ -275,7 +275,7 @@ pub fn raise_value<'a, T: Copy, U: Copy>(
     Ok(Some(arena.value(raised)?))
 }
 
-/// The count behind a pointer, or no bound where none was passed.
+/// Returns the count behind a pointer, or no bound where none was passed.
 pub fn read_count<T: Copy + TryInto<usize>>(count: *mut T) -> usize {
     if count.is_null() {
         return usize::MAX;
@@ -333,7 +333,7 @@ pub fn raise_mapped<'a, T: Copy, U: Copy>(
     Ok(Some(arena.slice_try_fill(sys.len(), |i| Ok::<_, Fault>(map(sys[i])))?))
 }
 
-/// At most `count` elements of the array that was made from `values` for the driver.
+/// Returns at most `count` elements of the array that was made from `values` for the driver.
 fn filled<'s, T, U>(values: &[T], sys: *const U, count: usize) -> &'s [U] {
     // SAFETY: lowering made `sys` from these values, so it has as many elements, in the command's arena; the driver call is over.
     let all = unsafe { std::slice::from_raw_parts(sys, values.len()) };

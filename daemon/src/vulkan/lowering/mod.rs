@@ -1,4 +1,4 @@
-//! Values of the protocol to what the driver takes, and back.
+//! Conversion of the protocol's values to what the driver takes, and back.
 
 pub mod handle_types;
 pub mod lower;

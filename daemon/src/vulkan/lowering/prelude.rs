@@ -1,4 +1,4 @@
-//! What generated code that lowers and raises uses of the files beside it.
+//! The imports of generated code that lowers and raises, most of them from the files beside it.
 
 pub use super::lower::{
     Lower, Lowering, Raise, known, known_fixed, raise_array, raise_chain, raise_fixed, raise_linked,

@@ -40,7 +40,7 @@ pub fn allocate_memory<'a>(
     Ok(venus::AllocateMemoryReply { result: venus::VkResult(result), p_memory: c.p_memory })
 }
 
-/// Memory that the guest had before, or new memory, for which what is kept makes room if it has to.
+/// Returns memory that the guest had before, or new memory, for which memory that is kept makes room if it has to.
 fn find_or_make(
     call: &Call<'_>,
     device: &Arc<Device>,
@@ -67,7 +67,7 @@ fn find_or_make(
     made.map(|(raw, made)| (raw, Arc::new(Memory::new(request.size, made, like))))
 }
 
-/// Clears what the guest left in memory, as programs expect new memory to be zero; frees `raw` if that fails. It is in no use.
+/// Clears what the guest left in memory, as programs expect new memory to be zero; frees `raw`, which is in no use, if that fails.
 fn clear(memory: &Memory, device: &Device, raw: u64, like: &Likeness) -> Result<(), Fault> {
     let Some(cleaner) = &device.cleaner else { return Ok(()) };
     if let Made::Pages(pages, _) = &memory.made {
@@ -78,14 +78,15 @@ fn clear(memory: &Memory, device: &Device, raw: u64, like: &Likeness) -> Result<
     Ok(unsafe { cleaner.clear(&device.ash, raw, like.size, like.type_index) }?)
 }
 
-/// Whether less in use would have helped.
+/// Returns whether a result says that something is scarce, so that the call may succeed once less is in use.
 fn is_scarcity(result: i32) -> bool {
     use vk::Result as R;
     [R::ERROR_OUT_OF_HOST_MEMORY, R::ERROR_OUT_OF_DEVICE_MEMORY, R::ERROR_TOO_MANY_OBJECTS]
         .contains(&R::from_raw(result))
 }
 
-/// `vkFreeMemory`: it is kept for a moment (`disposal::pool`); then the driver's memory goes first, the pages with their last owner.
+/// `vkFreeMemory`: the memory is kept for a moment (`disposal::pool`); then the driver's memory goes first, the pages with their last
+/// owner.
 pub fn free_memory(call: &Call<'_>, c: &venus::FreeMemory) -> Result<venus::FreeMemoryReply, Fault> {
     let never_made = matches!(call.lowering().handle(c.memory), Err(Fault::Failed(_)));
     call.take(c.memory)?;

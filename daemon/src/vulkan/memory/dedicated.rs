@@ -8,8 +8,8 @@ use crate::vulkan::logical::device::Device;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated::{self as venus, ChainStruct};
 
-/// Whether memory that a guest wants to dedicate to a buffer or image has to be: the driver insists, or nothing is to be cleared.
-/// Through a buffer of ours only memory can be cleared that is dedicated to nothing.
+/// Returns whether memory that a guest wants to dedicate to a buffer or image has to be dedicated: the driver insists, or nothing is to be
+/// cleared. Only memory that is dedicated to nothing can be cleared through a buffer of ours.
 pub fn stays_dedicated(
     call: &Call<'_>,
     device: &Device,

@@ -17,7 +17,7 @@ use ash::vk::{self, Handle as _};
 use protocol::venus::generated::{self as venus, ChainStruct};
 use std::os::fd::{AsFd as _, AsRawFd, IntoRawFd};
 
-/// Allocates for a guest.
+/// Allocates memory for a guest.
 pub fn allocate(
     call: &Call<'_>,
     device: &Device,
@@ -78,7 +78,7 @@ pub fn allocate(
     Ok((raw, Made::Exportable { cached, piece }))
 }
 
-/// The types that a guest may name to import a resource.
+/// Returns the memory types that a guest may name to import a resource.
 pub fn types_of(functions: &DmaBufs, device: &Device, resource: &ResourceMemory) -> Result<u32, Fault> {
     Ok(alike(device, functions.types(&*resource.file)?, resource.mappable))
 }

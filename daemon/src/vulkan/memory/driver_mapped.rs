@@ -1,8 +1,8 @@
 //! Memory that the driver maps for this process, and that guests map out of the same device node.
 //!
-//! On drivers that export nothing this is the one way to let a guest write into the GPU's own memory. The descriptor that the driver
-//! maps is caught when it does so ([`capture`](crate::vulkan::backing::capture)): when memory is allocated or, if it is not then, when it is mapped.
-//! The mapping of another process keeps nothing alive, so memory that guests see is freed late (`vulkan::disposal::lent`).
+//! On drivers that export nothing this is the one way to let a guest write into the GPU's own memory. The descriptor that the driver maps
+//! is caught when it does so ([`capture`](crate::vulkan::backing::capture)): when memory is allocated or, if it is not then, when it is
+//! mapped. The mapping of another process keeps nothing alive, so memory that guests see is freed late (`vulkan::disposal::lent`).
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -18,7 +18,7 @@ use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
-/// Allocates for a guest; none if it is of no whole grains, or the driver mapped nothing that could be caught.
+/// Allocates memory for a guest; returns none if the size is not in whole grains, or the driver mapped nothing that could be caught.
 pub(super) fn allocate(
     call: &Call<'_>,
     device: &Device,

@@ -9,23 +9,23 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a blob of a memory object is made of.
+/// The memory that a blob of a memory object is made of.
 #[derive(Debug)]
 pub struct Exported {
-    /// Its memory, if others can use it.
+    /// The memory as a file, if others can use it.
     pub file: Option<Arc<MemoryFile>>,
-    /// Ordinary cached memory; otherwise write-combined.
+    /// True if the memory is ordinary cached memory; otherwise it is write-combined.
     pub cached: bool,
-    /// For memory that is gone when the driver frees it, or when its process ends and these descriptors are closed: it cannot be
-    /// imported. None of them if they were answered before.
+    /// The descriptors that keep lent memory alive: it is gone when the driver frees it, or when the driver's process ends and these are
+    /// closed, and cannot be imported. The list is empty if they were returned before; there is none for other memory.
     pub lent: Option<Vec<OwnedFd>>,
 }
 
-/// The memory `raw` of `device` as a file for a blob of `size` bytes.
+/// Returns the memory `raw` of `device` as a file for a blob of `size` bytes.
 ///
 /// # Errors
 ///
-/// Why not, for the log.
+/// There is no such file; the string says why, for the log.
 pub fn export(
     memory: &Memory,
     device: &Device,
@@ -51,7 +51,7 @@ pub fn export(
     }
 }
 
-/// What keeps the driver's memory alive, if it may have changed: with the first memory that a device lends.
+/// Returns the descriptors that keep the driver's memory alive, if they may be new: with the first memory that a device lends.
 fn new_anchors(device: &Device) -> Result<Vec<OwnedFd>, String> {
     if device.is_anchored.load(Ordering::Relaxed) {
         return Ok(Vec::new());

@@ -1,7 +1,7 @@
-//! What guests are told about shared memory: they know dma-bufs, the host knows what its back end is made of.
+//! External memory as guests are told of it: they know dma-bufs, the host knows what its back end is made of.
 //!
-//! Buffers can be shared by either back end. Images only as dma-bufs of the host: in pages of ours an image with optimal tiling has
-//! no place on some drivers.
+//! Buffers can be shared by either back end. Images can be shared only as dma-bufs of the host: in pages of ours an image with optimal
+//! tiling has no place on some drivers.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -18,7 +18,7 @@ use protocol::venus::generated::{
     ExternalMemoryHandleTypeFlags as HandleTypes,
 };
 
-/// Whether the driver lets a buffer say that it may be bound to mappable memory.
+/// Returns whether the driver lets a buffer declare that it may be bound to mappable memory.
 pub fn takes_buffer(
     call: &Call<'_>,
     physical: &PhysicalDevice,
@@ -45,7 +45,7 @@ pub fn takes_buffer(
     Ok(can_say(&answer.external_memory_properties, physical.gpu.memory))
 }
 
-/// Whether what may be bound to memory with these properties may say so without having an allocation of its own.
+/// Returns whether a resource that may be bound to memory with these properties may declare so without having an allocation of its own.
 fn can_say(properties: &venus::ExternalMemoryProperties, memory: MemoryBackEnd) -> bool {
     let features = properties.external_memory_features.0;
     let needed = match memory {
@@ -55,7 +55,7 @@ fn can_say(properties: &venus::ExternalMemoryProperties, memory: MemoryBackEnd) 
     features & needed != 0 && features & Features::DEDICATED_ONLY.0 == 0
 }
 
-/// Whether the driver lets an image say that it may be bound to mappable memory.
+/// Returns whether the driver lets an image declare that it may be bound to mappable memory.
 pub fn takes_image(
     call: &Call<'_>,
     physical: &PhysicalDevice,
@@ -185,7 +185,7 @@ fn none_of(handle_type: HandleTypes) -> venus::ExternalMemoryProperties {
     venus::ExternalMemoryProperties { compatible_handle_types: handle_type, ..Default::default() }
 }
 
-/// The host's answer in the guest's words. Pages that can be imported can be exported: they are ours.
+/// Translates the host's answer for the guest. Pages that can be imported can be exported: they are ours.
 fn told(
     host: &venus::ExternalMemoryProperties,
     handle_type: HandleTypes,

@@ -1,4 +1,4 @@
-//! What two allocations have in common if one cannot be told from the other, but for what lies in it.
+//! The likeness of allocations: what two have in common if one cannot be told from the other, but for what lies in it.
 
 use super::dedicated;
 use super::request::Request;
@@ -19,12 +19,12 @@ const FLAGS: vk::MemoryAllocateFlags = vk::MemoryAllocateFlags::from_raw(
         | vk::MemoryAllocateFlags::DEVICE_ADDRESS_CAPTURE_REPLAY.as_raw(),
 );
 
-/// Types whose memory is more than what lies in it.
+/// Properties of memory types whose memory is more than what lies in it.
 const SPECIAL: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
     vk::MemoryPropertyFlags::LAZILY_ALLOCATED.as_raw() | vk::MemoryPropertyFlags::PROTECTED.as_raw(),
 );
 
-/// What an allocation is like; none if it is like no other: imported, to be shared, or dedicated.
+/// Returns the likeness of an allocation; none if it is like no other: imported, to be shared, or dedicated.
 pub fn likeness(
     call: &Call<'_>,
     device: &Device,

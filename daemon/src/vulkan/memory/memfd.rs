@@ -1,7 +1,7 @@
 //! Memory made of pages of ours: a memory file, mapped, and imported by the driver through `VK_EXT_external_memory_host`.
 //!
-//! Works without any device node, and nothing of another owner can be left in it. Whatever the guest may map or share is made so.
-//! Sharing is importing the same pages once more.
+//! This works without any device node, and nothing of another owner can be left in the memory. Whatever the guest may map or share is made
+//! so. Sharing is importing the same pages once more.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -19,7 +19,7 @@ use ash::vk;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
-/// Zeroed pages for a guest.
+/// Makes zeroed pages for a guest.
 fn granted(call: &Call<'_>, request: &Request, alignment: u64) -> Result<Pages, Fault> {
     let size = rounded(request.size, alignment).ok_or_else(|| request.out_of_memory())?;
     let file = call.context.env.allowance.pages(size, call.cancel);
@@ -27,7 +27,7 @@ fn granted(call: &Call<'_>, request: &Request, alignment: u64) -> Result<Pages, 
     Pages::of_file(&file, size, alignment).map_err(|_| vk::Result::ERROR_OUT_OF_HOST_MEMORY.into())
 }
 
-/// Allocates for a guest.
+/// Allocates memory for a guest.
 pub fn allocate(
     functions: &HostPointers,
     call: &Call<'_>,
@@ -90,8 +90,7 @@ pub fn allocate(
     ))
 }
 
-/// Pages go into a type that takes them. A guest that shares memory it cannot map, or that the driver maps, has asked for another
-/// type.
+/// Returns a memory type that takes pages. A guest that shares memory it cannot map, or that the driver maps, has asked for another type.
 fn type_for_pages(device: &Device, request: &Request) -> u32 {
     match request.visible {
         true => request.type_index,
@@ -99,7 +98,7 @@ fn type_for_pages(device: &Device, request: &Request) -> u32 {
     }
 }
 
-/// The types that a guest may name to import a resource.
+/// Returns the memory types that a guest may name to import a resource.
 pub fn types_of(functions: &HostPointers, device: &Device, resource: &ResourceMemory) -> Result<u32, Fault> {
     let pages = Pages::of_file(&resource.file, resource.size, functions.alignment())
         .map_err(|_| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE)?;

@@ -1,4 +1,4 @@
-//! What a guest asks for when it allocates memory, and the call that every back end makes of it.
+//! A guest's request for memory, and the call of the driver that every back end makes of it.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -16,32 +16,32 @@ use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct};
 use std::sync::Arc;
 
-/// What a guest asks for, apart from what goes to the driver as it is.
+/// A guest's request for memory, apart from what goes to the driver as it is.
 pub struct Request {
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
     /// The type, as the guest names it.
     pub type_index: u32,
-    /// Where that type is.
+    /// The heap that memory of this type is in.
     pub heap: Heap,
-    /// The guest sees its type as host-visible, and what it maps is made by the back end.
+    /// True if the guest sees its type as host-visible, and what it maps is made by the back end.
     pub visible: bool,
-    /// The guest sees its type as host-visible, and what it maps is the driver's.
+    /// True if the guest sees its type as host-visible, and what it maps is the driver's.
     pub driver_mapped: bool,
-    /// Other contexts may import it.
+    /// True if other contexts may import it.
     pub exported: bool,
-    /// The resource that it imports.
+    /// The resource that it imports, if any.
     pub import: Option<Arc<ResourceMemory>>,
 }
 
 impl Request {
-    /// Leave to allocate what only the driver uses.
+    /// Obtains leave to allocate memory that only the driver uses.
     pub fn credit(&self, call: &Call<'_>, bytes: u64) -> Result<Lease, Fault> {
         let credit = call.context.env.allowance.credit(self.heap, bytes, call.cancel);
         credit.ok_or_else(|| self.out_of_memory())
     }
 
-    /// A limit is reached.
+    /// Returns the error that says that a limit is reached.
     pub fn out_of_memory(&self) -> Fault {
         match self.heap {
             Heap::Device => vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
@@ -50,7 +50,7 @@ impl Request {
         .into()
     }
 
-    /// Reads a description.
+    /// Reads the guest's description of an allocation.
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl Request {
     }
 }
 
-/// The guest's description in C form, with those chained structs that the host should hear of: where memory comes from and where it
+/// Returns the guest's description in C form, with those chained structs that the host should hear of: where memory comes from and where it
 /// may go is decided here, and addresses are not chosen.
 pub fn lowered<'l>(
     l: &Lowering<'l>,
@@ -115,7 +115,7 @@ pub fn lowered<'l>(
     Ok(unsafe { &mut *lowered })
 }
 
-/// Calls the driver.
+/// Calls the driver to allocate memory.
 ///
 /// # Safety
 ///
@@ -128,7 +128,7 @@ pub unsafe fn call_driver(device: &Device, info: &sys::MemoryAllocateInfo) -> Re
     if result < 0 { Err(Fault::Failed(result)) } else { Ok(raw) }
 }
 
-/// Of the types with these bits, those whose visibility to the guest is that of a resource; all if none is.
+/// Returns those of the types with these bits whose visibility to the guest is that of a resource; all of them if there are none.
 pub fn alike(device: &Device, bits: u32, mappable: bool) -> u32 {
     let types = device.physical.memory.memory_types_as_slice().iter().enumerate();
     let visible = types

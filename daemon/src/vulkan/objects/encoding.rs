@@ -6,18 +6,18 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many bytes are kept. Clones are one counter.
+/// A counter of the bytes of encodings that are kept. Clones are one counter.
 #[derive(Clone, Debug, Default)]
 pub struct Kept(Arc<AtomicU64>);
 
-/// The encoding of one command. Counts as kept for as long as it lives.
+/// The encoding of one command, which counts as kept for as long as it lives.
 #[derive(Debug)]
 pub struct Encoding {
     bytes: Bytes,
     kept: Kept,
 }
 
-/// The encoding of a command that makes several objects, for each of them.
+/// The encoding of a command that makes several objects, which share it.
 #[derive(Clone, Debug)]
 pub struct Shared(Arc<Encoding>);
 
@@ -28,25 +28,25 @@ enum Bytes {
 }
 
 impl Kept {
-    /// Bytes.
+    /// Returns the number of bytes that are kept.
     pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Keeps the encoding of what makes one object.
+    /// Keeps the encoding of a command that makes one object.
     pub fn keep(&self, bytes: &[u8]) -> Encoding {
         self.0.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Encoding { bytes: Bytes::Own(bytes.into()), kept: self.clone() }
     }
 
-    /// Keeps the encoding of what makes several.
+    /// Keeps the encoding of a command that makes several objects.
     pub fn share(&self, bytes: &[u8]) -> Shared {
         Shared(Arc::new(self.keep(bytes)))
     }
 }
 
 impl Shared {
-    /// For one of them.
+    /// Returns the encoding for one of the objects.
     pub fn encoding(&self) -> Encoding {
         Encoding { bytes: Bytes::Shared(self.clone()), kept: self.0.kept.clone() }
     }

@@ -1,4 +1,4 @@
-//! The object table of a context. Knows no kind of object by name.
+//! The object table of a context, which knows no kind of object by name.
 
 pub mod encoding;
 pub mod object;

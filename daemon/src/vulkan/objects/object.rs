@@ -31,14 +31,14 @@ pub trait Kind: Handle {
     type State: State;
 }
 
-/// State of an object, as those see it who do not know its kind.
+/// The state of an object, as code that does not know the object's kind sees it.
 pub trait State: Any + Debug + Send + Sync {
-    /// Threads of ours wait for the object, so it is not to be destroyed yet.
+    /// Returns whether threads of ours wait for the object, so that it is not to be destroyed yet.
     fn is_watched(&self) -> bool {
         false
     }
 
-    /// The object is destroyed with its device.
+    /// Tells the state that the object is destroyed with its device.
     fn close(&self) {}
 }
 
@@ -49,7 +49,7 @@ pub struct StateOf<H> {
     kind: PhantomData<H>,
 }
 
-/// State of any kind. Where it lies is noted, since an `Arc` of a trait object has to compute that from its alignment each time.
+/// State of any kind. Its address is noted, since an `Arc` of a trait object has to compute that from its alignment each time.
 #[derive(Debug)]
 struct Held {
     state: Arc<dyn State>,
@@ -62,19 +62,19 @@ unsafe impl Send for Held {}
 unsafe impl Sync for Held {}
 
 impl<H: Handle> StateOf<H> {
-    /// The object has nothing beside its handle.
+    /// Returns no state, for an object that has nothing beside its handle.
     pub fn none() -> Self {
         Self { held: None, kind: PhantomData }
     }
 }
 
 impl<H: Kind> StateOf<H> {
-    /// The object has this state.
+    /// Wraps the state of an object.
     pub fn of(state: H::State) -> Self {
         Self::shared(Arc::new(state))
     }
 
-    /// The object has this state, which others hold as well.
+    /// Wraps the state of an object, which others hold as well.
     pub fn shared(state: Arc<H::State>) -> Self {
         let at = NonNull::from(&*state).cast();
         Self { held: Some(Held { state, at }), kind: PhantomData }
@@ -89,16 +89,16 @@ pub struct Object {
     pub raw: u64,
     /// The device that it belongs to; none for instances, physical devices and devices.
     pub device: Option<Arc<Device>>,
-    /// Of the type that goes with the kind.
+    /// The object's state, of the type that goes with the kind.
     held: Option<Held>,
-    /// Who uses it.
+    /// The object's usage: whether it is alive, and who uses it.
     pub usage: Arc<Usage>,
     /// The encoding of the command that created it.
     pub created_by: Encoding,
 }
 
 impl Object {
-    /// An object of the kind `H` that nobody uses.
+    /// Creates an object of the kind `H` that nobody uses.
     pub fn new<H: Handle>(
         raw: u64,
         device: Option<Arc<Device>>,
@@ -108,24 +108,24 @@ impl Object {
         Self { kind: H::KIND, raw, device, held: state.held, usage: Arc::default(), created_by }
     }
 
-    /// Its kind.
+    /// Returns the object's kind.
     #[inline]
     pub fn kind(&self) -> ObjectType {
         self.kind
     }
 
-    /// What it has as one of the kind `H`; nothing if it is of another kind or has no state.
+    /// Returns the object's state as that of the kind `H`; none if it is of another kind or has no state.
     #[inline]
     pub fn get<H: Kind>(&self) -> Option<&H::State> {
         // SAFETY: the kind was looked at.
         if self.kind == H::KIND { unsafe { self.get_unchecked::<H>() } } else { None }
     }
 
-    /// The same of an object that is known to be of the kind.
+    /// Returns the state of an object that is known to be of the kind `H`; none if it has no state.
     ///
     /// # Safety
     ///
-    /// It is of the kind `H`.
+    /// The object is of the kind `H`.
     #[inline]
     pub unsafe fn get_unchecked<H: Kind>(&self) -> Option<&H::State> {
         let held = self.held.as_ref()?;
@@ -134,7 +134,7 @@ impl Object {
         Some(unsafe { held.at.cast::<H::State>().as_ref() })
     }
 
-    /// What it has as one of the kind `H`, to be held.
+    /// Returns the object's state as [`Self::get`] does, to be held.
     #[inline]
     pub fn get_shared<H: Kind>(&self) -> Option<Arc<H::State>> {
         let held = self.held.as_ref().filter(|_| self.kind == H::KIND)?;
@@ -143,17 +143,17 @@ impl Object {
         Some(unsafe { Arc::from_raw(state) })
     }
 
-    /// What it has as one of the kind `H`, which the table has found it to be.
+    /// Returns the state of an object that the table has found to be of the kind `H`.
     ///
     /// # Errors
     ///
-    /// It has no state.
+    /// The object has no state.
     #[inline]
     pub fn state<H: Kind>(&self) -> Result<&H::State, Fault> {
         self.get::<H>().ok_or_else(inconsistent)
     }
 
-    /// The same, to be held.
+    /// Returns the object's state as [`Self::state`] does, to be held.
     ///
     /// # Errors
     ///
@@ -163,12 +163,12 @@ impl Object {
         self.get_shared::<H>().ok_or_else(inconsistent)
     }
 
-    /// Threads of ours wait for it.
+    /// Returns whether threads of ours wait for the object.
     pub fn is_watched(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.state.is_watched())
     }
 
-    /// It is destroyed with its device.
+    /// Tells the object's state that the object is destroyed with its device.
     pub fn close(&self) {
         if let Some(held) = &self.held {
             held.state.close();

@@ -1,7 +1,8 @@
-//! The object table while it is locked for reading, as those see it who look up what commands name.
+//! The object table while it is locked for reading, in which the objects that commands name are looked up.
 //!
-//! A command names an object to be checked, and again to be lowered; commands that follow each other name the same ones. Who holds the lock
-//! over all of that keeps what was found last at hand ([`Recent`]): nothing in the table changes before the lock is given up.
+//! A command names an object to be checked, and again to be lowered; commands that follow each other name the same ones. A thread that
+//! holds the lock over all of that keeps what was found last at hand ([`Recent`]): nothing in the table changes before the lock is given
+//! up.
 
 #![allow(unsafe_code, reason = "objects are found again by their address")]
 
@@ -12,26 +13,26 @@ use parking_lot::RwLockReadGuard;
 use std::cell::Cell;
 use std::ptr;
 
-/// The table, locked.
+/// The object table, locked for reading.
 pub enum Reading<'l> {
-    /// The lock goes with this.
+    /// A lock of its own, which goes with this value.
     Own(RwLockReadGuard<'l, Table>),
-    /// Somebody else holds it, who looks more than one thing up.
+    /// A lock that is held elsewhere, for the look-up of more than one object.
     Shared(&'l Recent<'l>),
 }
 
 /// Objects that were looked up lately, by the lowest bits of their ids, which guests count up.
 pub struct Recent<'t> {
     table: &'t Table,
-    /// Ids, and what `table` has of them; empty ones have an id that has its place elsewhere.
+    /// Ids, and what `table` has of them; an empty slot has an id whose place is another slot.
     found: [Cell<(u64, *const Object)>; SLOTS],
 }
 
-/// Cheap to empty, and more than most commands name.
+/// The number of slots: cheap to empty, and more than most commands name.
 const SLOTS: usize = 8;
 
 impl Reading<'_> {
-    /// The object an id names.
+    /// Returns the object that an id names.
     ///
     /// # Errors
     ///
@@ -46,7 +47,7 @@ impl Reading<'_> {
 }
 
 impl Reading<'_> {
-    /// What the object has that an id names.
+    /// Returns the state of the object that an id names.
     ///
     /// # Errors
     ///
@@ -59,7 +60,7 @@ impl Reading<'_> {
 }
 
 impl<'t> Recent<'t> {
-    /// Nothing yet.
+    /// Creates it for a locked table, with nothing looked up yet.
     #[inline]
     pub fn of(table: &'t Table) -> Self {
         let found = [const { Cell::new((0, ptr::null())) }; SLOTS];

@@ -15,7 +15,7 @@ use protocol::venus::generated::ObjectType;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Why an object has no place in the table.
+/// The reason why an object has no place in the table.
 #[derive(Debug)]
 pub enum Unplaced {
     /// A limit is reached; the object is handed back to be destroyed.
@@ -29,7 +29,7 @@ pub enum Unplaced {
 enum Entry {
     Live(Object),
     Failed(ObjectType, i32),
-    /// It is there to be destroyed, and else as if it had failed.
+    /// An object that is there to be destroyed; for anything else it is as if its creation had failed.
     Unbound(Object, i32),
 }
 
@@ -37,9 +37,9 @@ enum Entry {
 #[derive(Debug, Default)]
 pub struct Table {
     entries: FxHashMap<u64, Entry>,
-    /// Of the entries, those that stand for nothing.
+    /// The number of entries that stand for no object, as its creation failed.
     failed: usize,
-    /// Bytes of the commands that made the others, and what waits to be destroyed.
+    /// Bytes of the commands that made the objects of the other entries, and of those that wait to be destroyed.
     described: Kept,
     max_objects: usize,
     max_described: u64,
@@ -53,7 +53,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(limits: &ContextLimits) -> Self {
         let (max_objects, max_described) = (limits.objects, limits.shader_bytes);
         let described = Kept::default();
@@ -61,7 +61,7 @@ impl Objects {
         Self { table: RwLock::new(table), described }
     }
 
-    /// How many bytes of commands are kept that made objects.
+    /// Returns the counter of the bytes that are kept of commands that made objects.
     pub fn described(&self) -> &Kept {
         &self.described
     }
@@ -81,7 +81,7 @@ impl Objects {
         self.table.write().insert_failed(id, kind, result)
     }
 
-    /// From now on the object can only be destroyed; whatever else names it fails with `result`.
+    /// Lets an object only be destroyed from now on; whatever else names it fails with `result`.
     pub fn fail<H: Handle>(&self, handle: H, result: i32) {
         let mut table = self.table.write();
         if let Some(entry) = table.entries.get_mut(&handle.id()) {
@@ -93,7 +93,7 @@ impl Objects {
         }
     }
 
-    /// Removes an object: none for `VK_NULL_HANDLE` and for one that was never created.
+    /// Removes and returns an object: none for `VK_NULL_HANDLE` and for one that was never created.
     pub fn remove<H: Handle>(&self, handle: H) -> Result<Option<Object>, ContextLost> {
         if handle.id() == 0 {
             return Ok(None);
@@ -158,7 +158,7 @@ impl Objects {
         table.failed = 0;
     }
 
-    /// The live objects of a kind, oldest ids first.
+    /// Returns the ids of the live objects of a kind, oldest first.
     #[cfg(any(test, feature = "null-driver"))]
     pub fn ids(&self, kind: ObjectType) -> Vec<u64> {
         let table = self.read();
@@ -171,7 +171,7 @@ impl Objects {
         ids
     }
 
-    /// The encoding of the command that created an object, if it lives.
+    /// Returns the encoding of the command that created an object, if it lives.
     pub fn created_by(&self, id: u64) -> Option<Box<[u8]>> {
         match self.read().entries.get(&id) {
             Some(Entry::Live(object)) => Some((*object.created_by).into()),
@@ -181,13 +181,13 @@ impl Objects {
 }
 
 impl Table {
-    /// The object an id names.
+    /// Returns the object that an id names.
     #[inline]
     pub fn get<H: Handle>(&self, handle: H) -> Result<&Object, Fault> {
         self.find(handle.id(), H::KIND)
     }
 
-    /// One function for all kinds, which leaves those that call it short.
+    /// Finds an object. This is one function for all kinds, which leaves those that call it short.
     #[inline(never)]
     fn find(&self, id: u64, kind: ObjectType) -> Result<&Object, Fault> {
         match self.entries.get(&id) {
@@ -208,7 +208,8 @@ impl Table {
         Ok(())
     }
 
-    /// Tombstones have a limit of their own, as large as that of objects: who does not notice so many failures does not look.
+    /// Adds a tombstone. Tombstones have a limit of their own, as large as that of objects: a guest that does not notice so many failures
+    /// does not look.
     fn insert_failed(&mut self, id: u64, kind: ObjectType, result: i32) -> Result<(), ContextLost> {
         if matches!(self.entries.get(&id), Some(Entry::Failed(same, _)) if *same == kind) {
             return Ok(());
@@ -259,7 +260,7 @@ impl From<Unplaced> for ContextLost {
     }
 }
 
-/// Why an entry that is no live object of the kind cannot be used.
+/// Returns the reason why an entry that is no live object of the kind cannot be used.
 #[cold]
 fn unusable(id: u64, wanted: ObjectType, found: Option<&Entry>) -> Fault {
     match found {

@@ -1,10 +1,11 @@
-//! What recorded and submitted work uses, so that nothing is destroyed under it.
+//! The uses of objects by recorded and submitted work, so that nothing is destroyed under it.
 //!
 //! Vulkan lets an application destroy an object only when no pending submission uses it, and never submit a recording that names a
 //! destroyed one. Drivers believe it. Here each object carries a [`Usage`]: a recording keeps those of the objects that it names,
 //! a submission demands that all are alive and leaves its number in them, and a destruction looks at the number.
 //!
-//! Knows no commands. What shaders reach through descriptors and addresses is not counted: the driver's and the GPU's affair.
+//! This file knows no commands. What shaders reach through descriptors and addresses is not counted: it is the driver's and the GPU's
+//! affair.
 
 use crate::vulkan::logical::submitted::{Place, Submitted};
 use parking_lot::Mutex;
@@ -13,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Whether one object is alive, its last submissions, and who names it.
+/// The usage of one object: whether it is alive, its last submissions, and which recording names it.
 ///
 /// Either side writes its own part before it reads the other's (sequentially consistent), so a destruction and a submission that
 /// meet cannot both overlook the other.
@@ -22,14 +23,14 @@ pub struct Usage {
     destroyed: AtomicBool,
     /// The place of the last submission to the queue that was the first to have it ([`Place::packed`]); 0 if none was.
     last: AtomicU64,
-    /// Those of other queues. Few objects have any.
+    /// The last submissions to other queues. Few objects have any.
     elsewhere: OnceLock<Box<Mutex<Submitted>>>,
-    /// The last that it was added to; a hint, as another may be since.
+    /// The mark of the last recording that the object was added to; a hint, as it may have been added to another since.
     named_by: AtomicU64,
 }
 
 impl Usage {
-    /// The object is named by a submission from now on. Answers whether it is still alive.
+    /// Notes that the object is named by a submission from now on. Returns whether the object is still alive.
     pub fn submit(&self, place: Place) -> bool {
         let packed = place.packed();
         let first = match self.last.load(Ordering::SeqCst) {
@@ -47,22 +48,22 @@ impl Usage {
         self.is_alive()
     }
 
-    /// It is named by submissions that something else is named by.
+    /// Notes that the object is named by the submissions that name something else.
     pub fn submit_all(&self, submitted: &Submitted) {
         submitted.places().for_each(|place| _ = self.submit(place));
     }
 
-    /// The object is not gone for the guest.
+    /// Returns whether the object is not gone for the guest.
     pub fn is_alive(&self) -> bool {
         !self.destroyed.load(Ordering::SeqCst)
     }
 
-    /// The object is gone for the guest.
+    /// Notes that the object is gone for the guest.
     pub fn end(&self) {
         self.destroyed.store(true, Ordering::SeqCst);
     }
 
-    /// The submissions that name it.
+    /// Returns the last submissions that name the object.
     pub fn submitted(&self) -> Submitted {
         let last = Place::unpacked(self.last.load(Ordering::SeqCst)).map(Submitted::from).unwrap_or_default();
         match self.elsewhere.get() {
@@ -72,17 +73,17 @@ impl Usage {
     }
 }
 
-/// What a recording names.
+/// The objects that a recording names.
 #[derive(Debug)]
 pub struct Uses {
-    /// No other has it, nor had this one with other contents.
+    /// A mark that no other value has, nor had this one with other contents.
     mark: Cell<u64>,
     all: RefCell<SmallVec<[Arc<Usage>; 4]>>,
-    /// It names what programs learn of its progress by, or hold it up with: events and queries.
+    /// True if the recording names what programs learn of its progress by, or hold it up with: events and queries.
     heard: Cell<bool>,
 }
 
-/// How many of the latest entries are searched where several recordings name the same objects at once, and so mark them by turns.
+/// The number of the latest entries that are searched where several recordings name the same objects at once, and so mark them by turns.
 const RECENT: usize = 8;
 
 impl Default for Uses {
@@ -115,12 +116,12 @@ impl Uses {
         }
     }
 
-    /// It names an event or queries: a program may learn by them how far it is, or hold it up.
+    /// Notes that the recording names an event or queries: a program may learn by them how far it is, or hold it up.
     pub fn set_heard(&self) {
         self.heard.set(true);
     }
 
-    /// Whether [`Self::set_heard`] was called.
+    /// Returns whether [`Self::set_heard`] was called, for this recording or for one that was added to it.
     pub fn is_heard(&self) -> bool {
         self.heard.get()
     }
@@ -138,12 +139,12 @@ impl Uses {
         self.heard.set(false);
     }
 
-    /// Marks everything as submitted. Answers whether all of it is alive.
+    /// Marks everything as submitted. Returns whether all of it is alive.
     pub fn submit(&self, place: Place) -> bool {
         self.all.borrow().iter().all(|usage| usage.submit(place))
     }
 
-    /// Whether all of it is alive.
+    /// Returns whether all objects that the recording names are alive.
     pub fn is_alive(&self) -> bool {
         self.all.borrow().iter().all(|usage| usage.is_alive())
     }

@@ -15,11 +15,11 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a clear may take, in nanoseconds: other contexts use the device as well.
+/// The time that a clear may take, in nanoseconds: other contexts use the device as well.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// For how long the fence of a clear is looked at before the driver is asked to wait for it. A megabyte is cleared in less, and a driver may
-/// wake its caller a quarter of a millisecond later.
+/// The time for which the fence of a clear is looked at before the driver is asked to wait for it. A megabyte is cleared in less, and a
+/// driver may wake its caller a quarter of a millisecond later.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Bytes cleared by one command; drivers have limits for the size of a buffer.
@@ -69,14 +69,14 @@ pub fn spare(
 #[derive(Debug)]
 pub struct Cleaner {
     queue: Option<Mutex<Tools>>,
-    /// Who is told what clearing costs.
+    /// The gate that is told what clearing costs, if there is one.
     gate: Option<Arc<Gate>>,
     /// The host's types that can be mapped, a bit each, whatever the guest sees of them.
     mappable: u32,
 }
 
 impl Cleaner {
-    /// For a device that was created with this queue of ours.
+    /// Creates the cleaner of a device that was created with this queue of ours, if with any.
     pub fn new(
         physical: &PhysicalDevice,
         device: &ash::Device,
@@ -98,7 +98,7 @@ impl Cleaner {
         Self { queue, gate, mappable }
     }
 
-    /// Destroys what it uses; the device is idle, or is never going to be.
+    /// Destroys what the cleaner uses; the device is idle, or is never going to be.
     pub fn destroy(&self, device: &ash::Device) {
         let tools = self.queue.as_ref().map(Mutex::lock);
         if let Some(mut tools) = tools.filter(|tools| !tools.is_stuck)
@@ -162,7 +162,7 @@ struct Tools {
     queue: vk::Queue,
     family: u32,
     kit: Option<Kit>,
-    /// The device still works on a clear that took too long.
+    /// True if the device still works on a clear that took too long.
     is_stuck: bool,
 }
 
@@ -174,7 +174,7 @@ struct Kit {
 }
 
 impl Tools {
-    /// The kit, made when it is first needed, with nothing recorded and the fence unsignalled.
+    /// Returns the kit, made when it is first needed, with nothing recorded and the fence unsignalled.
     fn kit(&mut self, device: &ash::Device) -> Result<Kit, vk::Result> {
         if let Some(kit) = self.kit {
             let unused = vk::CommandPoolResetFlags::empty();

@@ -7,10 +7,10 @@ use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-/// Submissions of a lost device whose fences are answered; a guest that goes on after so many does not look.
+/// The most submissions of a lost device whose fences are answered; a guest that goes on after so many does not look.
 const NOTICES_MAX: usize = 4096;
 
-/// What the guest sees.
+/// The result of a fence that the guest sees when the device is lost.
 pub const LOST: i32 = vk::Result::ERROR_DEVICE_LOST.as_raw();
 
 /// Command buffers of ours that tell the guest, by queue family. They live as long as the device.
@@ -20,10 +20,11 @@ pub struct Notices {
     made: usize,
 }
 
-/// Where a command buffer stores `VK_SUCCESS` for the guest: a buffer of the host and an offset.
+/// The place where a command buffer stores `VK_SUCCESS` for the guest: a buffer of the host and an offset.
 pub type Success = (u64, u64);
 
-/// A command buffer for queues of a family of the host that stores [`LOST`] where the guest expects success, after everything before it.
+/// Makes a command buffer for queues of a family of the host that stores [`LOST`] where the guest expects success, after everything before
+/// it.
 ///
 /// # Errors
 ///

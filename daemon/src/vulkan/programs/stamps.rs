@@ -31,30 +31,30 @@ pub struct Stamps {
     slots: Vec<Slot>,
     free: Mutex<Vec<u32>>,
     clock: Mutex<Clock>,
-    /// A processor does the GPU's work: who learns of a completion knows as much as a stamp does.
+    /// True if a processor does the GPU's work: whoever learns of a completion then knows as much as a stamp does.
     is_software: bool,
     samples: Mutex<Samples>,
 }
 
 #[derive(Debug, Default)]
 struct Samples {
-    /// When the last was taken.
+    /// The time at which the last was taken.
     at: u64,
-    /// What a submission lasts, on average, in nanoseconds; 0 if none is known.
+    /// The time that a submission lasts, on average, in nanoseconds; 0 if none is known.
     length: u64,
 }
 
 /// A pair of stamps.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
-    /// Its number.
+    /// The pair's number.
     pub index: u32,
     begin: vk::CommandBuffer,
     end: vk::CommandBuffer,
 }
 
 impl Stamps {
-    /// For a queue of a family, if it has stamps.
+    /// Creates the stamps of a queue of a family, if such queues can have stamps.
     ///
     /// # Errors
     ///
@@ -102,7 +102,8 @@ impl Stamps {
         }
     }
 
-    /// A pair that is in no use, if one is left and this submission is to be stamped; `exactly` if it matters what it costs.
+    /// Takes a pair that is in no use, if one is left and this submission is to be stamped; `exactly` if it matters what the submission
+    /// costs.
     pub fn take(&self, exactly: bool, now: u64) -> Option<Slot> {
         let mut samples = self.samples.lock();
         if (!exactly || self.is_software) && now.saturating_sub(samples.at) < SAMPLE_EVERY {
@@ -112,8 +113,8 @@ impl Stamps {
         self.free.lock().pop().and_then(|index| self.slots.get(index as usize).copied())
     }
 
-    /// Takes back a pair that the device has no use for any more. Answers its times on the monotonic clock, in nanoseconds, as
-    /// noticed at `now`; none if it was never written.
+    /// Takes back a pair that the device has no use for any more. Returns its times on the monotonic clock, in nanoseconds, as noticed at
+    /// `now`; none if it was never written.
     pub fn give_back(&self, device: &ash::Device, index: u32, now: u64) -> Option<(u64, u64)> {
         let mut ticks = [0u64; 2];
         // SAFETY: device and pool are live, and the pair is in the pool.
@@ -124,7 +125,7 @@ impl Stamps {
         read.ok().map(|()| self.clock.lock().place(ticks, now))
     }
 
-    /// Whether the device has begun what a pair in use is around.
+    /// Returns whether the device has begun the submission that a pair in use is around.
     pub fn has_begun(&self, device: &ash::Device, index: u32) -> bool {
         let mut ticks = [0u64];
         let flags = vk::QueryResultFlags::TYPE_64;
@@ -132,13 +133,13 @@ impl Stamps {
         unsafe { device.get_query_pool_results(self.queries, 2 * index, &mut ticks, flags) }.is_ok()
     }
 
-    /// A stamped submission was found to last so long.
+    /// Takes note of how long a stamped submission was found to last, in nanoseconds.
     pub fn sample(&self, length: u64) {
         let mut samples = self.samples.lock();
         samples.length = if samples.length == 0 { length } else { (samples.length * 3 + length) / 4 };
     }
 
-    /// What a submission lasts that was not stamped, as far as is known.
+    /// Returns how long a submission lasts that was not stamped, in nanoseconds, as far as is known.
     pub fn usual_length(&self) -> Option<u64> {
         Some(self.samples.lock().length).filter(|length| *length > 0)
     }
@@ -195,29 +196,29 @@ fn recorded(
 
 /// A batch in C form whose command buffers can be changed.
 pub trait Stampable: Copy {
-    /// How it names a command buffer.
+    /// The form in which a batch names a command buffer.
     type Named: Copy;
-    /// How this one is named.
+    /// Returns the name of this command buffer.
     fn name(commands: vk::CommandBuffer) -> Self::Named;
-    /// Those of the batch; none if there must not be others.
+    /// Returns the command buffers of the batch; none if there must not be others.
     ///
     /// # Safety
     ///
     /// The batch is valid.
     unsafe fn named(&self) -> Option<&[Self::Named]>;
-    /// Puts others in their place, which have to live as long as the batch is used.
+    /// Replaces the batch's command buffers by others, which have to live as long as the batch is used.
     fn set_named(&mut self, named: &[Self::Named]);
 }
 
 /// Batches with stamps around them.
 pub struct Stamped<T: Stampable> {
-    /// For the driver, while this lives.
+    /// The batches for the driver, valid while this value lives.
     pub batches: Vec<T>,
     _named: [Vec<T::Named>; 2],
 }
 
 impl<T: Stampable> Stamped<T> {
-    /// The same batches with stamps, unless there is nothing to stamp.
+    /// Copies the batches with stamps around them, unless there is nothing to stamp or there must not be other command buffers.
     ///
     /// # Safety
     ///
@@ -324,7 +325,7 @@ impl Clock {
         Self { mask, period: period.into(), last: None, delay: i64::MAX, delay_before: i64::MAX, compared: 0 }
     }
 
-    /// Nanoseconds since some moment.
+    /// Extends a stamp to nanoseconds since some moment.
     fn extend(&mut self, ticks: u64) -> u64 {
         let ticks = ticks & self.mask;
         let (last, whole) = self.last.unwrap_or((ticks, ticks));
@@ -339,7 +340,7 @@ impl Clock {
         (whole as f64 * self.period) as u64
     }
 
-    /// A pair on the system's clock, whose end was noticed at `now`.
+    /// Places a pair, whose end was noticed at `now`, on the system's clock.
     fn place(&mut self, [begin, end]: [u64; 2], now: u64) -> (u64, u64) {
         let (begin, end) = (self.extend(begin), self.extend(end));
         let delay = now.wrapping_sub(end).cast_signed();

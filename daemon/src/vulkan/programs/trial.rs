@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
 /// Bytes of each memory that is tried.
 const BYTES: u64 = GRAIN;
 
-/// How long the device may take to fill them, in nanoseconds.
+/// The time that the device may take to fill them, in nanoseconds.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// A device that can fill memory.
@@ -26,20 +26,20 @@ struct Bench<'i> {
     instance: &'i ash::Instance,
     handle: vk::PhysicalDevice,
     device: ash::Device,
-    /// What its memory is imported from or exported as.
+    /// The handle type that the device's memory is imported from or exported as.
     kind: vk::ExternalMemoryHandleTypeFlags,
     family: u32,
     memory: vk::PhysicalDeviceMemoryProperties,
 }
 
-/// Where memory comes from that a buffer is bound to.
+/// The origin of the memory that a buffer is bound to.
 #[derive(Clone, Copy)]
 enum Made {
     ByDriver,
     External,
 }
 
-/// How memory files work, and how dma-bufs do; or why they do not.
+/// The outcomes for memory files and for dma-bufs: how each works, or why it does not.
 pub type Outcome = (Result<MemoryTrial, String>, Result<MemoryTrial, String>);
 
 /// Tries both on one GPU with these extensions.
@@ -90,7 +90,7 @@ impl<'i> Bench<'i> {
         Ok(Self { instance, handle, device, kind, family, memory })
     }
 
-    /// Types that a guest could map, among these.
+    /// Returns the memory types that a guest could map, among these.
     fn candidates(&self, bits: u32) -> impl Iterator<Item = u32> {
         let wanted = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
         let unwanted = vk::MemoryPropertyFlags::PROTECTED;
@@ -125,7 +125,7 @@ impl<'i> Bench<'i> {
         if trial.mappable_types == 0 { Err(refusal) } else { Ok(trial) }
     }
 
-    /// The GPU's own memory, of the types with these bits, as the driver maps it. What does not work is left out.
+    /// Tries the GPU's own memory, of the types with these bits, as the driver maps it. What does not work is left out.
     fn try_driver_mapped(&self, bits: u32) -> DriverMapped {
         let mut works = DriverMapped::default();
         let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
@@ -147,7 +147,7 @@ impl<'i> Bench<'i> {
         works
     }
 
-    /// Allocates memory, maps it again out of the device that the driver maps it from, lets the GPU write `word`, and reads that. Answers
+    /// Allocates memory, maps it again out of the device that the driver maps it from, lets the GPU write `word`, and reads that. Returns
     /// the device.
     fn map_by_driver(&self, type_index: u32, word: u32) -> Result<u64, String> {
         let info = vk::MemoryAllocateInfo::default().allocation_size(BYTES).memory_type_index(type_index);
@@ -259,7 +259,7 @@ impl<'i> Bench<'i> {
         Ok(Allocation { device: &self.device, raw })
     }
 
-    /// The types that buffers can be bound to, made as guests' are (see `vulkan::commands::buffer`).
+    /// Returns the types that buffers can be bound to, made as guests' are (see `vulkan::commands::buffer`).
     fn buffer_types(&self) -> Result<u32, vk::Result> {
         let buffer = self.buffer(BYTES, Made::ByDriver)?;
         // SAFETY: device and buffer are live, here and below.
@@ -374,7 +374,7 @@ impl Drop for Allocation<'_> {
 
 const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::TRANSFER_DST;
 
-/// Whether the first and the last word are this.
+/// Returns whether the first and the last word are `word`.
 fn holds(memory: &Mapping, word: u32) -> bool {
     let mut bytes = [[0; 4]; 2];
     let read = memory.copy_out(0, &mut bytes[0]).and_then(|()| memory.copy_out(BYTES - 4, &mut bytes[1]));

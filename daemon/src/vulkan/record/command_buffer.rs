@@ -143,7 +143,7 @@ pub fn submit(call: &Call<'_>, id: venus::CommandBuffer, place: Place) -> Result
     Ok(())
 }
 
-/// `vkCmdFillBuffer`: noted if it may be what Mesa before 26.2 makes for each fence.
+/// `vkCmdFillBuffer`: the fill is noted if it may be the one that Mesa before 26.2 records for each fence.
 pub fn cmd_fill_buffer(r: &mut Recorder<'_>, c: &venus::CmdFillBuffer) -> Result<(), Fault> {
     let (CommandBuffer { raw, device, .. }, context) = (r.command_buffer, r.context);
     let Some(function) = device.table.cmd_fill_buffer else {
@@ -161,7 +161,8 @@ pub fn cmd_fill_buffer(r: &mut Recorder<'_>, c: &venus::CmdFillBuffer) -> Result
     Ok(())
 }
 
-/// What of a command buffer can run on a device that is lost for the guest: the host's handle, and whom it tells of success.
+/// Returns what of a command buffer can run on a device that is lost for the guest: the host's handle, and where it tells the guest of
+/// success. There is none if it cannot run.
 pub fn runs(call: &Call<'_>, id: venus::CommandBuffer) -> Result<Option<(u64, Option<Success>)>, Fault> {
     let command_buffer = match call.subject(id) {
         Err(Fault::Failed(_)) => return Ok(None),
@@ -174,8 +175,8 @@ pub fn runs(call: &Call<'_>, id: venus::CommandBuffer) -> Result<Option<(u64, Op
     Ok(sound.then_some((command_buffer.raw, state.telling)))
 }
 
-/// A command buffer that names a tombstone must not run: its work is lost, and with it the device as the guest sees it. Of another
-/// answers whether programs hear of its progress ([`Uses::set_heard`]).
+/// Refuses a command buffer that names a tombstone: it must not run, so its work is lost, and with it the device as the guest sees it. Of
+/// another, returns whether programs hear of its progress ([`Uses::set_heard`]).
 pub fn refuse_spoilt(call: &Call<'_>, id: venus::CommandBuffer) -> Result<bool, Fault> {
     let command_buffer = call.subject(id)?;
     let mut recordings = command_buffer.pool.lock();

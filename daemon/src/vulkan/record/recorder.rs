@@ -3,9 +3,9 @@
 //! Programs record thousands of commands into one command buffer before another, and Mesa sends them at once. What all of a run need is
 //! found and locked once: the command buffer, its pool, the table of objects. What each of them names is looked up and checked each time.
 //!
-//! Lock order: the pool, then the table. The pool stays locked from the first command of a run to its last, so nobody frees, resets,
-//! begins or ends the command buffer between two of them. The table stays locked for reading, also while the driver records, but for
-//! who waits to change it: he gets it between two commands, and the next one finds what he has left.
+//! Lock order: the pool, then the table. The pool stays locked from the first command of a run to its last, so nobody frees, resets, begins
+//! or ends the command buffer between two of them. The table stays locked for reading, also while the driver records, except that a thread
+//! that waits to change it gets it between two commands; the next command finds what that thread has left.
 
 use crate::vulkan::context::cancel::Cancel;
 use crate::vulkan::context::error::{ContextLost, Fault, INVALID};
@@ -21,7 +21,7 @@ use protocol::venus::generated as venus;
 use protocol::venus::stream::Recorded;
 use std::sync::Arc;
 
-/// What records one command: its command buffer, open and locked, and what it may name.
+/// The recorder of one command: its command buffer, open and locked, and what it may name.
 pub struct Recorder<'r> {
     /// The command buffer.
     pub command_buffer: &'r CommandBuffer,
@@ -32,11 +32,12 @@ pub struct Recorder<'r> {
     arena: &'r Arena,
 }
 
-/// How a command is decoded, behind its number and flags, and recorded.
+/// A function that decodes a command, behind its number and flags, and records it.
 pub type Record = fn(&mut Recorder<'_>, &mut Reader<'_>) -> Result<(), Fault>;
 
 impl Recorder<'_> {
-    /// What lowers the parameters of the command, so that they count as named by the recording, and what was recorded before.
+    /// Returns the lowering of the command's parameters, so that they count as named by the recording, and the state of what was recorded
+    /// before.
     #[inline]
     pub fn lowering(&mut self) -> (Lowering<'_>, &mut RecordingState) {
         let (Recording { uses, state, .. }, device) = (&mut *self.recording, &self.command_buffer.device);
@@ -77,7 +78,7 @@ pub fn record_one(
     settle(record(&mut recorder), recording)
 }
 
-/// What can be refused: a command buffer that was never made, or cannot be recorded into. There is nothing to spoil then.
+/// Turns a refusal into none: a command buffer was never made, or cannot be recorded into. There is nothing to spoil then.
 fn allowed<T>(outcome: Result<T, Fault>) -> Result<Option<T>, ContextLost> {
     match outcome {
         Ok(value) => Ok(Some(value)),
@@ -86,7 +87,7 @@ fn allowed<T>(outcome: Result<T, Fault>) -> Result<Option<T>, ContextLost> {
     }
 }
 
-/// A recording that names a tombstone must never reach a queue. What breaks valid usage is only left out.
+/// Spoils a recording that names a tombstone, as it must never reach a queue. What breaks valid usage is only left out.
 #[inline]
 fn settle(outcome: Result<(), Fault>, recording: &mut Recording) -> Result<(), ContextLost> {
     match outcome {
@@ -99,8 +100,8 @@ fn settle(outcome: Result<(), Fault>, recording: &mut Recording) -> Result<(), C
     }
 }
 
-/// Executes the run that a stream begins with; answers its bytes, 0 if it begins with anything else. `find` knows which commands are
-/// recorded, and how.
+/// Executes the run that a stream begins with; returns its number of bytes, 0 if the stream begins with anything else. `find` knows which
+/// commands are recorded, and how.
 ///
 /// # Errors
 ///
@@ -153,7 +154,7 @@ fn run(
     Ok(bytes.len() - rest.len())
 }
 
-/// What does not change from command to command.
+/// The part of a run that does not change from command to command.
 struct Run<'r> {
     context: &'r Context,
     command_buffer: &'r CommandBuffer,
@@ -163,7 +164,7 @@ struct Run<'r> {
 }
 
 impl Run<'_> {
-    /// Executes the next commands of the run, a few of them; answers what follows.
+    /// Executes the next commands of the run, a few of them; returns what follows.
     fn part<'b>(
         &mut self,
         bytes: &'b [u8],
@@ -197,7 +198,7 @@ impl Run<'_> {
     }
 }
 
-/// The command that a stream begins with, if it can be one of a run into this command buffer.
+/// Returns the command that a stream begins with, if it can be one of a run into this command buffer.
 #[inline]
 fn next(
     bytes: &[u8],
@@ -211,10 +212,10 @@ fn next(
     Some((header.number, find(header.number)?))
 }
 
-/// Most commands between two moments at which who wants to change the table can have it: they take a few microseconds.
+/// The most commands between two moments at which a thread that wants to change the table can have it: they take a few microseconds.
 const PART: usize = 8;
 
-/// Most of these in a run: for so long others wait for the pool, and the guest to hear of room in its ring.
+/// The most of these parts in a run: for so long others wait for the pool, and the guest to hear of room in its ring.
 const PARTS: usize = 8;
 
 #[cfg(test)]

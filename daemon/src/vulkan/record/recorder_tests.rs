@@ -27,7 +27,7 @@ struct World {
 }
 
 impl World {
-    /// With a seed with which the first creations succeed.
+    /// Creates the context, with a seed with which the first creations succeed.
     fn new() -> Self {
         let exclusive = fuzzing::begin(0x9e37_79b9_7f4a_7c15);
         let world = Self { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive: exclusive };
@@ -109,7 +109,7 @@ impl World {
         self.renderer.execute(&command, &bytes[..length], arena, cancel, wanted).map(|()| length)
     }
 
-    /// Executes a stream and answers the barriers that the driver saw.
+    /// Executes a stream and returns the barriers that the driver saw.
     fn barriers_of(&self, bytes: &[u8]) -> Vec<u32> {
         let (seen, barriers) = mpsc::channel();
         fuzzing::at_barriers(move |at| seen.send(at).unwrap());
@@ -151,13 +151,13 @@ fn barriers(command_buffer: venus::CommandBuffer, count: u32) -> Vec<u8> {
     stream(&(0..count).map(|at| barrier(command_buffer, at)).collect::<Vec<_>>())
 }
 
-/// Whether a thread of this process sleeps.
+/// Returns whether a thread of this process sleeps.
 fn sleeps(thread: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('S'))
 }
 
-/// Runs `other` on a thread of its own while a run records its first commands; answers whether it was done before the last. The run goes on
+/// Runs `other` on a thread of its own while a run records its first commands; returns whether it was done before the last. The run goes on
 /// when the other is done, or waits for it.
 fn meanwhile(world: &World, other: impl FnOnce() + Send) -> bool {
     let (begun, wait) = mpsc::channel();

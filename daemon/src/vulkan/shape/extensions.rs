@@ -20,7 +20,7 @@ pub fn passed() -> Vec<&'static str> {
     passed
 }
 
-/// What the daemon itself needs of the host's device.
+/// Returns the extensions that the daemon itself needs of the host's device.
 pub fn needed(memory: MemoryBackEnd) -> &'static [&'static CStr] {
     match memory {
         MemoryBackEnd::Memfd => &[ash::ext::external_memory_host::NAME],
@@ -30,7 +30,7 @@ pub fn needed(memory: MemoryBackEnd) -> &'static [&'static CStr] {
     }
 }
 
-/// The extensions a guest sees, with versions no newer than what is decoded.
+/// Returns the extensions that a guest sees, with versions no newer than what is decoded.
 pub fn offered(host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Vec<(&'static str, u32)> {
     let mut offered: Vec<_> = EXTENSIONS
         .iter()
@@ -52,7 +52,7 @@ pub fn offered(host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Vec<(&'static s
     offered
 }
 
-/// What to do with an extension of shared memory; none if it is another.
+/// Returns what to do with an extension of shared memory; none if it is another extension.
 fn shared(name: &str, gpu: &GpuChoice) -> Option<Enable> {
     let (memory, beside) = (MEMORY_FDS.contains(&name), BESIDE_MEMORY_FDS.contains(&name));
     match (gpu.trial.shareable, gpu.memory) {
@@ -63,20 +63,20 @@ fn shared(name: &str, gpu: &GpuChoice) -> Option<Enable> {
     }
 }
 
-/// Why an extension is withheld, if it is.
+/// Returns the reason why an extension is withheld, if it is.
 fn withheld(name: &str, gpu: &GpuChoice) -> Option<&'static str> {
     let counts = |reason: &&str| *reason != GRAPHICS || !gpu.queues.draw();
     WITHHELD.iter().find(|(_, names)| names.contains(&name)).map(|(reason, _)| *reason).filter(counts)
 }
 
-/// What to do with an extension that a guest enables.
+/// The treatment of an extension that a guest enables.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Enable {
-    /// Enable it on the host's device.
+    /// The extension is enabled on the host's device.
     Pass,
-    /// It is emulated; the host does not hear of it.
+    /// The extension is emulated; the host does not hear of it.
     Strip,
-    /// It was not offered.
+    /// The extension was not offered.
     Refuse,
 }
 

@@ -17,18 +17,18 @@ use protocol::venus::generated::{
     self as venus, ChainStruct, FormatFeatureFlags2 as Features, ImageCreateFlags, ImageUsageFlags,
 };
 
-/// Images that need features which are not offered.
+/// The creation flags of images that need features which are not offered.
 const NOT_OFFERED: u32 = ImageCreateFlags::SPARSE_BINDING.0
     | ImageCreateFlags::SPARSE_RESIDENCY.0
     | ImageCreateFlags::SPARSE_ALIASED.0
     | ImageCreateFlags::PROTECTED.0;
 
-/// Whether every guest's driver sends as many bytes as a copy by the host takes.
+/// Returns whether every guest's driver sends as many bytes as a copy by the host takes.
 pub fn is_sent_whole(format: venus::Format) -> bool {
     Planes::of(format).is_none_or(Planes::are_of_bytes) && !is_taken_for_bytes(format)
 }
 
-/// Formats without planes that are not in the tables of all drivers of guests, and whose texels are larger than a byte.
+/// Returns whether a format has no planes, is missing in the tables of some drivers of guests, and has texels that are larger than a byte.
 fn is_taken_for_bytes(format: venus::Format) -> bool {
     use venus::Format as F;
     let wide = [
@@ -76,18 +76,18 @@ pub fn without_host_copies(properties: &sys::FormatProperties2) {
 
 /// An image that a guest asks about, or makes.
 pub struct Asked {
-    /// Its format.
+    /// The image's format.
     pub format: venus::Format,
-    /// How its texels lie.
+    /// The way in which its texels lie in memory.
     pub tiling: venus::ImageTiling,
-    /// What it is used for, its stencil included.
+    /// The uses of the image, its stencil included.
     pub usage: ImageUsageFlags,
-    /// How it is made.
+    /// The flags that it is made with.
     pub flags: ImageCreateFlags,
 }
 
 impl Asked {
-    /// With what the chain says of its stencil.
+    /// Describes an image, with what the chain says of its stencil.
     pub fn new(
         format: venus::Format,
         tiling: venus::ImageTiling,
@@ -102,14 +102,14 @@ impl Asked {
         Self { format, tiling, usage: ImageUsageFlags(usage.0 | stencil.unwrap_or(0)), flags }
     }
 
-    /// Whether no guest can use such an image, whatever the driver says of it.
+    /// Returns whether no guest can use such an image, whatever the driver says of it.
     pub fn is_unusable(&self, physical: &PhysicalDevice) -> bool {
         let unknown = self.usage != self.usage.known() || self.flags != self.flags.known();
         let copied = self.usage.contains(ImageUsageFlags::HOST_TRANSFER);
         unknown || self.flags.0 & NOT_OFFERED != 0 || copied && !self.is_copied_by_the_host(physical)
     }
 
-    /// Whether the host copies texels of the format. Some drivers take the usage for any image.
+    /// Returns whether the host copies texels of the format. Some drivers accept the usage for any image.
     fn is_copied_by_the_host(&self, physical: &PhysicalDevice) -> bool {
         if !is_sent_whole(self.format) {
             return false;

@@ -10,7 +10,7 @@ use ash::vk;
 use protocol::cursor::Arena;
 use protocol::venus::generated::{self as venus, ChainStruct};
 
-/// Whether the host can initialise workgroup memory without an extension.
+/// Returns whether the host can initialise workgroup memory without an extension.
 pub fn can_zero_workgroup(physical: &PhysicalDevice) -> bool {
     // SAFETY: the handle comes from this live instance, here and below.
     let properties = unsafe { physical.instance.ash.get_physical_device_properties(physical.handle) };
@@ -24,7 +24,7 @@ pub fn can_zero_workgroup(physical: &PhysicalDevice) -> bool {
     zero.shader_zero_initialize_workgroup_memory != 0
 }
 
-/// `robustBufferAccess`, which every driver has.
+/// Enables `robustBufferAccess`, which every driver has.
 pub fn enable_robustness(arena: &Arena, info: &mut sys::DeviceCreateInfo) -> Result<(), Fault> {
     let mut in_chain = false;
     for_each(info.p_next, |s_type, at| {
@@ -48,7 +48,7 @@ pub fn enable_robustness(arena: &Arena, info: &mut sys::DeviceCreateInfo) -> Res
     Ok(())
 }
 
-/// `shaderZeroInitializeWorkgroupMemory`, where [`can_zero_workgroup`] says yes.
+/// Enables `shaderZeroInitializeWorkgroupMemory`, where [`can_zero_workgroup`] says yes.
 pub fn enable_zero_workgroup(arena: &Arena, info: &mut sys::DeviceCreateInfo) -> Result<(), Fault> {
     let mut in_chain = false;
     for_each(info.p_next, |s_type, at| match s_type {
@@ -77,7 +77,7 @@ pub fn enable_zero_workgroup(arena: &Arena, info: &mut sys::DeviceCreateInfo) ->
     Ok(())
 }
 
-/// The chain of a pipeline or stage, in which no robustness is switched off.
+/// Returns the chain of a pipeline or stage, in which no robustness is switched off.
 pub fn robust_chain<'a>(
     arena: &'a Arena,
     chain: &'a [ChainStruct<'a>],

@@ -1,4 +1,4 @@
-//! What a guest sees of the host's device, and why it differs.
+//! The host's device as a guest sees it, and why it differs.
 
 pub mod absent;
 pub mod extensions;

@@ -2,29 +2,29 @@
 
 use protocol::venus::generated as venus;
 
-/// How the planes of a format lie in memory.
+/// The layout of a format's planes in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planes {
     /// Bytes of a component.
     pub component: u32,
-    /// The second plane holds both colour differences.
+    /// True if the second plane holds both colour differences.
     pub interleaved: bool,
-    /// Texels of the image for one of the second and third plane.
+    /// Texels of the image for one texel of the second and third plane, in each dimension.
     pub shared: [u32; 3],
 }
 
 impl Planes {
-    /// Whether a texel of each plane is a byte.
+    /// Returns whether a texel of each plane is a byte.
     pub fn are_of_bytes(self) -> bool {
         self.component == 1 && !self.interleaved
     }
 
-    /// Whether there are two of them, not three.
+    /// Returns whether the format has two planes, not three.
     pub fn are_two(self) -> bool {
         self.interleaved
     }
 
-    /// Those of a format that has some.
+    /// Returns the planes of a format, if it has some.
     pub fn of(format: venus::Format) -> Option<Self> {
         use venus::Format as F;
         // The registry numbers the five layouts of each width in a row; the sixth came later.

@@ -1,4 +1,4 @@
-//! What a guest sees of the host's device: memory types, properties and features, with the reason for each difference, also of queue
+//! The host's device as a guest sees it: memory types, properties and features, with the reason for each difference, also of queue
 //! families. Extensions have a table of their own.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
@@ -59,7 +59,7 @@ pub fn memory_heaps(
 /// A property that a guest sees differently, what it sees, and why.
 pub type Reshaped = (&'static str, &'static str, &'static str);
 
-/// What this file and the queries of `physical_device` do to properties and limits.
+/// The changes that this file and the queries of `physical_device` make to properties and limits.
 pub const RESHAPED: &[Reshaped] = &[
     (
         "apiVersion",
@@ -165,7 +165,7 @@ pub fn properties2(p: &mut sys::PhysicalDeviceProperties2, api_version: u32, lar
     });
 }
 
-/// Where the struct says how large an allocation or a buffer may be.
+/// Returns the offset of the member that says how large an allocation or a buffer may be, if the struct has one.
 fn largest_member(s_type: vk::StructureType) -> Option<usize> {
     Some(match s_type {
         vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES => {
@@ -186,13 +186,13 @@ fn largest_member(s_type: vk::StructureType) -> Option<usize> {
 
 /// A feature that a guest sees as absent although the host may have it.
 pub struct Withheld {
-    /// Its name in the registry.
+    /// The feature's name in the registry.
     pub name: &'static str,
-    /// Why it is absent.
+    /// The reason why the feature is absent.
     pub reason: &'static str,
     /// A struct that holds it.
     s_type: vk::StructureType,
-    /// Where in it.
+    /// The offset of the feature in that struct.
     offset: usize,
 }
 
@@ -280,7 +280,7 @@ pub fn features2(f: &mut sys::PhysicalDeviceFeatures2) {
     for_each_withheld(std::ptr::from_mut(f).cast(), |feature, _| *feature = 0);
 }
 
-/// The withheld feature that a device creation asks for, if any: the guest was told it is absent.
+/// Returns the withheld feature that a device creation asks for, if any: the guest was told it is absent.
 pub fn withheld_feature(info: &sys::DeviceCreateInfo) -> Option<&'static str> {
     let mut found = None;
     let mut look = |feature: &mut vk::Bool32, withheld: &Withheld| {

@@ -1,4 +1,4 @@
-//! What a guest sees of a host, as data: the tables the executor works with, for `docs/features.md`.
+//! The differences between a host and what a guest sees of it, as data: the tables the executor works with, for `docs/features.md`.
 
 use super::absent::{Absent, NOT_SHOWN, UNDECODABLE, WITHHELD};
 use super::extensions::{EMULATED, passed};
@@ -27,7 +27,7 @@ pub struct Shaping {
     pub properties: &'static [Reshaped],
 }
 
-/// The tables.
+/// Returns the tables.
 pub fn shaping() -> Shaping {
     let mut features: Vec<_> = Vec::new();
     for feature in reshape::WITHHELD.iter().copied().flatten().map(|f| (f.name, f.reason)) {

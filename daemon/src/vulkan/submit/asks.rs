@@ -1,9 +1,9 @@
-//! How often the guest's kernel asks for the end of submissions.
+//! A measure of how often the guest's kernel asks for the end of submissions.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// After how many submissions the guest's kernel asks for the end of all, as seen last. From Mesa 26.2 on it does so behind each that has a
-/// fence, and the driver is told of none.
+/// The number of submissions after which the guest's kernel asks for the end of all, as seen last. From Mesa 26.2 on it does so behind each
+/// that has a fence, and the driver is told of no fence.
 #[derive(Debug, Default)]
 pub struct Asks {
     since: AtomicU32,
@@ -11,13 +11,13 @@ pub struct Asks {
 }
 
 impl Asks {
-    /// There is a submission. Answers whether its end is likely to be asked for next, so that a marker behind it would come anyway.
+    /// Counts a submission. Returns whether its end is likely to be asked for next, so that a marker behind it would come anyway.
     pub fn submitted(&self) -> bool {
         let since = self.since.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         since == self.usual.load(Ordering::Relaxed)
     }
 
-    /// The end of all was asked for.
+    /// Notes that the end of all was asked for.
     pub fn asked(&self) {
         match self.since.swap(0, Ordering::Relaxed) {
             0 => {}

@@ -14,15 +14,15 @@ use std::sync::Arc;
 /// Batches, one behind the other, of which only the first waits and only the last signals: they are one submission to the driver.
 #[derive(Debug, Default)]
 pub struct Group {
-    /// Which of the call.
+    /// The range of the call's batches that are in the group.
     pub batches: Range<usize>,
     /// Their command buffers.
     pub command_buffers: SmallVec<[venus::CommandBuffer; 4]>,
     /// Their semaphores, and the guest's fence behind them.
     pub uses: Uses,
-    /// Programs hear of its progress, or hold it up, by events and queries.
+    /// True if programs hear of its progress, or hold it up, by events and queries.
     pub is_heard: bool,
-    /// It takes no time of the GPU, so nobody has to allow it.
+    /// True if the group takes no time of the GPU, so that nobody has to allow it.
     pub is_free: bool,
     waits: Vec<Used>,
     signals: Vec<(Arc<Mutex<Signal>>, u64)>,
@@ -40,18 +40,18 @@ struct Used {
     signal: Arc<Mutex<Signal>>,
 }
 
-/// What a batch waits for, runs and signals: semaphores, and values of those that have values.
+/// A batch of a queue submission: what it waits for, runs and signals, with values for those semaphores that have values.
 pub trait Batch {
-    /// What it runs.
+    /// Returns the command buffers that the batch runs.
     fn command_buffers(&self) -> impl Iterator<Item = venus::CommandBuffer>;
-    /// What it waits for.
+    /// Returns the semaphores that the batch waits for, and their values.
     fn waits(&self) -> impl Iterator<Item = (venus::Semaphore, u64)>;
-    /// What it signals.
+    /// Returns the semaphores that the batch signals, and their values.
     fn signals(&self) -> impl Iterator<Item = (venus::Semaphore, u64)>;
 }
 
-/// Splits the batches of a call. A batch that waits behind one that runs would hide how long that runs, and one behind another that
-/// signals would hide its end, of which the program learns by the semaphore.
+/// Splits the batches of a call into groups. A batch that waits behind one that runs would hide how long that runs, and one behind another
+/// that signals would hide its end, of which the program learns by the semaphore.
 pub fn groups(objects: &Reading<'_>, batches: &[impl Batch]) -> Result<Groups, Fault> {
     let mut groups = Groups::new();
     for (index, batch) in batches.iter().enumerate() {
@@ -82,12 +82,12 @@ fn used(objects: &Reading<'_>, semaphore: venus::Semaphore, value: u64, uses: &U
 }
 
 impl Group {
-    /// A fence and no batch.
+    /// Creates the group of a fence and no batch.
     pub fn of_fence() -> Self {
         Self { is_free: true, ..Self::default() }
     }
 
-    /// What is left of a submission of a lost device, if anything: its time counts at once.
+    /// Creates the group of what is left of a submission of a lost device, if anything: its time counts at once.
     pub fn of_lost(count: usize, command_buffers: impl Iterator<Item = venus::CommandBuffer>) -> Groups {
         match count {
             0 => Groups::new(),
@@ -98,7 +98,7 @@ impl Group {
         }
     }
 
-    /// What it waits for, as things stand: a binary semaphore's signal is taken.
+    /// Returns what the group waits for, as things stand: the signal of a binary semaphore is taken.
     pub fn waits(&self) -> Vec<Wait> {
         let wait = |used: &Used| match &mut *used.signal.lock() {
             Signal::Timeline { .. } => {
@@ -111,7 +111,7 @@ impl Group {
         self.waits.iter().filter_map(wait).collect()
     }
 
-    /// It is about to be submitted, and signals what it signals.
+    /// Notes that the group is about to be submitted, so that the submission of `progress` signals its binary semaphores.
     pub fn signal(&self, progress: &Progress) {
         for (signal, _) in &self.signals {
             if let Signal::Binary(by) = &mut *signal.lock() {
@@ -120,17 +120,17 @@ impl Group {
         }
     }
 
-    /// It signals semaphores: somebody may learn of its end.
+    /// Returns whether the group signals semaphores: somebody may learn of its end then.
     pub fn signals(&self) -> bool {
         !self.signals.is_empty()
     }
 
-    /// It may take for as long as a program likes: until a semaphore is signalled, or an event set.
+    /// Returns whether the group may take for as long as a program likes: until a semaphore is signalled, or an event set.
     pub fn may_be_held_up(&self) -> bool {
         !self.waits.is_empty() || self.is_heard
     }
 
-    /// The driver has taken it, so that others can wait for what it signals.
+    /// Notes that the driver has taken the group, so that others can wait for what it signals.
     pub fn promise(&self) {
         for (signal, value) in &self.signals {
             if let Signal::Timeline { promised } = &mut *signal.lock() {
@@ -139,7 +139,7 @@ impl Group {
         }
     }
 
-    /// Whether what it waits for is there, or will be without anybody's help.
+    /// Returns whether what the group waits for is there, or will be without anybody's help.
     pub fn is_ready(&self, driver: &impl Driver) -> bool {
         self.waits.iter().all(|used| match &*used.signal.lock() {
             Signal::Timeline { promised } => {
@@ -191,9 +191,9 @@ impl Batch for venus::SubmitInfo2<'_> {
 /// A batch of one semaphore.
 #[derive(Clone, Copy, Debug)]
 pub enum Single {
-    /// It waits for it.
+    /// The batch waits for the semaphore.
     Wait(venus::Semaphore),
-    /// It signals it.
+    /// The batch signals the semaphore.
     Signal(venus::Semaphore),
 }
 

@@ -1,4 +1,4 @@
-//! What waits at the gate before one queue, in order.
+//! The line of what waits at the gate before one queue, in order.
 
 use super::batches::Group;
 use super::submission::{Driver, Submission};
@@ -11,24 +11,25 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Calls the driver with the host's queue, the batches of a group, a fence and stamps to put around them; answers a `VkResult`.
+/// A function that calls the driver with the host's queue, the batches of a group, a fence and stamps to put around them; it returns a
+/// `VkResult`.
 pub type Submit<'a> = dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + 'a;
 
-/// The same, to be called later.
+/// A function like [`Submit`] that is to be called later.
 pub type HeldSubmit = Box<dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + Send>;
 
-/// How many at the head of a line are counted as ready; a scheduler grants fewer at a time.
+/// The number of submissions at the head of a line that are counted as ready; a scheduler grants fewer at a time.
 const COUNTED: u32 = 16;
 
 /// The line before a queue.
 #[derive(Default)]
 pub struct Line {
     waiting: VecDeque<Turn>,
-    /// The first was taken out and is being dispatched.
+    /// True while the first was taken out and is being dispatched.
     busy: bool,
 }
 
-/// Whose turn it is.
+/// An entry of the line, whose turn comes in order.
 pub enum Turn {
     /// A call that submits something.
     Held(Box<Held>),
@@ -38,26 +39,26 @@ pub enum Turn {
 
 /// A call that waits, or what is left of it.
 pub struct Held {
-    /// Its groups that are not dispatched yet.
+    /// The call's groups that are not dispatched yet.
     pub parts: VecDeque<(Group, Arc<Submission>)>,
     /// The guest's fence behind the last.
     pub fence: Option<Arc<Fence>>,
-    /// Calls the driver.
+    /// The function that calls the driver.
     pub submit: HeldSubmit,
 }
 
 impl Line {
-    /// Whether what comes now may pass at once.
+    /// Returns whether what comes now may pass at once.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && !self.busy
     }
 
-    /// Another comes.
+    /// Adds an entry at the end of the line.
     pub fn push(&mut self, turn: Turn) {
         self.waiting.push_back(turn);
     }
 
-    /// Takes the first out, if it is ready and `pass` lets it.
+    /// Takes the first out, if it is ready and `pass` lets it pass.
     pub fn take(&mut self, driver: &impl Driver, pass: impl FnOnce() -> bool) -> Result<Turn, Step> {
         let may = match self.waiting.front().filter(|_| !self.busy) {
             None => return Err(Step::Empty),
@@ -69,7 +70,7 @@ impl Line {
         Ok(first)
     }
 
-    /// What was taken out is dispatched; `rest` of it is first again.
+    /// Notes that what was taken out is dispatched; `rest` of it is first again.
     pub fn taken(&mut self, rest: Option<Box<Held>>) {
         self.busy = false;
         if let Some(rest) = rest {
@@ -77,7 +78,7 @@ impl Line {
         }
     }
 
-    /// How it stands.
+    /// Returns how the line stands.
     pub fn standing(&self, driver: &impl Driver) -> Standing {
         let mut standing = Standing::default();
         let held = self.waiting.iter().filter_map(|turn| match turn {
@@ -101,14 +102,14 @@ impl Line {
         standing
     }
 
-    /// Everybody leaves.
+    /// Empties the line, and returns everything that waited.
     pub fn clear(&mut self) -> VecDeque<Turn> {
         std::mem::take(&mut self.waiting)
     }
 }
 
 impl Held {
-    /// It needs no grant.
+    /// Returns whether the call needs no grant.
     fn is_free(&self) -> bool {
         self.parts.front().is_none_or(|(group, _)| group.is_free)
     }

@@ -74,7 +74,7 @@ pub fn submits2<'a>(
     Ok(call.arena.slice_copy(&runnable)?)
 }
 
-/// A batch whose semaphores were never made is left out as a whole.
+/// Leaves out, as a whole, a batch whose semaphores were never made.
 fn lowered<T>(lowered: Result<T, Fault>) -> Result<Option<T>, Fault> {
     match lowered {
         Ok(lowered) => Ok(Some(lowered)),
@@ -83,14 +83,14 @@ fn lowered<T>(lowered: Result<T, Fault>) -> Result<Option<T>, Fault> {
     }
 }
 
-/// Masks of device groups count command buffers that are not there any more.
+/// Returns a chain without masks of device groups, as they count command buffers that are not there any more.
 fn without_masks<'a>(call: &Call<'a>, chain: &[ChainStruct<'a>]) -> Result<&'a [ChainStruct<'a>], Fault> {
     let kept: Vec<_> =
         chain.iter().filter(|next| !matches!(next, ChainStruct::DeviceGroupSubmitInfo(_))).copied().collect();
     Ok(call.arena.slice_copy(&kept)?)
 }
 
-/// Host handles of the command buffers that can run. What would tell the guest of success is replaced.
+/// Returns the host handles of the command buffers that can run. What would tell the guest of success is replaced.
 fn kept(
     call: &Call<'_>,
     device: &Device,

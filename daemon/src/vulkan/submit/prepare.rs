@@ -1,4 +1,4 @@
-//! Submissions of a guest in C form, with what they wait for and signal; of those of a lost device the part that can run.
+//! Submissions of a guest in C form, with what they wait for and signal; on a lost device, the part of them that can run.
 
 use super::batches::{Batch, Group, Groups, groups};
 use super::lost;
@@ -17,7 +17,7 @@ use ash::vk;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
-/// Result of a submission: a lost device ends the context, since the guest waits for no result.
+/// Returns the result of a submission: a lost device ends the context, since the guest waits for no result.
 pub fn submitted(result: i32) -> Result<venus::VkResult, Fault> {
     if result == vk::Result::ERROR_DEVICE_LOST.as_raw() {
         return Err(ContextLost::new("the device was lost").into());
@@ -25,11 +25,11 @@ pub fn submitted(result: i32) -> Result<venus::VkResult, Fault> {
     Ok(venus::VkResult(result))
 }
 
-/// What of a submission reaches the driver.
+/// The part of a submission that reaches the driver.
 enum Runnable<T> {
     /// All of it.
     Whole(T),
-    /// What [`lost`] leaves of it.
+    /// The part that [`lost`] leaves of it.
     Partly,
 }
 

@@ -17,7 +17,7 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A question; what it is about is not destroyed while there is this value.
+/// A question about an object, which is not destroyed while there is this value.
 pub struct Question<'r> {
     device: Arc<Device>,
     asked: Asked,
@@ -26,29 +26,29 @@ pub struct Question<'r> {
     _in_flight: InFlight<'r>,
 }
 
-/// What a question is about.
+/// The object that a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
     /// The guest's name of the object.
     pub id: u64,
-    /// What a semaphore's counter is; none of a fence.
+    /// The value of a semaphore's counter; none for a fence.
     pub counter: Option<u64>,
 }
 
 enum Asked {
-    /// Whether it is signalled.
+    /// The question whether a fence is signalled.
     Fence(Arc<Fence>),
-    /// What comes after `was` on a timeline, and what was submitted to come.
+    /// The question what comes after `was` on a timeline, with what was submitted to come.
     Counter { raw: u64, was: u64, signal: Arc<Mutex<Signal>> },
 }
 
 impl Question<'_> {
-    /// What it is about, and how that stood when it was asked.
+    /// Returns what the question is about, and how that stood when it was asked.
     pub fn about(&self) -> About {
         self.about
     }
 
-    /// The same as it stands now.
+    /// Returns what the question is about, as it stands now.
     pub fn told(&self) -> About {
         match &self.asked {
             Asked::Fence(_) => self.about,
@@ -56,7 +56,7 @@ impl Question<'_> {
         }
     }
 
-    /// Whether the answer is another than "not yet", or no more will come. Waits for nothing.
+    /// Returns whether the answer is another than "not yet", or none will come any more. It waits for nothing.
     pub fn is_answered(&self) -> bool {
         match &self.asked {
             Asked::Fence(fence) => (&*self.device).is_signalled(fence.raw.as_raw()),
@@ -64,7 +64,7 @@ impl Question<'_> {
         }
     }
 
-    /// Whether it is not answered, and will be without the guest's doing.
+    /// Returns whether the question is not answered, and will be without the guest's doing.
     pub fn is_open(&self) -> bool {
         let is_pending = match &self.asked {
             Asked::Fence(fence) => fence.is_pending(&self.device),
@@ -75,7 +75,7 @@ impl Question<'_> {
         is_pending && !self.is_answered()
     }
 
-    /// Waits in the driver until it is answered, but not for longer than `limit`.
+    /// Waits in the driver until the question is answered, but not for longer than `limit`.
     pub fn wait(&self, limit: Duration) {
         let nanoseconds = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         match &self.asked {
@@ -104,7 +104,7 @@ impl Question<'_> {
     }
 }
 
-/// What a timeline has come to; nothing if the driver does not say.
+/// Returns the value that a timeline semaphore has come to; none if the driver does not say.
 fn counter(device: &Device, semaphore: u64) -> Option<u64> {
     let function = device.table.get_semaphore_counter_value?;
     let mut value = 0;
@@ -113,7 +113,7 @@ fn counter(device: &Device, semaphore: u64) -> Option<u64> {
     (result >= 0).then_some(value)
 }
 
-/// The question that a command asks, if it is one whose answer may change without the guest's doing.
+/// Returns the question that a command asks, if it is one whose answer may change without the guest's doing.
 pub fn question<'c>(context: &'c Context, command: &venus::Command<'_>) -> Option<Question<'c>> {
     match command {
         venus::Command::GetFenceStatus(c) => about_fence(context, c.fence),

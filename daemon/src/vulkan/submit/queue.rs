@@ -33,29 +33,29 @@ use std::time::{Duration, Instant};
 pub struct Queue {
     /// The host's handle, used under the lock only (Vulkan 3.6: queues are externally synchronised).
     pub(super) handle: Arc<Mutex<vk::Queue>>,
-    /// Its family.
+    /// The queue's family.
     pub family: u32,
-    /// Fence timeline it is bound to.
+    /// The fence timeline that the queue is bound to.
     pub ring_idx: u8,
-    /// Weak because the device owns its queues.
+    /// The queue's device; weak because the device owns its queues.
     pub(super) device: Weak<Device>,
     pub(super) itself: Weak<Queue>,
-    /// Where semaphores are looked up that its submissions wait for.
+    /// The object table, where the semaphores are looked up that the queue's submissions wait for.
     pub(super) objects: Weak<Objects>,
     waiter: Mutex<Option<Waiter>>,
     asks: Asks,
-    /// What runs on it. Never locked while the driver submits, which may take its time.
+    /// The submissions of the queue that are not complete. They are never locked while the driver submits, which may take its time.
     pub(super) submissions: Mutex<Submissions>,
     pub(super) scheduled: Option<Scheduled>,
 }
 
-/// What a queue needs beside if a scheduler grants its submissions.
+/// The state that a queue needs beside if a scheduler grants its submissions.
 pub(super) struct Scheduled {
     pub gate: Arc<Gate>,
-    /// Locked while submissions get their numbers, so that they are pending in that order.
+    /// The line before the queue, locked while submissions get their numbers, so that they are pending in that order.
     pub line: Mutex<Line>,
     pub stamps: OnceLock<Option<Stamps>>,
-    /// When the last stamped work ended, in nanoseconds of the monotonic clock.
+    /// The time up to which the work of the queue is accounted for, in nanoseconds of the monotonic clock.
     pub ended: Mutex<u64>,
     pub watcher: Mutex<Option<Watcher>>,
 }
@@ -112,8 +112,8 @@ impl Queue {
         queue
     }
 
-    /// Submits what a guest wants submitted, group by group, with `fence` behind the last. `mark` is told what the command buffers of each
-    /// count as pending under.
+    /// Submits what a guest wants submitted, group by group, with `fence` behind the last. `mark` is told, for each group, the place under
+    /// which its command buffers count as pending.
     pub fn submit(
         &self,
         context: &Context,
@@ -210,7 +210,7 @@ impl Queue {
         result
     }
 
-    /// The driver does not get these.
+    /// Withdraws submissions that the driver does not get.
     pub(super) fn withdraw(&self, device: &Device, begun: &[Arc<Submission>]) {
         for submission in begun {
             self.submissions.lock().withdraw(submission);
@@ -234,7 +234,7 @@ impl Queue {
         device.markers.give(&device.ash, free.filter_map(|submission| submission.marker()));
     }
 
-    /// Notes what is about to be submitted: before it is, because a driver may take its time.
+    /// Takes note of a submission before the driver gets it, because a driver may take its time.
     fn begin(
         &self,
         context: &Context,
@@ -277,7 +277,7 @@ impl Queue {
         Ok(submission)
     }
 
-    /// As [`Self::fence`], for what the driver has.
+    /// Does what [`Self::fence`] does, for what the driver has.
     pub(super) fn fence_now(&self, done: Done) {
         self.asks.asked();
         let Some(device) = self.device.upgrade() else { return done() };
@@ -296,7 +296,7 @@ impl Queue {
         }
     }
 
-    /// A submission that was waited for has ended; its marker is freed if nobody else waits for it.
+    /// Notes that a submission that was waited for has ended; its marker is freed if nobody else waits for it.
     pub(super) fn ended(queue: &Weak<Self>, device: &Device, submission: &Submission) {
         let is_free = match queue.upgrade() {
             Some(queue) => {

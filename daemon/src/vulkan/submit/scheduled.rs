@@ -1,4 +1,4 @@
-//! How submissions of a queue pass the gate, at once or in their turn, and how what they cost is told.
+//! The passage of a queue's submissions through the gate, at once or in their turn, and the report of what they cost.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -28,9 +28,9 @@ use std::sync::Arc;
 
 /// A command that submits, in all lifetimes.
 pub trait Submitting {
-    /// The same with values that live elsewhere.
+    /// The type of the command when its values live elsewhere.
     type On<'b>;
-    /// The command, if it is this one.
+    /// Returns the command, if it is this one.
     fn of<'b>(command: venus::Command<'b>) -> Option<Self::On<'b>>;
 }
 
@@ -59,7 +59,7 @@ impl Submitting for venus::QueueSubmit2<'static> {
 /// Bytes that each submission in the line has of its own; more is shared by all (`arena_bytes`).
 const HELD_OWN: usize = 4096;
 
-/// Lowers a command, for a call in whose arena the values live.
+/// A function that lowers a command, for a call in whose arena the values live.
 pub type Prepare<C, T> =
     dyn for<'b> Fn(&Call<'b>, &Queue, &Device, &<C as Submitting>::On<'b>) -> Result<Prepared<T>, Fault>;
 
@@ -101,7 +101,7 @@ impl Queue {
         self.hold::<C, T>(call, &device, prepare, function)
     }
 
-    /// Whether a call's groups may be dispatched at once; they count as dispatched then.
+    /// Returns whether a call's groups may be dispatched at once; they count as dispatched then.
     fn passes(&self, call: &Call<'_>, device: &Device, groups: &[Group]) -> bool {
         let Some(scheduled) = &self.scheduled else { return true };
         let host = Host { device, objects: &call.context.objects };
@@ -189,7 +189,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Dispatches the next part of a call; answers what is left of it.
+    /// Dispatches the next part of a call; returns what is left of it.
     fn dispatch_held(&self, device: &Device, mut held: Box<Held>) -> Result<Option<Box<Held>>, ContextLost> {
         let handle = self.handle.lock();
         let is_last = held.parts.len() <= 1;
@@ -209,7 +209,7 @@ impl Queue {
         Ok((!is_last).then_some(held))
     }
 
-    /// What is left of a call does not reach the driver.
+    /// Gives up what is left of a call, which does not reach the driver.
     fn give_up(&self, device: &Device, held: &Held) {
         let left: Vec<_> = held.parts.iter().map(|(_, submission)| Arc::clone(submission)).collect();
         self.withdraw(device, &left);
@@ -218,7 +218,7 @@ impl Queue {
         }
     }
 
-    /// So many submissions passed the gate that the driver does not get.
+    /// Tells the gate that the driver does not get `count` submissions that passed it.
     pub(super) fn unpass(&self, count: usize) {
         if let Some(scheduled) = &self.scheduled {
             let (now, count) = (page_clock(), count as u32);
@@ -226,14 +226,14 @@ impl Queue {
         }
     }
 
-    /// Something was submitted at once: if the lease has just ended, nobody looks at it yet.
+    /// Has the driver watched, if necessary, after something was submitted at once: if the lease has just ended, nobody looks at it yet.
     pub(super) fn submitted_at_once(&self) {
         if self.scheduled.as_ref().is_some_and(|scheduled| scheduled.gate.wants_completions()) {
             self.watch_driver();
         }
     }
 
-    /// Nothing is dispatched any more: submissions are given up, fences answered in their turn.
+    /// Closes the line, from which nothing is dispatched any more: submissions are given up, fences answered in their turn.
     pub(super) fn close_line(&self) {
         let Some(scheduled) = &self.scheduled else { return };
         let waiting = scheduled.line.lock().clear();
@@ -249,7 +249,7 @@ impl Queue {
         }
     }
 
-    /// A submission is about to be dispatched: notes when, and answers stamps for it.
+    /// Notes the time of a submission that is about to be dispatched, and returns stamps for it.
     pub(super) fn note_dispatch(
         &self,
         device: &Device,
@@ -270,14 +270,14 @@ impl Queue {
         slot
     }
 
-    /// Whether the device has begun a submission, as far as stamps tell: others may be in its way.
+    /// Returns whether the device has begun a submission, as far as stamps tell: others may be in its way.
     pub(super) fn has_begun(&self, device: &Device, submission: &Submission) -> bool {
         let stamps = self.scheduled.as_ref().and_then(|scheduled| scheduled.stamps.get()?.as_ref());
         let stamp = submission.dispatched().and_then(|dispatched| dispatched.stamp);
         stamps.zip(stamp).is_none_or(|(stamps, index)| stamps.has_begun(&device.ash, index))
     }
 
-    /// Tells what a submission cost that is over, if it ever reached the driver.
+    /// Tells the gate what a submission that is over cost, if it ever reached the driver.
     pub(super) fn account(&self, device: &Device, submission: &Submission) {
         let (Some(scheduled), Some(dispatched)) = (&self.scheduled, submission.dispatched()) else { return };
         let now = page_clock();

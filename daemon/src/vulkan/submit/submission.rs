@@ -1,4 +1,4 @@
-//! How long the submissions of a queue run: what is submitted and not complete, in order, and since when the first of it can run.
+//! The submissions of a queue and how long they run: what is submitted and not complete, in order, and since when the first of it can run.
 //!
 //! A submission may wait for as long as a program likes before it runs: for a semaphore that a host thread or another queue signals
 //! later (Vulkan 7.4.1, wait-before-signal). So its time begins when what it waits for is there and what was submitted to its queue
@@ -9,7 +9,7 @@
 //! Some have no marker of their own ([`super::unmarked`]). They are known to be complete when one behind them is, and until then
 //! share the time in which the first of them can run.
 //!
-//! Knows no driver: what a fence or semaphore says is asked through [`Driver`].
+//! This file knows no driver: what a fence or semaphore says is asked through [`Driver`].
 
 use crate::vulkan::kinds::fence::Fence;
 use crate::vulkan::kinds::semaphore::{COMPLETE, Progress, Signal, TAKEN};
@@ -23,121 +23,122 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Longest time that counts between two looks. Who looks later than that was stopped, or had no processor: then nobody knows what
-/// ran meanwhile.
+/// The longest time that counts between two looks. A thread that looks later than that was stopped, or had no processor: then nobody knows
+/// what ran meanwhile.
 const GAP_MAX: Duration = Duration::from_millis(200);
 
-/// What runs for so long is not to be one of several that nothing tells apart.
+/// The time from which on a submission is long: it is not to be one of several that nothing tells apart.
 const LONG: Duration = Duration::from_millis(10);
 
 /// One call to the driver, of batches that begin together and end together as far as anybody is told.
 #[derive(Debug)]
 pub struct Submission {
-    /// Of its queue.
+    /// The submission's number in its queue.
     pub number: Number,
-    /// Signalled with its last batch, or behind it: a fence of ours, or the guest's; [`NONE`] or [`COMING`].
+    /// The marker, signalled with its last batch, or behind it: a fence of ours, or the guest's; [`NONE`] or [`COMING`].
     marker: AtomicU64,
     /// The guest's fence, if that is the marker: it is not reset or destroyed before the submission is known to be complete.
     pub lent: Option<Arc<Fence>>,
-    /// What it waits for before it runs.
+    /// The semaphores and submissions that it waits for before it runs.
     waits: Vec<Wait>,
     progress: Progress,
-    /// It waits at the gate.
+    /// True while it waits at the gate.
     held: AtomicBool,
-    /// The scheduler's watcher waits for it.
+    /// True if the scheduler's watcher waits for it.
     watched: AtomicBool,
-    /// How many threads wait for its marker: the last of them frees it.
+    /// The number of threads that wait for its marker: the last of them frees it.
     waiters: AtomicU32,
-    /// The one before it has no marker, and has to have one before this reaches the driver: nobody knows how long this takes.
+    /// True if the submission before it has no marker, and has to have one before this reaches the driver: nobody knows how long this
+    /// takes.
     hides: AtomicBool,
-    /// When it was dispatched, if there is a scheduler.
+    /// The record of when and how it was dispatched, if there is a scheduler.
     dispatched: OnceLock<Dispatched>,
 }
 
-/// When and how a scheduled submission was dispatched.
+/// The time and the way in which a scheduled submission was dispatched.
 #[derive(Clone, Copy, Debug)]
 pub struct Dispatched {
-    /// Nanoseconds of the monotonic clock.
+    /// The time, in nanoseconds of the monotonic clock.
     pub at: u64,
-    /// Where its time stamps are.
+    /// The number of its pair of time stamps, if it has one.
     pub stamp: Option<u32>,
-    /// The gate has counted it.
+    /// True if the gate has counted it.
     pub counts: bool,
 }
 
-/// It has no marker.
+/// The marker of a submission that has none.
 const NONE: u64 = 0;
 
-/// It is being marked: nobody may name its marker yet.
+/// The marker of a submission that is being marked: nobody may name its marker yet.
 const COMING: u64 = u64::MAX;
 
-/// What a submission waits for.
+/// Something that a submission waits for.
 #[derive(Debug)]
 pub enum Wait {
     /// A value of a timeline semaphore.
     Timeline {
-        /// As the guest calls it.
+        /// The semaphore, as the guest calls it.
         semaphore: Semaphore,
         /// The host's handle, as the guest may use the id again.
         raw: u64,
         /// The value.
         value: u64,
-        /// Who signals it.
+        /// The state of the semaphore, which says how it is signalled.
         signal: Arc<Mutex<Signal>>,
     },
     /// The submission that signals a binary semaphore.
     Signalled(Progress),
 }
 
-/// What the driver says.
+/// The driver, as far as it is asked here.
 pub trait Driver {
-    /// Whether a fence is signalled, or never will be.
+    /// Returns whether a fence is signalled, or never will be.
     fn is_signalled(&self, marker: u64) -> bool;
-    /// Whether a timeline semaphore has reached a value, or is gone.
+    /// Returns whether a timeline semaphore has reached a value, or is gone.
     fn has_reached(&self, semaphore: Semaphore, raw: u64, value: u64) -> bool;
 }
 
 /// Submissions that are dealt with together, usually one.
 pub type Few = SmallVec<[Arc<Submission>; 2]>;
 
-/// What is submitted to a queue and not complete.
+/// The submissions to a queue that are not complete.
 #[derive(Debug)]
 pub struct Submissions {
     pending: VecDeque<Arc<Submission>>,
     /// The number of the last that was submitted.
     last: Number,
-    /// For how long the first has run, up to `counted`.
+    /// The time for which the first has run, up to `counted`.
     ran: Duration,
     counted: Instant,
-    /// Somebody wanted to know the end of the last.
+    /// True if somebody wanted to know the end of the last.
     wanted: bool,
-    /// The first was found to run for [`LONG`] and more when somebody last looked.
+    /// True if the first was found to run for [`LONG`] and more when somebody last looked.
     is_long: bool,
-    /// What the last look learned.
+    /// The results of the last look.
     learned: Learned,
 }
 
-/// How long submissions take, as seen by who looks now and then.
+/// The time that submissions take, as seen by a thread that looks now and then.
 #[derive(Debug)]
 struct Learned {
     at: Instant,
-    /// How many had ended.
+    /// The number of submissions that had ended.
     ended: Number,
-    /// For how long the first had run.
+    /// The time for which the first had run.
     ran: Duration,
-    /// How long those that have ended took, on average of late and at the most.
+    /// The time that those that have ended took, on average of late and at the most.
     usual: Option<Duration>,
 }
 
 impl Submission {
-    /// One that is about to be submitted, with a marker or without.
+    /// Creates a submission that is about to be submitted, with a marker or without.
     pub fn new(number: Number, marker: Option<u64>, lent: Option<Arc<Fence>>, waits: Vec<Wait>) -> Arc<Self> {
         let marker = AtomicU64::new(marker.unwrap_or(NONE));
         let (progress, held, watched, waiters, hides, dispatched) = Default::default();
         Arc::new(Self { number, marker, lent, waits, progress, held, watched, waiters, hides, dispatched })
     }
 
-    /// Its marker, if it has one that the driver has with it or will have.
+    /// Returns the submission's marker, if it has one that the driver has with it or will have.
     pub fn marker(&self) -> Option<u64> {
         Some(self.marker.load(Ordering::Acquire)).filter(|marker| ![NONE, COMING].contains(marker))
     }
@@ -146,61 +147,62 @@ impl Submission {
         self.marker.load(Ordering::Acquire) != NONE
     }
 
-    /// Whether the caller has to mark it, and then to call [`Self::marked`]: it has no marker and is pending. To be called with the
-    /// queue's submissions locked: it stays pending from then on.
+    /// Returns whether the caller has to mark the submission, and then to call [`Self::marked`]: it has no marker and is pending. To be
+    /// called with the queue's submissions locked: it stays pending from then on.
     pub fn begin_marking(&self) -> bool {
         let (order, otherwise) = (Ordering::AcqRel, Ordering::Acquire);
         !self.progress.is_complete() && self.marker.compare_exchange(NONE, COMING, order, otherwise).is_ok()
     }
 
-    /// The driver has a marker behind it, or could not take any.
+    /// Notes that the driver has a marker behind the submission, or could not take any.
     pub fn marked(&self, marker: Option<u64>) {
         self.marker.store(marker.unwrap_or(NONE), Ordering::Release);
     }
 
-    /// The driver has taken it, and will signal its marker.
+    /// Notes that the driver has taken the submission, and will signal its marker.
     pub fn taken(&self) {
         self.progress.reach(TAKEN);
     }
 
-    /// To be asked later.
+    /// Returns the submission's progress, to be asked later.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// It waits at the gate until it is dispatched.
+    /// Notes that the submission waits at the gate until it is dispatched.
     pub fn hold(&self) {
         self.held.store(true, Ordering::Release);
     }
 
-    /// The one before it has to be marked before the driver gets this.
+    /// Notes that the submission before this one has to be marked before the driver gets this.
     pub fn hide(&self) {
         self.hides.store(true, Ordering::Release);
     }
 
-    /// Whether [`Self::hide`] was called.
+    /// Returns whether [`Self::hide`] was called.
     pub fn hides(&self) -> bool {
         self.hides.load(Ordering::Acquire)
     }
 
-    /// It is about to be dispatched as the scheduler allows.
+    /// Notes that the submission is about to be dispatched as the scheduler allows.
     pub fn set_dispatched(&self, dispatched: Dispatched) {
         self.held.store(false, Ordering::Release);
         // Nothing is dispatched twice.
         let _ = self.dispatched.set(dispatched);
     }
 
-    /// How it was dispatched, if a scheduler had to allow it.
+    /// Returns when and how the submission was dispatched, if a scheduler had to allow it.
     pub fn dispatched(&self) -> Option<Dispatched> {
         self.dispatched.get().copied()
     }
 
-    /// Somebody waits for its end, and frees its marker if that is ours.
+    /// Returns whether a thread waits for the submission's end, and frees its marker if that is ours.
     pub fn is_awaited(&self) -> bool {
         self.waiters.load(Ordering::Acquire) > 0
     }
 
-    /// The caller is going to wait for its end. To be called while it is pending, with its queue's submissions locked.
+    /// Notes that the caller is going to wait for the submission's end. To be called while it is pending, with its queue's submissions
+    /// locked.
     fn await_end(&self) {
         self.waiters.fetch_add(1, Ordering::AcqRel);
         if let Some(fence) = &self.lent {
@@ -208,8 +210,8 @@ impl Submission {
         }
     }
 
-    /// Who waited knows that it has ended. Answers whether it has to free the marker. To be called with the queue's submissions
-    /// locked, so that it is freed once.
+    /// Notes that a thread that waited for the submission knows that it has ended. Returns whether that thread has to free the marker. To
+    /// be called with the queue's submissions locked, so that it is freed once.
     pub fn has_ended(&self) -> bool {
         let is_last = self.waiters.fetch_sub(1, Ordering::AcqRel) == 1;
         match &self.lent {
@@ -229,7 +231,7 @@ impl Submission {
         self.held.load(Ordering::Acquire) || self.waits.iter().any(is_missing)
     }
 
-    /// Nothing that it waits for is missing.
+    /// Returns whether nothing that the submission waits for is missing.
     fn can_run(&self, driver: &impl Driver) -> bool {
         self.waits.iter().all(|wait| match wait {
             Wait::Timeline { semaphore, raw, value, .. } => driver.has_reached(*semaphore, *raw, *value),
@@ -237,7 +239,7 @@ impl Submission {
         })
     }
 
-    /// Whether what it waits for is there, or will be without anybody's help once the driver has it.
+    /// Returns whether what the submission waits for is there, or will be without anybody's help once the driver has it.
     pub fn is_ready(&self, driver: &impl Driver) -> bool {
         self.waits.iter().all(|wait| match wait {
             Wait::Timeline { semaphore, raw, value, signal } => {
@@ -249,14 +251,14 @@ impl Submission {
 }
 
 impl Submissions {
-    /// Nothing is submitted.
+    /// Creates the submissions of a queue, of which there are none yet.
     pub fn new(now: Instant) -> Self {
         let (pending, last, ran, wanted, is_long) = Default::default();
         let learned = Learned { at: now, ended: 0, ran: Duration::ZERO, usual: None };
         Self { pending, last, ran, counted: now, wanted, is_long, learned }
     }
 
-    /// Something is about to be submitted.
+    /// Adds a submission that is about to be submitted.
     pub fn begin(&mut self, submission: Arc<Submission>, now: Instant) {
         if self.pending.is_empty() {
             (self.ran, self.counted) = (Duration::ZERO, now);
@@ -266,34 +268,34 @@ impl Submissions {
         self.wanted = false;
     }
 
-    /// The number that the next has.
+    /// Returns the number that the next submission has.
     pub fn next(&self) -> Number {
         self.last + 1
     }
 
-    /// Whether the last that is pending has no marker.
+    /// Returns whether the last submission that is pending has no marker.
     pub fn ends_unmarked(&self) -> bool {
         self.pending.back().is_some_and(|last| !last.has_marker())
     }
 
-    /// Whether one up to `number` cannot have begun: it waits at the gate, or for what nobody has signalled yet.
+    /// Returns whether a submission up to `number` cannot have begun: it waits at the gate, or for what nobody has signalled yet.
     pub fn is_blocked(&self, driver: &impl Driver, number: Number) -> bool {
         let mut up_to = self.pending.iter().take_while(|submission| submission.number <= number);
         up_to.any(|submission| submission.is_blocked(driver))
     }
 
-    /// The driver has refused it.
+    /// Removes a submission that the driver has refused, or does not get.
     pub fn withdraw(&mut self, submission: &Arc<Submission>) {
         submission.progress.reach(COMPLETE);
         self.pending.retain(|other| !Arc::ptr_eq(other, submission));
     }
 
-    /// The number of the first; to be called after [`Self::collect`].
+    /// Returns the number of the first; to be called after [`Self::collect`].
     pub fn first(&self) -> Option<Number> {
         self.pending.front().map(|first| first.number)
     }
 
-    /// How many there are.
+    /// Returns how many submissions there are.
     pub fn len(&self) -> usize {
         self.pending.len()
     }
@@ -314,20 +316,20 @@ impl Submissions {
         }
     }
 
-    /// How many stand before the first that has a marker.
+    /// Returns how many submissions stand before the first that has a marker.
     fn run(&self) -> usize {
         self.pending.iter().take_while(|submission| !submission.has_marker()).count()
     }
 
-    /// Whether the next may go without a marker: fewer than `most` before it do, nobody wanted to know the end of the last, and none was
-    /// found to run long of late.
+    /// Returns whether the next may go without a marker: fewer than `most` before it do, nobody wanted to know the end of the last, and
+    /// none was found to run long of late.
     pub fn spares_marker(&self, most: usize) -> bool {
         !self.wanted
             && !self.is_long
             && self.pending.iter().rev().take_while(|last| !last.has_marker()).count() < most
     }
 
-    /// The last that the driver has, if no marker tells the end of all up to `number` that it has, and there are any.
+    /// Returns the last that the driver has, if no marker tells the end of all up to `number` that it has, and there are any.
     pub fn unmarked(&mut self, number: Number) -> Option<Arc<Submission>> {
         let taken = self.taken();
         let count = self.pending.partition_point(|submission| submission.number <= number).min(taken);
@@ -339,8 +341,8 @@ impl Submissions {
         self.pending.get(taken - 1).cloned()
     }
 
-    /// One that the driver has, if nobody watches any: the caller does from now on. It is the last of them, so that those before it need
-    /// not be looked at one by one; or, as `half` says, the first that has a marker behind the first half.
+    /// Returns a submission that the driver has, if nobody watches any: the caller does from now on. It is the last of them, so that those
+    /// before it need not be looked at one by one; or, as `half` says, the first that has a marker behind the first half.
     pub fn watch(&mut self, half: bool) -> Option<Arc<Submission>> {
         let taken = self.taken();
         if self.pending.range(..taken).any(|submission| submission.watched.load(Ordering::Acquire)) {
@@ -356,7 +358,7 @@ impl Submissions {
         Some(Arc::clone(watched))
     }
 
-    /// The last that the driver has: when it is complete, all are. The caller waits for it from now on.
+    /// Returns the last that the driver has: when it is complete, all are. The caller waits for it from now on.
     pub fn await_last(&mut self) -> Option<Arc<Submission>> {
         self.wanted = true;
         let last = self.pending.get(self.taken().checked_sub(1)?)?;
@@ -364,12 +366,12 @@ impl Submissions {
         Some(Arc::clone(last))
     }
 
-    /// How many the driver has: they are in front of those that wait at the gate.
+    /// Returns how many the driver has: they are in front of those that wait at the gate.
     fn taken(&self) -> usize {
         self.pending.partition_point(|submission| submission.progress.is_taken())
     }
 
-    /// The first.
+    /// Returns the first.
     pub fn front(&self) -> Option<&Submission> {
         self.pending.front().map(AsRef::as_ref)
     }
@@ -406,12 +408,12 @@ impl Submissions {
         *usual
     }
 
-    /// Counts from 0 again.
+    /// Lets the time for which the first has run count from 0 again.
     pub fn restart(&mut self) {
         self.ran = Duration::ZERO;
     }
 
-    /// Forgets everything, on a queue that is idle; hands it out to be settled.
+    /// Forgets everything, on a queue that is idle; returns it to be settled.
     pub fn clear(&mut self) -> Few {
         self.pending.drain(..).inspect(|submission| submission.progress.reach(COMPLETE)).collect()
     }

@@ -28,7 +28,7 @@ fn submit(queue: &mut Submissions, marker: u64, waits: Vec<Wait>, now: Instant) 
     submission.taken();
 }
 
-/// Looks at the queues every 50 ms for a while; answers what the last look found.
+/// Looks at the queues every 50 ms for a while; returns what the last look found.
 fn watch(queues: &mut [&mut Submissions], driver: &Fake, now: &mut Instant, time: Duration) -> Look {
     let end = *now + time;
     let mut look = Look::default();

@@ -1,14 +1,14 @@
 //! Submissions without a marker, which get one later if somebody has to know their end.
 //!
-//! A fence behind each of many short submissions costs a GPU some percent of its time. Programs wait for few of them, and a fence tells
-//! the end of everything that was submitted to its queue before (Vulkan 7.3, of vkQueueSubmit's fence). So while no scheduler has to
-//! know each end, what is short goes without one, up to [`RUN`] in a row. Who has to know more has an empty submission with a marker
-//! put behind them: when an object of theirs is to be destroyed or reset, when the guest's kernel waits for all, when the scheduler wants
-//! the GPU back, and when a look at how long they run finds them pending.
+//! A fence behind each of many short submissions costs a GPU some percent of its time. Programs wait for few of them, and a fence tells the
+//! end of everything that was submitted to its queue before (Vulkan 7.3, of vkQueueSubmit's fence). So while no scheduler has to know each
+//! end, what is short goes without one, up to [`RUN`] in a row. Whoever has to know more has an empty submission with a marker put behind
+//! them: when an object of theirs is to be destroyed or reset, when the guest's kernel waits for all, when the scheduler wants the GPU
+//! back, and when a look at how long they run finds them pending.
 //!
 //! A marker behind what takes long would come too late for what is before it. So what a program can hear of has a marker of its own: it
-//! signals semaphores, has a fence, or names events or queries. And before what can be held up for as long as a program likes, by a semaphore
-//! or an event, the end of all that the driver has is marked.
+//! signals semaphores, has a fence, or names events or queries. And before what can be held up for as long as a program likes, by a
+//! semaphore or an event, the end of all that the driver has is marked.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -21,15 +21,15 @@ use crate::vulkan::programs::stamps::Stamps;
 use ash::vk::{self, Handle as _};
 use std::sync::Weak;
 
-/// So many in a row have no marker. They share one measure of how long they run.
+/// The most submissions in a row that have no marker. They share one measure of how long they run.
 const RUN: usize = 3;
 
-/// What lasts longer by its stamps, in nanoseconds, is marked where there is a scheduler: it is told sooner, and the fence costs nothing to
-/// speak of.
+/// The longest that a submission without a marker lasts by its stamps where there is a scheduler, in nanoseconds. What lasts longer is
+/// marked: its end is told sooner, and the fence costs nothing to speak of.
 const SHORT: u64 = 250_000;
 
 impl Queue {
-    /// Whether what is about to be submitted at once, without a fence of the guest, can do without a marker.
+    /// Returns whether a group that is about to be submitted at once, without a fence of the guest, can do without a marker.
     pub(super) fn spares_marker(&self, submissions: &Submissions, group: &Group) -> bool {
         let is_short = |scheduled: &Scheduled| {
             let stamps = scheduled.stamps.get().and_then(Option::as_ref);
@@ -40,8 +40,8 @@ impl Queue {
         !is_heard && submissions.spares_marker(RUN) && self.scheduled.as_ref().is_none_or(may)
     }
 
-    /// Has the end marked of all that the driver has up to a number, unless somebody submits just now: to be asked again then. Waits for
-    /// no lock of a queue, as others may be held.
+    /// Has the end marked of all that the driver has up to a number, unless somebody submits just now: the caller has to ask again then.
+    /// Waits for no lock of a queue, as others may be held.
     pub(super) fn mark_up_to(&self, device: &Device, number: Number) {
         if let Some(handle) = self.handle.try_lock() {
             self.mark_unmarked(device, *handle, number);
@@ -83,14 +83,14 @@ impl Queue {
         submission.marked(marker.inspect_err(|error| log::debug!("no marker: {error}")).ok());
     }
 
-    /// Waits until a submission has ended that the caller awaits, as far as the driver tells.
+    /// Waits until a submission that the caller awaits has ended, as far as the driver tells.
     pub(super) fn wait_for(queue: &Weak<Self>, device: &Device, submission: &Submission) {
         if let Some(marker) = Self::marker_of(queue, device, submission) {
             device.markers.wait(&device.ash, marker);
         }
     }
 
-    /// What tells the end of a submission that the caller awaits, if the driver can tell it.
+    /// Returns the marker that tells the end of a submission that the caller awaits, if the driver can tell it.
     pub(super) fn marker_of(queue: &Weak<Self>, device: &Device, submission: &Submission) -> Option<u64> {
         if submission.marker().is_none()
             && let Some(queue) = queue.upgrade()

@@ -13,20 +13,20 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Starts it; `wait` waits for one submission and does what is due at its end.
+    /// Starts the thread; `wait` waits for one submission and does what is due at its end.
     pub fn start(wait: impl Fn(&Submission) + Send + 'static) -> Self {
         let (watched, arriving) = unbounded::<Arc<Submission>>();
         let thread = start_thread("watch", move || arriving.iter().for_each(|submission| wait(&submission)));
         Self { watched, thread }
     }
 
-    /// Waits for another, whose marker is freed or given back then.
+    /// Lets the thread wait for another submission, whose marker is freed or given back then.
     pub fn watch(&self, submission: Arc<Submission>) {
         // The thread ends after this value.
         let _ = self.watched.send(submission);
     }
 
-    /// Waits for what is left and ends.
+    /// Lets the thread wait for what is left, and ends it.
     pub fn end(self) {
         drop(self.watched);
         if self.thread.join().is_err() {
@@ -35,8 +35,8 @@ impl Watcher {
     }
 }
 
-/// Starts a thread that somebody comes to wait for. Without it this process ends, and its context is lost: half of it would leave the
-/// guest waiting for ever.
+/// Starts a thread that somebody comes to wait for. If it cannot be started this process ends, and its context is lost: half of it would
+/// leave the guest waiting for ever.
 pub(super) fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     std::thread::Builder::new().name(name.into()).spawn(run).unwrap_or_else(|error| {
         log::error!("worker ends: no thread ({error}): see --max-tasks, and TasksMax= of the unit");

@@ -1,4 +1,4 @@
-//! What recordings bind and dispatch: drivers copy it into arrays of a fixed size, and read it back without looking.
+//! Bindings and dispatches in recordings: drivers copy what they bind into arrays of a fixed size, and read it back without looking.
 
 use super::writes;
 use crate::vulkan::context::error::{Fault, demand};
@@ -24,7 +24,7 @@ pub fn cmd_bind_pipeline(
     Ok(())
 }
 
-/// Sets that are bound at once, into a layout.
+/// Demands that sets that are bound at once fit a layout.
 fn demand_sets(
     l: &Lowering<'_>,
     layout: venus::PipelineLayout,
@@ -50,7 +50,7 @@ fn demand_sets(
     demand(dynamic == wanted, "another number of dynamic offsets than of dynamic descriptors")
 }
 
-/// "Identically defined", in the parts that drivers compute offsets of.
+/// Returns whether two layouts are "identically defined", in the parts that drivers compute offsets of.
 fn same(one: &Arc<SetLayout>, other: &Arc<SetLayout>) -> bool {
     Arc::ptr_eq(one, other) || one.facts == other.facts
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 const WHOLE_SIZE: u64 = u64::MAX;
 
-/// Most bytes of `vkCmdUpdateBuffer`.
+/// The most bytes of `vkCmdUpdateBuffer`.
 const INLINE_BYTES: u64 = 65_536;
 
 const OUTSIDE: &str = "a range outside of its buffer, or a buffer without memory";
@@ -26,7 +26,7 @@ pub fn of_buffer(info: &venus::BufferCreateInfo<'_>) -> Result<StateOf<venus::Bu
     Ok(StateOf::of(BufferFacts::new(info.size, is_computed_on(info))))
 }
 
-/// Whether a buffer is for more than copies.
+/// Returns whether a buffer is for more than copies.
 pub fn is_computed_on(info: &venus::BufferCreateInfo<'_>) -> bool {
     let copies = venus::BufferUsageFlags::TRANSFER_SRC.0 | venus::BufferUsageFlags::TRANSFER_DST.0;
     let says = |next: &ChainStruct<'_>| matches!(next, ChainStruct::BufferUsageFlags2CreateInfo(_));
@@ -51,7 +51,7 @@ pub fn create_buffer_view(
     Ok(StateOf::none())
 }
 
-/// Bytes of device memory.
+/// Returns the bytes of device memory.
 pub fn memory_size(l: &Lowering<'_>, id: venus::DeviceMemory) -> Result<u64, Fault> {
     demand(id.0 != 0, "memory is missing")?;
     Ok(l.objects.get(id)?.state::<venus::DeviceMemory>()?.size())

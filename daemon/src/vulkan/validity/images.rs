@@ -57,7 +57,7 @@ pub fn of_image(device: &Device, info: &venus::ImageCreateInfo<'_>) -> Result<St
     }))
 }
 
-/// Aspects of images of a format that a command can name. That of colour stands for all planes, too.
+/// Returns the aspects of images of a format that a command can name. That of colour stands for all planes, too.
 fn aspects(format: venus::Format) -> ImageAspectFlags {
     use ImageAspectFlags as A;
     use venus::Format as F;
@@ -73,7 +73,7 @@ fn aspects(format: venus::Format) -> ImageAspectFlags {
     }
 }
 
-/// What the driver takes for images of this kind; what it takes for any, where it does not say.
+/// Returns the limits of the driver for images of this kind; those for any image, where it does not say.
 fn limits_of(device: &Device, info: &venus::ImageCreateInfo<'_>) -> vk::ImageFormatProperties {
     let physical = &device.physical;
     let modifiers = venus::ImageTiling::DRM_FORMAT_MODIFIER_EXT;

@@ -9,13 +9,13 @@ use protocol::venus::generated::{
 };
 use std::sync::Arc;
 
-/// Most descriptors of one layout or pool, and sets of a pool: times the largest descriptor this is no more than 32 bits.
+/// The most descriptors of one layout or pool, and sets of a pool: times the largest descriptor this is no more than 32 bits.
 const DESCRIPTORS: u64 = 1 << 24;
 
 /// The largest number of a binding. Drivers keep arrays up to it.
 const BINDING: u32 = 1 << 20;
 
-/// What a layout of descriptor sets asks for.
+/// Checks the description of a layout of descriptor sets, and returns what it asks for.
 pub fn of_bindings(
     l: &Lowering<'_>,
     info: Option<&venus::DescriptorSetLayoutCreateInfo<'_>>,
@@ -74,7 +74,7 @@ fn is_dynamic(ty: venus::DescriptorType) -> bool {
     ty == venus::DescriptorType::UNIFORM_BUFFER_DYNAMIC || ty == venus::DescriptorType::STORAGE_BUFFER_DYNAMIC
 }
 
-/// What a layout of pipelines asks for.
+/// Checks the description of a layout of pipelines, and returns the layouts of sets that it asks for.
 pub fn of_pipelines(
     l: &Lowering<'_>,
     device: &Device,

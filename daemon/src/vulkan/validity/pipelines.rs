@@ -20,7 +20,7 @@ pub fn merge_pipeline_caches(
     demand(!sources.contains(&c.dst_cache), "a pipeline cache is merged into itself")
 }
 
-/// What is known of a pipeline of this kind.
+/// Returns what is known of a pipeline of this kind.
 pub fn facts(
     l: &Lowering<'_>,
     bind_point: venus::PipelineBindPoint,
@@ -31,7 +31,7 @@ pub fn facts(
     Ok(StateOf::of(PipelineFacts { bind_point, layout }))
 }
 
-/// Descriptions of compute pipelines: each has a shader and a layout, and refers to no pipeline that is not there.
+/// Checks descriptions of compute pipelines: each has a shader and a layout, and refers to no pipeline that is not there.
 pub fn check_compute(infos: &[venus::ComputePipelineCreateInfo<'_>]) -> Result<(), Fault> {
     for (at, info) in infos.iter().enumerate() {
         demand(info.stage.p_name.is_some(), "a shader without an entry point")?;
@@ -47,7 +47,7 @@ pub fn check_compute(infos: &[venus::ComputePipelineCreateInfo<'_>]) -> Result<(
     Ok(())
 }
 
-/// Descriptions of graphics pipelines: specialisation only, the rest is the driver's affair.
+/// Checks descriptions of graphics pipelines: specialisation only, the rest is the driver's affair.
 pub fn check_graphics(infos: &[venus::GraphicsPipelineCreateInfo<'_>]) -> Result<(), Fault> {
     let stages = infos.iter().flat_map(|info| info.p_stages.unwrap_or(&[]));
     for stage in stages {
@@ -57,7 +57,7 @@ pub fn check_graphics(infos: &[venus::GraphicsPipelineCreateInfo<'_>]) -> Result
     Ok(())
 }
 
-/// Specialisation constants lie in their data.
+/// Demands that specialisation constants lie in their data.
 pub fn check_specialization(info: Option<&venus::SpecializationInfo<'_>>) -> Result<(), Fault> {
     let Some(info) = info else { return Ok(()) };
     let bytes = info.p_data.map_or(0, <[u8]>::len) as u64;

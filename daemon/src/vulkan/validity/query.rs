@@ -10,7 +10,7 @@ use crate::vulkan::objects::reading::Reading;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
-/// Most queries of one pool. Drivers multiply the number by the size of a result.
+/// The most queries of one pool. Drivers multiply the number by the size of a result.
 pub const QUERIES: u32 = 1 << 20;
 
 const OUTSIDE: &str = "queries outside of their pool";
@@ -39,7 +39,7 @@ pub fn create_query_pool(
     Ok(StateOf::of(QueryFacts { ty: info.query_type, count: info.query_count, words }))
 }
 
-/// Demands that queries lie in a pool; answers their kind.
+/// Demands that queries lie in a pool; returns their kind.
 pub fn demand_range(
     objects: &Reading<'_>,
     pool: venus::QueryPool,

@@ -13,7 +13,7 @@ const OUTSIDE: &str = "a region outside of its image, or an image without memory
 
 const REMAINING: u32 = u32::MAX;
 
-/// What a region is made of: texels of the level, and blocks of one aspect in memory.
+/// Returns what a region is made of: the texels of the level, and the blocks of one aspect in memory.
 fn aspect(image: &ImageFacts, layers: &venus::ImageSubresourceLayers) -> ([u32; 3], FormatBlock) {
     let (extent, block) = (image.level_extent(layers.mip_level), image.block);
     let bytes = |bytes| FormatBlock { bytes, extent: [1, 1, 1] };
@@ -93,7 +93,7 @@ macro_rules! in_buffer {
     };
 }
 
-/// Demands that a copy between memory and an image lies in the image; answers how many bytes of memory it spans.
+/// Demands that a copy between memory and an image lies in the image; returns how many bytes of memory it spans.
 fn demand_in_memory(image: &ImageFacts, region: &Region, offset: venus::Offset3D) -> Result<u64, Fault> {
     let layers = &region.subresource;
     demand(image.volume || region.extent.depth == 1, OUTSIDE)?;
@@ -104,7 +104,8 @@ fn demand_in_memory(image: &ImageFacts, region: &Region, offset: venus::Offset3D
     bytes.ok_or_else(|| Fault::invalid("a region of more bytes than there can be"))
 }
 
-/// The same of a copy by the host.
+/// Demands that a copy by the host between memory and an image lies in the image, which was made for such copies; returns how many bytes of
+/// memory it spans.
 pub fn demand_host_copy(image: &ImageFacts, region: &Region, offset: venus::Offset3D) -> Result<u64, Fault> {
     demand(image.is_copied_by_the_host, "an image that was not made to be copied by the host")?;
     demand_in_memory(image, region, offset)
@@ -131,7 +132,7 @@ fn demand_in_buffer(
     Ok(())
 }
 
-/// Regions between two images, as boxes in both.
+/// Demands that regions between two images, as boxes in both, lie in the images.
 fn demand_in_images(
     l: &Lowering<'_>,
     (source, target): (venus::Image, venus::Image),
@@ -222,7 +223,7 @@ checks! {
 /// One region of a copy, whichever way it goes.
 #[derive(Clone, Copy)]
 pub struct Region {
-    /// Whether texels are taken as they lie in the image.
+    /// Flags that say whether texels are taken as they lie in the image.
     pub flags: venus::HostImageCopyFlags,
     /// Texels from row to row, or 0.
     pub row_length: u32,
@@ -230,11 +231,11 @@ pub struct Region {
     pub image_height: u32,
     /// Aspect, level and layers of the image.
     pub subresource: venus::ImageSubresourceLayers,
-    /// Texels.
+    /// The extent in texels.
     pub extent: venus::Extent3D,
 }
 
-/// Bytes of memory that a region of texels spans (Vulkan, "Copying Data Between Buffers and Images"); none if they cannot be
+/// Returns the bytes of memory that a region of texels spans (Vulkan, "Copying Data Between Buffers and Images"); none if they cannot be
 /// counted. `block` is that of the aspect that is copied.
 pub fn region_bytes(block: FormatBlock, region: &Region, layers: u64) -> Option<u64> {
     let venus::Extent3D { width, height, depth } = region.extent;

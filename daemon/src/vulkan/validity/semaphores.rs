@@ -80,7 +80,7 @@ fn applies(submit: &venus::SubmitInfo<'_>) -> bool {
     })
 }
 
-/// The same without an array that has another length than there are semaphores.
+/// Returns the values without an array that has another length than there are semaphores.
 fn without_loose<'a>(
     submit: &venus::SubmitInfo<'_>,
     values: &venus::TimelineSemaphoreSubmitInfo<'a>,
@@ -100,7 +100,7 @@ fn without_loose<'a>(
     }
 }
 
-/// One batch of `vkQueueSubmit`, as [`applying`] leaves it: as many values as semaphores where one is a timeline.
+/// Checks one batch of `vkQueueSubmit`, as [`applying`] leaves it: it has as many values as semaphores where one is a timeline.
 pub fn check_submit(objects: &Reading<'_>, submit: &venus::SubmitInfo<'_>) -> Result<(), Fault> {
     let (waits, signals) =
         (submit.p_wait_semaphores.unwrap_or(&[]), submit.p_signal_semaphores.unwrap_or(&[]));

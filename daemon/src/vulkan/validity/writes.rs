@@ -16,7 +16,7 @@ const WHOLE_SIZE: u64 = u64::MAX;
 /// Sets of one command: one, mostly.
 pub type Sets = SmallVec<[Arc<DescriptorSet>; 2]>;
 
-/// `vkUpdateDescriptorSets`; answers the sets.
+/// `vkUpdateDescriptorSets`; returns the sets.
 pub fn check_update(
     l: &Lowering<'_>,
     writes: &[venus::WriteDescriptorSet<'_>],
@@ -53,8 +53,8 @@ fn set<'t>(l: &'t Lowering<'_>, id: venus::DescriptorSet) -> Result<(&'t Object,
     Ok((object, object.state::<venus::DescriptorSet>()?))
 }
 
-/// Demands that `count` descriptors from an element of a binding on are there, in following bindings of the same kind if they are
-/// more than are left (Vulkan 14.2.1, "consecutive binding updates"). Answers the first binding.
+/// Demands that `count` descriptors from an element of a binding on are there, in following bindings of the same kind if they are more than
+/// are left (Vulkan 14.2.1, "consecutive binding updates"). Returns the first binding.
 fn span(
     facts: &SetFacts,
     variable_count: u32,
@@ -89,7 +89,7 @@ fn span(
     Ok(first)
 }
 
-/// One write into a set of this layout.
+/// Checks one write into a set of this layout.
 pub fn check_write(
     l: &Lowering<'_>,
     facts: &SetFacts,

@@ -22,18 +22,18 @@ pub struct Gpu {
     _entry: ash::Entry,
 }
 
-/// How fences are waited for.
+/// The way in which fences are waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// By the driver's own call.
     Asleep,
-    /// As Mesa 26.1 does in a guest, by looks at whether it is signalled: some at once, then with sleeps in between that get longer.
+    /// By queries of the fence's status, as Mesa 26.1 does in a guest: some at once, then with sleeps in between that get longer.
     Looks,
 }
 
-/// The looks of Mesa that have no sleep before them.
+/// The queries of Mesa that have no sleep before them.
 const LOOKS_AT_ONCE: u32 = 15;
-/// Its first sleep. With twice as many looks sleeps are twice as long.
+/// Mesa's first sleep. With twice as many queries, sleeps are twice as long.
 const FIRST_SLEEP: Duration = Duration::from_micros(160);
 
 impl Gpu {
@@ -96,12 +96,12 @@ impl Gpu {
         }
     }
 
-    /// What the device calls itself.
+    /// The name that the device gives itself.
     pub fn name(&self) -> String {
         self.properties.device_name_as_c_str().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Whether it is a driver in software.
+    /// Returns whether the driver is one in software.
     pub fn is_software(&self) -> bool {
         self.properties.device_type == vk::PhysicalDeviceType::CPU
             // As lavapipe is called in a guest, too, whatever type a driver makes of it.
@@ -184,7 +184,7 @@ impl Fence<'_> {
         }
     }
 
-    /// Returns when it is seen to be signalled.
+    /// Returns when the fence is seen to be signalled.
     fn look(&self) -> Result<()> {
         let mut looks = 0_u32;
         // SAFETY: the fence is live.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use ash::vk;
 use tests::looping_shader as shader;
 
-/// What pipelines are made of, and a buffer that they compute on.
+/// The parts that pipelines are made of, and a buffer that they compute on.
 pub struct Shader<'g> {
     gpu: &'g Gpu,
     _buffer: Buffer<'g>,
@@ -29,21 +29,21 @@ pub struct Pipeline<'g> {
 /// A command buffer, which ends with this value.
 pub struct Commands<'g> {
     gpu: &'g Gpu,
-    /// Of length one, as a submission takes it.
+    /// The handle, in an array of length one, as a submission takes it.
     pub handles: [vk::CommandBuffer; 1],
 }
 
-/// How many times a push of constants, a dispatch and a barrier are recorded.
+/// The number of times that a push of constants, a dispatch and a barrier are recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps {
-    /// So often.
+    /// The number of repetitions.
     pub times: u32,
     /// Constants are pushed, too.
     pub push: bool,
 }
 
 impl<'g> Shader<'g> {
-    /// Computes on so many words.
+    /// Makes a shader that computes on so many words.
     pub fn new(gpu: &'g Gpu, words: u32) -> Result<Self> {
         ensure!(words > 0 && words.is_multiple_of(shader::GROUP), "whole workgroups only");
         let buffer = gpu.buffer(Kind::Device, u64::from(words) * 4)?;
@@ -79,7 +79,7 @@ impl<'g> Shader<'g> {
         }
     }
 
-    /// Compiles it with these constants; any thread may.
+    /// Compiles the shader with these constants; any thread may.
     pub fn pipeline(&self, multiplier: u32, steps: u32) -> Result<Pipeline<'g>> {
         let data: Vec<u8> = [multiplier, steps].iter().flat_map(|word| word.to_ne_bytes()).collect();
         let entry = |id: u32| vk::SpecializationMapEntry::default().constant_id(id).offset(id * 4).size(4);
@@ -139,7 +139,7 @@ impl<'g> Shader<'g> {
 }
 
 impl<'g> Commands<'g> {
-    /// One of which nothing is recorded.
+    /// Allocates a command buffer in which nothing is recorded.
     pub fn new(gpu: &'g Gpu) -> Result<Self> {
         let info = vk::CommandBufferAllocateInfo::default().command_pool(gpu.pool).command_buffer_count(1);
         // SAFETY: the pool is live and used by this thread alone.

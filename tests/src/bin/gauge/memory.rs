@@ -33,7 +33,8 @@ impl Kind {
         })
     }
 
-    /// What it must have, and what it must not have for this to be worth a measurement of its own; the best first.
+    /// The flags that the memory must have, and those that it must not have for this kind to be worth a measurement of its own; the best
+    /// first.
     fn wanted(self) -> [(Flags, Flags); 3] {
         const NONE: Flags = Flags::empty();
         const LOCAL: Flags = Flags::DEVICE_LOCAL;
@@ -118,7 +119,7 @@ pub struct Buffer<'g> {
 }
 
 impl Buffer<'_> {
-    /// Its bytes, mapped; empty if it is not.
+    /// The buffer's bytes, mapped; empty if it is not.
     pub fn bytes(&mut self) -> &mut [u8] {
         match self.at.is_null() {
             true => &mut [],

@@ -1,4 +1,4 @@
-//! How long each of many took, and what is said of it. Knows nothing of Vulkan.
+//! The time that each of many repetitions took, and the figures that are reported of it. This module knows nothing of Vulkan.
 
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
@@ -13,32 +13,32 @@ pub struct Samples {
     processor: Duration,
 }
 
-/// At least so many are taken, however long that takes, if nothing else is said.
+/// The number of samples that are taken at least, however long that takes, unless stated otherwise.
 const LEAST: usize = 3;
 
 impl Samples {
-    /// Begins.
+    /// Begins measurements that are taken for so long.
     pub fn new(limit: Duration) -> Self {
         let (start, nanoseconds, processor) = (Instant::now(), Vec::new(), processor_time());
         Self { start, limit, least: LEAST, nanoseconds, processor }
     }
 
-    /// With at least so many.
+    /// Sets the number of samples that are taken at least.
     pub fn at_least(self, least: usize) -> Self {
         Self { least, ..self }
     }
 
-    /// Whether the time is not over.
+    /// Returns whether the time is not over, or samples are missing.
     pub fn more(&self) -> bool {
         self.nanoseconds.len() < self.least || self.start.elapsed() < self.limit
     }
 
-    /// Notes what took so long.
+    /// Notes a sample that took so long.
     pub fn note(&mut self, taken: Duration) {
         self.nanoseconds.push(taken.as_nanos() as u64);
     }
 
-    /// Does it, and notes how long it took.
+    /// Runs `what`, and notes how long it took.
     pub fn time<T>(&mut self, what: impl FnOnce() -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         let made = what()?;
@@ -46,7 +46,7 @@ impl Samples {
         Ok(made)
     }
 
-    /// The same until the time is over.
+    /// Runs `what` until the time is over, and notes how long each run took.
     pub fn repeat(mut self, mut what: impl FnMut() -> Result<()>) -> Result<Self> {
         while self.more() {
             self.time(&mut what)?;

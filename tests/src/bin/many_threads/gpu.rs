@@ -35,7 +35,7 @@ pub struct Pipeline {
     gpu: Arc<Gpu>,
 }
 
-/// What one thread needs to compute: pools, a mapped buffer, and something to wait for.
+/// The objects that one thread needs to compute: pools, a mapped buffer, and something to wait for.
 pub struct Lane {
     gpu: Arc<Gpu>,
     queue: usize,
@@ -135,7 +135,7 @@ impl Gpu {
         Ok(Self { device, queues, memory_type, set_layout, layout, shader, cache, _instance })
     }
 
-    /// How many queues it has.
+    /// The number of queues that the device has.
     pub fn queues(&self) -> usize {
         self.queues.len()
     }

@@ -31,7 +31,7 @@ struct Arguments {
     /// Lanes of each device: a compiling and a submitting thread
     #[arg(long, default_value_t = 3)]
     lanes: u32,
-    /// How often each lane compiles, computes and checks; endless if 0
+    /// Times that each lane compiles, computes and checks; endless if 0
     #[arg(long, default_value_t = 12)]
     rounds: u32,
     /// Say so after every round

@@ -14,7 +14,7 @@ use gpu::Tenant;
 /// Fills memory as one tenant and looks at it as another, again and again.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// How often.
+    /// Times that memory is filled and looked at.
     #[arg(long, default_value_t = 10)]
     rounds: u32,
     /// Memory of each type that a tenant takes.

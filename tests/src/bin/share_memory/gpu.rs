@@ -165,7 +165,7 @@ impl Gpu {
         })
     }
 
-    /// What the processor sees.
+    /// Returns the words that the processor sees.
     pub fn read(&self, memory: &Memory) -> Result<Vec<u32>> {
         // SAFETY: the mapping has so many words.
         Ok((0..memory.words as usize)

@@ -23,7 +23,7 @@ fn main() -> Result<ExitCode> {
     }
 }
 
-/// What each process writes into a word.
+/// The value that process `who` writes into a word in round `round`.
 fn pattern(who: u32, round: u32) -> u32 {
     0x5bd1_e995_u32.wrapping_mul(who + 1) ^ round
 }

@@ -1,8 +1,8 @@
 //! A program that keeps a GPU busy with kernels of one length and says how many it got done: a tenant of shared GPUs.
 //!
-//! It says "ready" when everything is compiled. For each line on its standard input it runs for so many milliseconds, as its options say or, if
-//! "alone" stands behind the number, one kernel behind the other, and prints one line of JSON: how
-//! many kernels were complete in each hundredth of a second, and how long single ones took.
+//! The program prints "ready" when everything is compiled. For each line on its standard input it runs for so many milliseconds, as its
+//! options say or, if "alone" stands behind the number, one kernel behind the other, and prints one line of JSON: how many kernels were
+//! complete in each hundredth of a second, and how long single ones took.
 
 #![deny(unsafe_code)]
 
@@ -83,12 +83,12 @@ fn say(line: &str) -> Result<()> {
     out.flush().context("standard output")
 }
 
-/// What was done.
+/// The work that was done in a run.
 struct Done {
     buckets: Vec<u32>,
     /// Nanoseconds from submission to completion.
     latencies: Vec<u64>,
-    /// When the first was complete and the last, since the start.
+    /// The time of the first completion, and that of the last (`last`), since the start.
     first: Option<Duration>,
     last: Duration,
     seconds: f64,
@@ -144,7 +144,7 @@ impl Done {
     }
 }
 
-/// One kernel behind the other, so many in flight.
+/// Runs one kernel behind the other, so many in flight.
 fn run(lane: &Lane, in_flight: u32, think: u64, time: Duration) -> Result<Done> {
     let mut done = Done::new(time);
     let start = Instant::now();
@@ -170,7 +170,7 @@ fn run(lane: &Lane, in_flight: u32, think: u64, time: Duration) -> Result<Done> 
     Ok(done)
 }
 
-/// One kernel in each period, or as soon as the one before is complete.
+/// Runs one kernel in each period, or as soon as the one before is complete.
 fn run_in_time(lane: &Lane, period: u64, time: Duration) -> Result<Done> {
     let mut done = Done::new(time);
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! What can be measured, by name. Everything a measure needs is made before its time begins and ends behind it, if no other is said.
+//! The measures, by name. Everything that a measure needs is made before its time begins and ends after it, unless stated otherwise.
 
 mod copies;
 mod objects;
@@ -16,7 +16,7 @@ use tests::looping_shader::GROUP;
 /// The measures on one device.
 pub struct Bench<'g> {
     gpu: &'g Gpu,
-    /// One workgroup.
+    /// The shader that computes in one workgroup.
     small: Shader<'g>,
 }
 

@@ -1,7 +1,7 @@
 //! Objects that are made and destroyed: buffers with memory, and pipelines.
 //!
-//! A driver in a guest may return from a call before the host has done it. So a measure ends when all is done, or, if that is asked for, with the
-//! call.
+//! A driver in a guest may return from a call before the host has done it. So a measure ends when all is done, or, if that is asked for,
+//! with the call.
 
 use super::{Bench, missing};
 use crate::kernel::Pipeline;
@@ -23,8 +23,8 @@ impl Bench<'_> {
         Ok(Samples::new(time).repeat(once)?.to_json(1))
     }
 
-    /// So many pipelines on so many threads, none of which was ever compiled before; for all of them. What they are made of and what
-    /// becomes of them does not count.
+    /// Makes `count` pipelines on `threads` threads, none of which was ever compiled before, and measures the time for all of them. What
+    /// they are made of and what becomes of them does not count.
     pub(super) fn pipelines(&self, count: u32, threads: u32, done: bool, time: Duration) -> Result<String> {
         let mut samples = Samples::new(time).at_least(1);
         while samples.more() {

@@ -1,4 +1,4 @@
-//! What grows with the number of objects: the first of many, the last, and a submission beside all of them.
+//! Measures of what grows with the number of objects: the first of many, the last, and a submission beside all of them.
 
 use super::Bench;
 use crate::memory::{Buffer, Kind};
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 const PARTS: usize = 10;
 
 impl Bench<'_> {
-    /// So many buffers without memory: nanoseconds for one of the first tenth and of the last, and of a small submission before and beside them.
+    /// Creates `count` buffers without memory. Measures the nanoseconds for one of the first tenth and for one of the last tenth, and for a
+    /// small submission before and beside them.
     pub(super) fn many_objects(&self, count: usize, time: Duration) -> Result<String> {
         let before = self.median_of_dispatch(time)?;
         let mut objects = Vec::new();
@@ -31,7 +32,7 @@ impl Bench<'_> {
             .to_string())
     }
 
-    /// So many mapped allocations of so many bytes, or as many as can be had.
+    /// Makes `count` mapped allocations of so many bytes, or as many as can be had.
     pub(super) fn many_maps(&self, count: usize, bytes: u64) -> Result<String> {
         let (mut mapped, mut taken, mut limit) = (Vec::<Buffer<'_>>::new(), Vec::new(), None);
         while mapped.len() < count {

@@ -6,7 +6,7 @@ use crate::samples::Samples;
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
-/// What one submission of a graph has: some 20 us of a GPU's time.
+/// The contents of one submission of a graph: some 20 us of a GPU's time.
 const GRAPH_PART: Steps = Steps { times: 6, push: true };
 
 impl Bench<'_> {
@@ -16,14 +16,14 @@ impl Bench<'_> {
         Ok(Samples::new(time).repeat(|| self.gpu.run(&[], &fence))?.to_json(1))
     }
 
-    /// The same with a dispatch of one workgroup.
+    /// A submission of one dispatch of one workgroup, a wait for its fence, and the fence's reset.
     pub(super) fn dispatch(&self, time: Duration) -> Result<String> {
         let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
         let commands = self.small.dispatch(&pipeline)?;
         Ok(Samples::new(time).repeat(|| self.gpu.run(&commands.handles, &fence))?.to_json(1))
     }
 
-    /// The same with a timeline semaphore instead of the fence.
+    /// A submission of one dispatch of one workgroup that signals a timeline semaphore instead of a fence, and a wait for that semaphore.
     pub(super) fn timeline(&self, time: Duration) -> Result<String> {
         let Some(mut timeline) = self.gpu.timeline()? else { return missing("timeline semaphores") };
         let pipeline = self.small.pipeline(3, 1)?;
@@ -31,7 +31,7 @@ impl Bench<'_> {
         Ok(Samples::new(time).repeat(|| timeline.run(&commands.handles))?.to_json(1))
     }
 
-    /// A dispatch of one workgroup and a wait for it, each time so long has passed.
+    /// A dispatch of one workgroup and a wait for it, once in each `period`.
     pub(super) fn paced(&self, period: Duration, time: Duration) -> Result<String> {
         let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
         let commands = self.small.dispatch(&pipeline)?;
@@ -87,8 +87,8 @@ impl Bench<'_> {
         Ok(said)
     }
 
-    /// So many submissions one behind the other, each of a few dispatches with barriers, with a fence on the last and a wait for it: what a
-    /// program does that computes a graph. Each is recorded right before it is submitted, or all of them once and for all.
+    /// Makes `submissions` submissions one behind the other, each of a few dispatches with barriers, with a fence on the last and a wait
+    /// for it, as a program does that computes a graph. Each is recorded right before it is submitted, or all of them once and for all.
     pub(super) fn graph(&self, submissions: usize, records: bool, time: Duration) -> Result<String> {
         let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
         let parts = (0..submissions).map(|_| Commands::new(self.gpu)).collect::<Result<Vec<_>>>()?;
@@ -107,7 +107,8 @@ impl Bench<'_> {
         Ok(Samples::new(time).repeat(once)?.to_json(1))
     }
 
-    /// One command buffer of so many commands, from its beginning to its end, for each command. It is submitted and waited for in between.
+    /// Records one command buffer of so many commands, from its beginning to its end, and measures the time for each command. The command
+    /// buffer is submitted and waited for in between.
     pub(super) fn recording(&self, commands: u32, time: Duration) -> Result<String> {
         let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
         let buffer = Commands::new(self.gpu)?;
@@ -120,7 +121,7 @@ impl Bench<'_> {
         Ok(samples.to_json(u64::from(commands / 3 * 3)))
     }
 
-    /// So many dispatches with barriers: recorded, submitted and waited for.
+    /// Records, submits and waits for `dispatches` dispatches with barriers.
     pub(super) fn dispatches(&self, dispatches: u32, time: Duration) -> Result<String> {
         let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
         let buffer = Commands::new(self.gpu)?;
