@@ -1,7 +1,7 @@
 //! Files that can be given away and mapped without fear: nobody can make them smaller, which would kill whoever touches what is gone.
 
-use super::MapError;
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, major, seek};
+use rustix::io::Errno;
 use std::os::fd::AsFd;
 
 /// What a file of fixed size is.
@@ -11,6 +11,25 @@ pub enum FixedFile {
     Memfd,
     /// Memory of a driver (Linux: Documentation/driver-api/dma-buf.rst).
     DmaBuf,
+}
+
+/// Why a file could not be mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// It could shrink later, and touching what is gone would kill this process.
+    #[error("no memory file sealed against shrinking, and no dma-buf")]
+    Unsealed,
+    /// It is smaller than it should be, or empty.
+    #[error("file of {actual} bytes cannot hold {wanted}")]
+    Size {
+        /// Bytes to be mapped.
+        wanted: u64,
+        /// Bytes in the file.
+        actual: u64,
+    },
+    /// The system refused.
+    #[error("cannot map file: {0}")]
+    System(#[from] Errno),
 }
 
 /// Of Linux's `uapi/linux/magic.h`.
