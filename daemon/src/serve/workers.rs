@@ -7,10 +7,10 @@ use crate::device::{Owner, Quota};
 use crate::ipc::{
     Channel, ChildRole, DriverFamily, ReceiveError, SendError, ToDevice, ToWorker, WorkerSetup,
 };
+use crate::readiness::{self, Events};
 use crate::sandbox::{FromChildren, Launcher};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
-use rustix::event::epoll;
 use signal_hook::consts::SIGSYS;
 use std::collections::VecDeque;
 use std::io;
@@ -221,7 +221,7 @@ impl Workers {
                     return Ok(());
                 }
             }
-            watch_again(&self.epoll, worker, epoll::EventFlags::IN | epoll::EventFlags::OUT);
+            watch_again(&self.epoll, worker, Events::EPOLLIN | Events::EPOLLOUT);
         }
         let kept = worker.keep(message, fd, &mut self.backlogs);
         if kept.is_err() {
@@ -242,7 +242,7 @@ impl Workers {
             }
             worker.backlog.pop_front();
         }
-        watch_again(&self.epoll, worker, epoll::EventFlags::IN);
+        watch_again(&self.epoll, worker, Events::EPOLLIN);
     }
 
     /// Takes what a worker sent; a bounded number of messages, the rest is reported again.
@@ -266,7 +266,7 @@ impl Workers {
     pub fn hear_output(&mut self, serial: u32) {
         let Some(output) = self.outputs.get_mut(&serial) else { return };
         if output.hear(&mut self.printing) == Heard::End {
-            let _ = epoll::delete(&self.epoll, &*output);
+            let _ = readiness::unwatch(&self.epoll, &*output);
             self.outputs.remove(&serial);
         }
     }
@@ -295,7 +295,7 @@ impl Workers {
         let Some(mut worker) = self.running.remove(&ctx_id) else { return };
         worker.forget_backlog(&mut self.backlogs);
         self.contexts.remove(&worker.serial);
-        let _ = epoll::delete(&self.epoll, &worker.channel);
+        let _ = readiness::unwatch(&self.epoll, &worker.channel);
         let Worker { serial, number, process, killed, .. } = worker;
         let (kill_at, unexplained) = (Instant::now() + GRACE, unexplained.filter(|_| !killed));
         self.ending.push_back(Ending { serial, number, process, kill_at, unexplained, killed });
@@ -380,7 +380,7 @@ impl Workers {
     }
 
     fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+        readiness::watch(&self.epoll, fd, token, Events::EPOLLIN)
     }
 }
 
@@ -463,9 +463,9 @@ impl Process {
     }
 }
 
-fn watch_again(epoll: &OwnedFd, worker: &Worker, flags: epoll::EventFlags) {
-    let data = epoll::EventData::new_u64(CHANNEL_TOKEN | u64::from(worker.serial));
-    if let Err(error) = epoll::modify(epoll, &worker.channel, data, flags) {
+fn watch_again(epoll: &OwnedFd, worker: &Worker, events: Events) {
+    let token = CHANNEL_TOKEN | u64::from(worker.serial);
+    if let Err(error) = readiness::watch_for(epoll, &worker.channel, token, events) {
         log::error!(error:%; "cannot watch a worker: killing it");
         worker.process.kill();
     }
