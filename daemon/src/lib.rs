@@ -10,7 +10,7 @@
 //! | `device` | the virtio-gpu device as a state machine | protocol, config |
 //! | `ipc` | messages between device process and worker | protocol, config |
 //! | `shm` | memory shared with a guest | readiness |
-//! | `sandbox` | starting and confining processes | ipc, readiness |
+//! | `sandbox` | starting and confining processes | ipc, readiness, config |
 //! | `readiness` | which descriptors have events | |
 //! | `spin` | short busy waiting | |
 //! | `sched` | who may use a GPU next, and for how much | |

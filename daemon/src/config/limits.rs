@@ -230,6 +230,13 @@ pub const FRONTEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// GPUs that one VM may have. Each costs every context of it a page and a thread.
 pub const GPUS_MAX: usize = 8;
 
+/// Messages of the broker that may wait for one device process; one that does not read as many is ended. The name of the limit, and the limit.
+pub const BROKER_BACKLOG: (&str, usize) = ("broker_backlog", 256);
+
+/// Messages of the launcher that may wait for its device process, which is trusted and reads them; with more of them the launcher ends, and
+/// the device process with it. There is one for each child that has ended and each set of descriptors that was let go. The name of the limit, and the limit.
+pub const LAUNCHER_BACKLOG: (&str, usize) = ("launcher_backlog", 65_536);
+
 /// Descriptors of one worker that keep the memory of its driver alive, at most. NVIDIA's driver has three for an instance with a device.
 pub const ANCHORS_MAX: usize = 16;
 

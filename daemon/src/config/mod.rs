@@ -11,7 +11,7 @@ mod memory;
 pub use gpu::{DriverMapped, GpuChoice, GpuInfo, MemoryBackEnd, MemoryTrial, Protection, Queues, Robustness};
 pub use key::CacheKey;
 pub use limits::{
-    ANCHORS_MAX, ContextLimits, DeviceLimits, FRONTEND_TIMEOUT, GPUS_MAX, HangLimits, SHARE, ShaderLimits,
-    most,
+    ANCHORS_MAX, BROKER_BACKLOG, ContextLimits, DeviceLimits, FRONTEND_TIMEOUT, GPUS_MAX, HangLimits,
+    LAUNCHER_BACKLOG, SHARE, ShaderLimits, most,
 };
 pub use memory::{Heap, MemoryId, PerHeap, Wanted};
