@@ -6,21 +6,23 @@
 //! | module | is | may use |
 //! | --- | --- | --- |
 //! | `config` | options and limits | protocol |
-//! | `transport` | vhost-user session, virtqueues, guest memory | protocol, config, shm |
+//! | `transport` | vhost-user session, virtqueues, guest memory | protocol, config, shm, readiness |
 //! | `device` | the virtio-gpu device as a state machine | protocol, config |
 //! | `ipc` | messages between device process and worker | protocol, config |
-//! | `shm` | memory shared with a guest | |
-//! | `sandbox` | starting and confining processes | ipc |
+//! | `shm` | memory shared with a guest | readiness |
+//! | `sandbox` | starting and confining processes | ipc, readiness, config |
+//! | `readiness` | which descriptors have events | |
 //! | `spin` | short busy waiting | |
-//! | `broker` | several VMs on one host, and their shares | protocol, config, ipc, sandbox, shm |
-//! | `serve` | the device process | transport, device, ipc, sandbox, shm, spin, config, protocol |
+//! | `broker` | several VMs on one host, and their shares | protocol, config, ipc, sandbox, shm, readiness |
+//! | `serve` | the device process | transport, device, ipc, sandbox, shm, spin, config, protocol, readiness |
 //! | `vulkan` | the host's Vulkan driver | protocol, shm, spin, config |
-//! | `worker` | the worker process | ipc, shm, spin, vulkan, sandbox, config, protocol |
+//! | `worker` | the worker process | ipc, shm, spin, vulkan, sandbox, config, protocol, readiness |
 
 pub mod broker;
 pub mod config;
 pub mod device;
 pub mod ipc;
+mod readiness;
 pub mod sandbox;
 pub mod serve;
 pub mod shm;

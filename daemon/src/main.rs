@@ -5,7 +5,7 @@ mod cli;
 mod interpose;
 
 use anyhow::{Context, bail};
-use cli::{Child, Cli, LogLevel, MapDeviceMemory, Role, Serve};
+use cli::{Child, Cli, MapDeviceMemory, Role, Serve};
 use daemon::broker::{self, ClientError, Settings, Watch};
 use daemon::config::{GpuChoice, GpuInfo, HangLimits, Protection};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
@@ -66,7 +66,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     if options.print_seccomp {
         return print_system_calls();
     }
-    start_logging(options.log_level.into());
+    start_logging(options.log_level);
     // A panic that ended only a thread would leave the guest waiting for ever.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -74,7 +74,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         std::process::abort();
     }));
     let protection = options.protection();
-    let level = LevelFilter::from(options.log_level).as_str().to_ascii_lowercase();
+    let level = options.log_level.as_str().to_ascii_lowercase();
     let files = raise_descriptor_limit()?;
     let (wanted, context_limits) = options.quotas.limits();
     let mut limits = wanted.within_files(files);
@@ -102,7 +102,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     // An inherited descriptor is taken before anything else is opened; a socket file appears when all is ready.
     let inherited = options.fd.map(Listen::inherited).transpose()?;
     let broker = broker.map(serve::Broker::connect);
-    let gpus = serve::select(&serve::probe(&launcher)?, &options.gpu, options.memory.into())?;
+    let gpus = serve::select(&serve::probe(&launcher)?, &options.gpu, options.memory.0)?;
     let cache_key = serve::cache_key(options.state_dir.as_deref()).context("cannot use the state folder")?;
     // Before the socket file, after which somebody may want this to end.
     let signals = Some(serve::take_signals().context("cannot handle signals")?);
@@ -119,10 +119,8 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     if protection != Protection::default() {
         log::warn!(target: LOG, protection:?; "protections are off");
     }
-    let mut choices: Vec<_> = gpus
-        .iter()
-        .map(|(_, choice)| GpuChoice { queues: options.queues.into(), protection, ..*choice })
-        .collect();
+    let mut choices: Vec<_> =
+        gpus.iter().map(|(_, choice)| GpuChoice { queues: options.queues, protection, ..*choice }).collect();
     let wanted = options.map_device_memory == MapDeviceMemory::Auto;
     let device_memory = options.quotas.device_memory;
     if let Some(needed) = serve::offer_mapped(&mut choices, wanted, options.window_size, device_memory) {
@@ -174,8 +172,7 @@ fn control_group(options: &Serve) -> anyhow::Result<Option<(PathBuf, Option<u64>
         // The broker has none, and has said so.
         None if options.under_broker => return Ok(None),
         None => {
-            let Some(delegated) = Delegated::claim_or_say(options.cgroup.into(), sandbox::DEVICE_GROUP)?
-            else {
+            let Some(delegated) = Delegated::claim_or_say(options.cgroup, sandbox::DEVICE_GROUP)? else {
                 return Ok(None);
             };
             limits = limits.or(&delegated.part_of_each(&[limits]));
@@ -187,8 +184,7 @@ fn control_group(options: &Serve) -> anyhow::Result<Option<(PathBuf, Option<u64>
 }
 
 /// Serves several VMs, each by a device process of its own.
-fn become_broker(file: &Path, check_only: bool, level: LogLevel) -> anyhow::Result<()> {
-    let level = LevelFilter::from(level);
+fn become_broker(file: &Path, check_only: bool, level: LevelFilter) -> anyhow::Result<()> {
     let settings = Settings::read(file, &Serve::command(), &level.as_str().to_ascii_lowercase())?;
     if check_only {
         return Ok(());
@@ -252,15 +248,13 @@ fn print_system_calls() -> anyhow::Result<()> {
 fn become_worker(child: Child) -> anyhow::Result<ExitCode> {
     let channel = start_child(child)?;
     daemon::spin::count_processors();
-    sandbox::seal_child(&child.confinement.into(), child.family.into())
-        .context("cannot confine this worker")?;
+    sandbox::seal_child(&child.confinement.into(), child.family).context("cannot confine this worker")?;
     Ok(daemon::worker::run(channel))
 }
 
 fn become_probe(child: Child) -> anyhow::Result<ExitCode> {
     let channel = start_child(child)?;
-    sandbox::seal_child(&child.confinement.into(), child.family.into())
-        .context("cannot confine the probe")?;
+    sandbox::seal_child(&child.confinement.into(), child.family).context("cannot confine the probe")?;
     let report: ProbeReport = daemon::vulkan::probe();
     channel.send(&report, None)?;
     Ok(ExitCode::SUCCESS)
@@ -268,13 +262,13 @@ fn become_probe(child: Child) -> anyhow::Result<ExitCode> {
 
 fn become_launcher(child: Child, exe: Option<PathBuf>, cgroup: Option<&Path>) -> anyhow::Result<ExitCode> {
     let channel = start_child(child)?;
-    let level = LevelFilter::from(child.log_level).as_str().to_ascii_lowercase();
+    let level = child.log_level.as_str().to_ascii_lowercase();
     let program = Program::new(exe, child.confinement.into(), level, cgroup);
     Ok(sandbox::run_launcher(channel, &mut program.context("no program to start")?))
 }
 
 fn start_child(child: Child) -> anyhow::Result<Channel> {
-    start_logging(child.log_level.into());
+    start_logging(child.log_level);
     let channel = child
         .channel_fd
         .map_or_else(only_standard_input, inherited)

@@ -1,7 +1,7 @@
 //! The operator's end of the control socket: what the subcommands do.
 
 use super::control::{Answer, Request};
-use super::share::Change;
+use super::settings::share::Change;
 use super::status::Status;
 use super::table;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};

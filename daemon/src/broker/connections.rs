@@ -1,9 +1,9 @@
 //! Connections of operators and of who collects metrics: few, each with a time limit, and never waited for.
 
-use super::run::{Source, at, watch};
 use super::settings::{MetricsAddress, Settings};
+use super::source::Source;
 use super::{control, http};
-use rustix::event::epoll::{self, EventFlags};
+use crate::readiness::{Events, unwatch, watch, watch_for};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -69,6 +69,21 @@ pub(super) enum Asked {
     Http(http::Asked),
 }
 
+/// Somebody who gets an answer when all have said what memory they hold, or at the deadline.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) peer: Peer,
+    pub(super) wants: Wants,
+    pub(super) deadline: Nanos,
+}
+
+/// The answer that somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    Status,
+    Metrics,
+}
+
 /// Connections of each protocol at a time. One more takes the place of the one that has been silent longest, so that whoever opens
 /// connections and says nothing keeps nobody out.
 const CONNECTIONS: usize = 32;
@@ -91,7 +106,7 @@ impl Connections {
             }
         }
         for (index, (_, listener)) in all.listeners.iter().enumerate() {
-            watch(epoll, listener, Source::Listener.token(index), EventFlags::IN)?;
+            watch(epoll, listener, Source::Listener.token(index), Events::EPOLLIN)?;
         }
         all.slots.resize_with(2 * CONNECTIONS * all.listeners.len(), || None);
         Ok(all)
@@ -134,23 +149,23 @@ impl Connections {
             last: false,
             deadline: now.saturating_add(PATIENCE),
         };
-        if watch(epoll, &connection.socket, Source::Connection.token(slot), EventFlags::IN).is_ok() {
+        if watch(epoll, &connection.socket, Source::Connection.token(slot), Events::EPOLLIN).is_ok() {
             self.slots[slot] = Some(connection);
         }
     }
 
     /// Something has happened on a connection. What is asked, if a request is whole.
-    pub(super) fn event(&mut self, slot: usize, flags: EventFlags, epoll: &OwnedFd) -> Option<(Peer, Asked)> {
+    pub(super) fn event(&mut self, slot: usize, flags: Events, epoll: &OwnedFd) -> Option<(Peer, Asked)> {
         let connection = self.slots.get_mut(slot)?.as_mut()?;
         let peer = Peer { slot, serial: connection.serial };
         let step = match connection.output.is_empty() {
             false => connection.send().map(|()| None),
-            true if flags.contains(EventFlags::IN) => connection.receive(),
+            true if flags.contains(Events::EPOLLIN) => connection.receive(),
             true => Err(Errno::CONNRESET),
         };
         match step {
             Ok(Some(asked)) => {
-                connection.listen_for(epoll, slot, EventFlags::empty());
+                connection.listen_for(epoll, slot, Events::empty());
                 return Some((peer, asked));
             }
             Ok(None) if connection.is_done() => self.drop_at(slot, epoll),
@@ -206,7 +221,7 @@ impl Connections {
 
     fn drop_at(&mut self, slot: usize, epoll: &OwnedFd) {
         if let Some(connection) = self.slots.get_mut(slot).and_then(Option::take) {
-            let _ = epoll::delete(epoll, &connection.socket);
+            let _ = unwatch(epoll, &connection.socket);
         }
     }
 }
@@ -262,14 +277,13 @@ impl Connection {
     }
 
     fn listen_for_more(&self, epoll: &OwnedFd, slot: usize) {
-        let flags = if self.output.is_empty() { EventFlags::IN } else { EventFlags::OUT };
+        let flags = if self.output.is_empty() { Events::EPOLLIN } else { Events::EPOLLOUT };
         self.listen_for(epoll, slot, flags);
     }
 
-    fn listen_for(&self, epoll: &OwnedFd, slot: usize, flags: EventFlags) {
-        let token = epoll::EventData::new_u64(Source::Connection.token(slot));
+    fn listen_for(&self, epoll: &OwnedFd, slot: usize, flags: Events) {
         // It is watched as long as it has a slot.
-        let _ = epoll::modify(epoll, &self.socket, token, flags);
+        let _ = watch_for(epoll, &self.socket, Source::Connection.token(slot), flags);
     }
 }
 
@@ -307,4 +321,9 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path);
     rustix::process::umask(before);
     listener
+}
+
+/// An error with what it is about.
+pub(super) fn at(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
 }

@@ -1,6 +1,6 @@
 //! What is said on the control socket: one JSON object on a line, and one for each answer.
 
-use super::share::Change;
+use super::settings::share::Change;
 use super::status::Status;
 use serde::{Deserialize, Serialize};
 

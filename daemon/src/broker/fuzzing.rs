@@ -5,17 +5,17 @@ use super::control::{self, Answer, REQUEST_BYTES, Request};
 use super::http::{self, Asked};
 use super::process::Process;
 use super::run::Broker;
+use super::settings::share::{Change, Policy, WEIGHTS};
 use super::settings::{Settings, VmSettings};
-use super::share::{Change, Policy, WEIGHTS};
 use super::vm::Vm;
 use super::{metrics, table};
 use crate::config::GPUS_MAX;
 use crate::ipc::{Channel, HeldMemory, SharedGpu, ToBroker};
+use crate::readiness::Events;
 use crate::shm::{self, Counters, Doorbell, GateSide, Mapping, Work, grant_page};
 use arbitrary::{Result, Unstructured};
 use clap::{Arg, ArgAction, Command, value_parser};
 use protocol::ids::ContextId;
-use rustix::event::epoll::EventFlags;
 use sched::{Class, ContextKey, Nanos, Share, TenantId};
 use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -323,7 +323,7 @@ impl<'a> World<'a> {
         if self.broker.vms[vm].process.as_ref().is_some_and(|process| !process.dying) {
             let sent = self.peers[vm].try_send(message, file.map(AsFd::as_fd));
             sent.expect("the broker reads everything");
-            self.broker.channel(vm, EventFlags::IN, self.now);
+            self.broker.channel(vm, Events::EPOLLIN, self.now);
         }
         while let Ok(Some(_)) = self.peers[vm].try_receive::<crate::ipc::FromBroker>() {}
     }

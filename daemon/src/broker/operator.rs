@@ -1,39 +1,25 @@
 //! What operators and collectors of metrics get: answers, after the device processes had a moment to say what memory they hold.
 
-use super::connections::{Asked, Peer};
+use super::connections::{Asked, Peer, Waiting, Wants};
 use super::control::{self, Answer, Request};
 use super::process::cpu_time;
 use super::run::Broker;
-use super::share::{class_name, effective};
+use super::settings::share::{class_name, effective};
 use super::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus, VmStatus};
 use super::vm::{OnGpu, Vm};
 use super::{http, metrics};
 use crate::ipc::{FromBroker, HeldMemory};
+use crate::readiness::Events;
 use protocol::ids::ContextId;
-use rustix::event::epoll::EventFlags;
 use sched::{Nanos, Usage};
 use std::time::Duration;
-
-/// Somebody who gets an answer when all have said what memory they hold, or at the deadline.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    peer: Peer,
-    wants: Wants,
-    pub(super) deadline: Nanos,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wants {
-    Status,
-    Metrics,
-}
 
 /// Time that device processes have to say what memory they hold, in nanoseconds.
 const REPORT_PATIENCE: Nanos = 200_000_000;
 
 impl Broker {
     /// Something has happened on a connection.
-    pub(super) fn connection(&mut self, slot: usize, flags: EventFlags, now: Nanos) {
+    pub(super) fn connection(&mut self, slot: usize, flags: Events, now: Nanos) {
         let Some((peer, asked)) = self.connections.event(slot, flags, &self.epoll) else { return };
         match asked {
             Asked::Http(http::Asked::Metrics) => self.answer_later(peer, Wants::Metrics, now),

@@ -1,18 +1,15 @@
 //! One device process as the broker holds it: its channel, its end. Whoever took it over can send what he likes, and
 //! need not read what he is sent; nothing here waits for it.
 
-use crate::ipc::{Channel, FromBroker, SendError, ToBroker};
+use crate::config::BROKER_BACKLOG;
+use crate::ipc::{AtMost, Channel, FromBroker, Outbox, ToBroker};
 use crate::sandbox::start_device_process;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
-
-/// Messages that may wait to be read.
-const BACKLOG: usize = 256;
 
 /// A device process that was started and has not been reaped.
 #[derive(Debug)]
@@ -20,7 +17,7 @@ pub(super) struct Process {
     child: Child,
     pidfd: OwnedFd,
     channel: Channel,
-    unsent: VecDeque<FromBroker>,
+    outbox: Outbox<FromBroker>,
     started: Instant,
     /// It was killed: what it says does not matter any more.
     pub(super) dying: bool,
@@ -61,7 +58,7 @@ impl Process {
             child,
             pidfd,
             channel,
-            unsent: VecDeque::new(),
+            outbox: Outbox::default(),
             started: Instant::now(),
             dying: false,
             ready: false,
@@ -99,11 +96,8 @@ impl Process {
     ///
     /// It is gone, or does not read what it is sent.
     pub(super) fn send(&mut self, message: FromBroker) -> Result<bool, String> {
-        if self.unsent.len() >= BACKLOG {
-            return Err("it does not read what it is sent".into());
-        }
-        self.unsent.push_back(message);
-        self.flush()
+        let sent = self.outbox.send(&self.channel, message, None, &mut backlog());
+        sent.map(|()| !self.outbox.is_empty()).map_err(|error| error.to_string())
     }
 
     /// Sends what waits, as far as there is room. Whether some wait still.
@@ -112,14 +106,8 @@ impl Process {
     ///
     /// It is gone.
     pub(super) fn flush(&mut self) -> Result<bool, String> {
-        while let Some(message) = self.unsent.front() {
-            match self.channel.try_send(message, None) {
-                Ok(()) => _ = self.unsent.pop_front(),
-                Err(SendError::Full) => return Ok(true),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-        Ok(false)
+        let sent = self.outbox.flush(&self.channel, &mut backlog());
+        sent.map(|()| !self.outbox.is_empty()).map_err(|error| error.to_string())
     }
 
     /// Asks it to end.
@@ -138,6 +126,12 @@ impl Process {
     pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
         self.child.wait()
     }
+}
+
+/// What bounds the messages that wait for a device process.
+fn backlog() -> AtMost {
+    let (name, most) = BROKER_BACKLOG;
+    AtMost(name, most)
 }
 
 /// Processor time that a process has used, as the system counts it.

@@ -1,17 +1,16 @@
 //! The broker's loop: what it waits for, and in which order it sees to it.
 
-use super::connections::Connections;
+use super::connections::{Connections, Waiting, at};
 use super::gpu::Gpu;
 use super::grant_log::GrantLog;
 use super::groups::Groups;
-use super::operator::Waiting;
 use super::settings::Settings;
+use super::source::Source;
 use super::starter::Starter;
 use super::vm::Vm;
 use crate::ipc::FromBroker;
+use crate::readiness::{self, EVENTS_MAX, Event, Events, Reported};
 use crate::shm::page_clock;
-use rustix::event::epoll;
-use rustix::io::Errno;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
@@ -20,7 +19,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use smallvec::SmallVec;
 use std::io::{self, Read};
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -63,42 +62,6 @@ pub(super) struct Broker {
     pub(super) ending: Option<Nanos>,
 }
 
-/// What an event is about: the upper half of its token; the lower half is an index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    Doorbell,
-    Channel,
-    Child,
-    Started,
-    Timer,
-    Signal,
-    Listener,
-    Connection,
-}
-
-const SOURCES: [Source; 8] = [
-    Source::Doorbell,
-    Source::Channel,
-    Source::Child,
-    Source::Started,
-    Source::Timer,
-    Source::Signal,
-    Source::Listener,
-    Source::Connection,
-];
-
-impl Source {
-    pub(super) fn token(self, index: usize) -> u64 {
-        (self as u64) << 32 | index as u64
-    }
-
-    fn of_token(token: u64) -> (Option<Self>, usize) {
-        (SOURCES.get((token >> 32) as usize).copied(), (token & 0xffff_ffff) as usize)
-    }
-}
-
-/// Events taken in one turn.
-const EVENTS: usize = 64;
 /// Time between two looks at pages whose workers do not ring, in nanoseconds.
 const TICK: Nanos = 50_000_000;
 /// Time between two samples of what was used.
@@ -108,24 +71,19 @@ const END_PATIENCE: Nanos = 8_000_000_000;
 /// The timer is not set for less, so that a deadline which is over cannot keep the loop busy.
 const SOONEST: Nanos = 10_000;
 
-/// Has events of a descriptor reported.
-pub(super) fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
-    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(token), flags)?)
-}
-
 impl Broker {
     pub(super) fn new(settings: Settings) -> io::Result<Self> {
         let now = page_clock();
-        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let epoll = Arc::new(readiness::instance()?);
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        watch(&epoll, &timer, Source::Timer.token(0), epoll::EventFlags::IN)?;
+        readiness::watch(&epoll, &timer, Source::Timer.token(0), Events::EPOLLIN)?;
         let (signals, theirs) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
         for signal in [SIGTERM, SIGINT] {
             signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
         }
-        watch(&epoll, &signals, Source::Signal.token(0), epoll::EventFlags::IN)?;
+        readiness::watch(&epoll, &signals, Source::Signal.token(0), Events::EPOLLIN)?;
         let names = settings.vms.iter().map(|vm| vm.name.clone()).collect();
         let log = settings.log_grants.as_ref().map(|path| {
             GrantLog::create(path, names).map_err(|error| at(&path.display().to_string(), &error))
@@ -156,17 +114,13 @@ impl Broker {
     fn run(&mut self) -> io::Result<()> {
         // A timer may otherwise come 50 us late, which is much between a submission and the next.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-        let mut events = [none; EVENTS];
+        let mut reported = Reported::new();
         self.run_due(page_clock());
         while !self.is_over() {
             self.arm_timer()?;
-            let count = match epoll::wait(&self.epoll, events.as_mut_slice(), None) {
-                Ok(count) => count,
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            self.turn(&events[..count]);
+            if reported.fetch(&self.epoll, None)? {
+                self.turn(reported.events());
+            }
         }
         if let Some(log) = &mut self.log {
             log.flush();
@@ -179,14 +133,17 @@ impl Broker {
     }
 
     /// One round: workers first.
-    pub(super) fn turn(&mut self, events: &[epoll::Event]) {
+    pub(super) fn turn(&mut self, events: &[Event]) {
         let now = page_clock();
         if now.saturating_sub(self.last_sample) >= SAMPLE {
             self.sample(now);
         }
-        let sources = || events.iter().map(|event| (Source::of_token(event.data.u64()), event.flags));
+        let sources = || {
+            let events = events.iter().copied();
+            events.map(|Event { events, data }| (Source::of_token(data), Events::from_bits_retain(events)))
+        };
         let rung = sources().filter(|((source, _), _)| *source == Some(Source::Doorbell));
-        let mut rung: SmallVec<[usize; EVENTS]> = rung.map(|((_, vm), _)| vm).collect();
+        let mut rung: SmallVec<[usize; EVENTS_MAX]> = rung.map(|((_, vm), _)| vm).collect();
         rung.sort_unstable();
         rung.dedup();
         rung.into_iter().for_each(|vm| self.doorbell(vm, now));
@@ -331,9 +288,4 @@ impl Broker {
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
         Ok(())
     }
-}
-
-/// An error with what it is about.
-pub(super) fn at(what: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{what}: {error}"))
 }

@@ -9,9 +9,9 @@ pub struct MemoryId(pub u64);
 /// Where memory is, and so which limit it counts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Heap {
-    /// The GPU's own ([`super::DeviceLimits::device_memory`]).
+    /// The GPU's own ([`super::limits::DeviceLimits::device_memory`]).
     Device,
-    /// The host's ([`super::DeviceLimits::host_memory`]).
+    /// The host's ([`super::limits::DeviceLimits::host_memory`]).
     Host,
 }
 
@@ -56,6 +56,3 @@ impl<T> PerHeap<T> {
         }
     }
 }
-
-/// Descriptors of one worker that keep the memory of its driver alive, at most. NVIDIA's driver has three for an instance with a device.
-pub const ANCHORS_MAX: usize = 16;

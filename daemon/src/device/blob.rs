@@ -3,95 +3,13 @@
 //! An export is asked for and answered later. Until then, commands about its memory wait for it, in their order; other contexts that
 //! it is attached to are told to expect it, because what they submit next may name it.
 
-use super::command::Outcome;
+use super::command::{BlobRequest, Outcome};
 use super::quota::Owner;
-use super::resource::{Kind, Resource};
+use super::resource::{HostBlob, HostBlobState as State, Kind, Resource};
 use super::{Device, Effects, GuestError, Shown};
 use crate::config::MemoryId;
 use protocol::ids::{BlobId, ContextId, ResourceId};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Header, MapCache, Response};
-
-/// Host memory of a resource.
-#[derive(Debug)]
-pub struct HostBlob<T> {
-    state: State<T>,
-    mappable: bool,
-    /// Offset in the host-visible region, if mapped.
-    mapped: Option<u64>,
-    /// The counted memory it shows.
-    memory: Option<MemoryId>,
-}
-
-#[derive(Debug)]
-enum State<T> {
-    /// The worker of `creator` has not answered yet.
-    Pending { creator: ContextId, create: Option<(Header, T)>, waiting: Vec<(Header, Command<'static>, T)> },
-    /// Shared memory.
-    Shmem,
-    /// Exported by the worker of this context, which may use the memory for something else once it is mapped nowhere; by none if it may
-    /// still be mapped.
-    Exported(MapCache, Option<ContextId>),
-    /// Exported by the worker of this context, whose driver may free it, or end with it, only when it is mapped nowhere.
-    Lent(MapCache, ContextId),
-    /// The worker that lent it is gone. The guest may not know that it is not mapped any more.
-    Revoked { seems_mapped: bool },
-}
-
-impl<T> HostBlob<T> {
-    /// Its memory is there.
-    pub fn is_ready(&self) -> bool {
-        !matches!(self.state, State::Pending { .. })
-    }
-
-    /// What a worker is shown of it.
-    pub fn shown(&self) -> Shown {
-        match self.state {
-            State::Pending { .. } => Shown::Expected,
-            State::Shmem => Shown::SharedMemory,
-            State::Exported(..) => Shown::DeviceMemory { mappable: self.mappable, memory: self.memory },
-            // For nobody else to import.
-            State::Lent(..) | State::Revoked { .. } => {
-                Shown::DeviceMemory { mappable: self.mappable, memory: None }
-            }
-        }
-    }
-
-    /// The context whose worker lends it, and what it lends.
-    pub fn lent(&self) -> Option<(ContextId, MemoryId)> {
-        match self.state {
-            State::Lent(_, lender) => Some((lender, self.memory?)),
-            _ => None,
-        }
-    }
-
-    /// The context whose worker exported it, and what.
-    pub fn exported(&self) -> Option<(ContextId, MemoryId)> {
-        match self.state {
-            State::Exported(_, creator) => Some((creator?, self.memory?)),
-            _ => None,
-        }
-    }
-
-    /// The counted memory it shows.
-    pub fn memory(&self) -> Option<MemoryId> {
-        self.memory
-    }
-
-    /// It counts as shared memory of the VM.
-    pub fn is_shmem(&self) -> bool {
-        matches!(self.state, State::Shmem)
-    }
-}
-
-/// What RESOURCE_CREATE_BLOB asks for.
-#[derive(Clone, Copy, Debug)]
-pub struct BlobRequest {
-    pub resource_id: ResourceId,
-    pub blob_mem: BlobMem,
-    pub blob_flags: BlobFlags,
-    pub blob_id: BlobId,
-    pub size: u64,
-}
 
 impl<T> Device<T> {
     pub(super) fn resource_create_blob<E: Effects<Ticket = T>>(

@@ -1,9 +1,8 @@
 //! From a command to its handler and from the handler's outcome to an answer.
 
-use super::blob::BlobRequest;
 use super::{Device, Effects, GuestError};
-use protocol::ids::{CapsetId, ContextId, FenceId, ResourceId, RingIdx};
-use protocol::virtio_gpu::{Command, Header, Response};
+use protocol::ids::{BlobId, CapsetId, ContextId, FenceId, ResourceId, RingIdx};
+use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Header, Response};
 
 /// How a command goes on.
 #[derive(Debug)]
@@ -14,6 +13,16 @@ pub enum Outcome {
     AwaitFence { ctx_id: ContextId, ring_idx: RingIdx, fence_id: FenceId },
     /// It is done once the worker exported the resource.
     AwaitExport { resource_id: ResourceId },
+}
+
+/// What RESOURCE_CREATE_BLOB asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct BlobRequest {
+    pub resource_id: ResourceId,
+    pub blob_mem: BlobMem,
+    pub blob_flags: BlobFlags,
+    pub blob_id: BlobId,
+    pub size: u64,
 }
 
 impl<T> Device<T> {

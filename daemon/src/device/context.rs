@@ -275,6 +275,11 @@ impl<T> Device<T> {
         }
     }
 
+    /// Whom counts what a context asks for; what names none, or none that exists, counts for the guest's kernel.
+    pub(super) fn owner(&self, ctx_id: Option<ContextId>) -> Owner {
+        ctx_id.and_then(|ctx_id| self.contexts.get(&ctx_id)).map_or(Owner::default(), Context::owner)
+    }
+
     /// The context a command names, if commands can be sent to it.
     pub(super) fn venus_context(&self, header: &Header) -> Result<ContextId, GuestError> {
         let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;

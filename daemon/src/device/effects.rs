@@ -1,13 +1,9 @@
 //! What the device asks of the world.
 
-use super::GuestError;
+use super::error::{EffectFailed, GuestError};
 use crate::config::MemoryId;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
-
-/// An effect could not take place; whoever performs effects has logged why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EffectFailed;
 
 /// What a context's worker is shown of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! What a guest did wrong, or asked for in vain, and how it is answered.
 
-use super::EffectFailed;
 use protocol::ids::{ContextId, ResourceId, ScanoutId};
 use protocol::virtio_gpu::{CommandError, ResponseType};
 
@@ -41,6 +40,10 @@ pub enum GuestError {
     #[error("the host could not do it")]
     Host,
 }
+
+/// An effect could not take place; whoever performs effects has logged why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EffectFailed;
 
 impl From<EffectFailed> for GuestError {
     fn from(_: EffectFailed) -> Self {

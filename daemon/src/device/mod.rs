@@ -19,8 +19,8 @@ mod scanout;
 mod tests;
 mod window;
 
-pub use effects::{EffectFailed, Effects, Shown};
-pub use error::GuestError;
+pub use effects::{Effects, Shown};
+pub use error::{EffectFailed, GuestError};
 
 use crate::config::{ContextLimits, DeviceLimits, PerHeap};
 use context::Context;

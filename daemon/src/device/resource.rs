@@ -2,12 +2,11 @@
 //!
 //! Resources with guest memory, 2D or blob, are bookkeeping: no scanout is ever connected, so nobody looks at their contents.
 
-use super::blob::HostBlob;
-use super::context::Context;
 use super::quota::Owner;
 use super::{Device, Effects, GuestError, Shown};
+use crate::config::MemoryId;
 use protocol::ids::{ContextId, ResourceId};
-use protocol::virtio_gpu::Response;
+use protocol::virtio_gpu::{Command, Header, MapCache, Response};
 
 /// A resource.
 #[derive(Debug)]
@@ -28,6 +27,80 @@ pub enum Kind<T> {
     Guest,
     /// In the host.
     HostBlob(HostBlob<T>),
+}
+
+/// Host memory of a resource.
+#[derive(Debug)]
+pub struct HostBlob<T> {
+    pub state: HostBlobState<T>,
+    pub mappable: bool,
+    /// Offset in the host-visible region, if mapped.
+    pub mapped: Option<u64>,
+    /// The counted memory it shows.
+    pub memory: Option<MemoryId>,
+}
+
+#[derive(Debug)]
+pub enum HostBlobState<T> {
+    /// The worker of `creator` has not answered yet.
+    Pending { creator: ContextId, create: Option<(Header, T)>, waiting: Vec<(Header, Command<'static>, T)> },
+    /// Shared memory.
+    Shmem,
+    /// Exported by the worker of this context, which may use the memory for something else once it is mapped nowhere; by none if it may
+    /// still be mapped.
+    Exported(MapCache, Option<ContextId>),
+    /// Exported by the worker of this context, whose driver may free it, or end with it, only when it is mapped nowhere.
+    Lent(MapCache, ContextId),
+    /// The worker that lent it is gone. The guest may not know that it is not mapped any more.
+    Revoked { seems_mapped: bool },
+}
+
+impl<T> HostBlob<T> {
+    /// Its memory is there.
+    pub fn is_ready(&self) -> bool {
+        !matches!(self.state, HostBlobState::Pending { .. })
+    }
+
+    /// What a worker is shown of it.
+    pub fn shown(&self) -> Shown {
+        match self.state {
+            HostBlobState::Pending { .. } => Shown::Expected,
+            HostBlobState::Shmem => Shown::SharedMemory,
+            HostBlobState::Exported(..) => {
+                Shown::DeviceMemory { mappable: self.mappable, memory: self.memory }
+            }
+            // For nobody else to import.
+            HostBlobState::Lent(..) | HostBlobState::Revoked { .. } => {
+                Shown::DeviceMemory { mappable: self.mappable, memory: None }
+            }
+        }
+    }
+
+    /// The context whose worker lends it, and what it lends.
+    pub fn lent(&self) -> Option<(ContextId, MemoryId)> {
+        match self.state {
+            HostBlobState::Lent(_, lender) => Some((lender, self.memory?)),
+            _ => None,
+        }
+    }
+
+    /// The context whose worker exported it, and what.
+    pub fn exported(&self) -> Option<(ContextId, MemoryId)> {
+        match self.state {
+            HostBlobState::Exported(_, creator) => Some((creator?, self.memory?)),
+            _ => None,
+        }
+    }
+
+    /// The counted memory it shows.
+    pub fn memory(&self) -> Option<MemoryId> {
+        self.memory
+    }
+
+    /// It counts as shared memory of the VM.
+    pub fn is_shmem(&self) -> bool {
+        matches!(self.state, HostBlobState::Shmem)
+    }
 }
 
 impl<T> Resource<T> {
@@ -75,11 +148,6 @@ impl<T> Device<T> {
         let resource = self.resources.remove(&resource_id)?;
         self.quotas.resources.give_back(resource.owner, 1);
         Some(resource)
-    }
-
-    /// Whom counts what a context asks for; what names none, or none that exists, counts for the guest's kernel.
-    pub(super) fn owner(&self, ctx_id: Option<ContextId>) -> Owner {
-        ctx_id.and_then(|ctx_id| self.contexts.get(&ctx_id)).map_or(Owner::default(), Context::owner)
     }
 
     pub(super) fn check_resource(&self, resource_id: ResourceId) -> Result<Response, GuestError> {

@@ -1,5 +1,6 @@
 //! Messages between the device process and its launcher, which both are trusted: neither reads guest bytes for the other.
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ pub enum ChildRole {
 }
 
 /// Which host driver a child is to load: it decides what the child can see and which system calls it may make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum DriverFamily {
     /// Whatever there is; for the probe.
     Any,

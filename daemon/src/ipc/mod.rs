@@ -9,6 +9,7 @@ mod channel;
 pub mod fuzzing;
 mod launch;
 mod message;
+mod outbox;
 
 pub use broker::{FromBroker, HeldMemory, SharedGpu, ToBroker};
 pub use channel::{Channel, ReceiveError, SendError};
@@ -16,3 +17,4 @@ pub use launch::{ChildRole, DriverFamily, FromLauncher, ToLauncher};
 pub use message::{
     Fence, INLINE_SUBMIT_MAX, MapInfo, ProbeReport, ResourceKind, ToDevice, ToWorker, WorkerSetup,
 };
+pub use outbox::{AtMost, Bound, Outbox, OutboxError};

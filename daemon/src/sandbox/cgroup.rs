@@ -6,6 +6,7 @@
 //! grow. Only `workers` is limited, so no limit hits a process that serves others. Processes never lie beside groups, which the kernel
 //! forbids. Knows no VMs and no contexts: groups have names.
 
+use clap::ValueEnum;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// `--cgroup`: whether the group that the daemon was started in is divided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum CgroupMode {
     /// If it is marked as delegated, as systemd does with `Delegate=`.
     #[default]

@@ -2,7 +2,7 @@
 
 use super::cgroup::{self, WorkerGroup};
 use super::isolation::{Isolation, PARTS};
-use super::options::{Options, SandboxMode, SeccompMode};
+use super::options::{Options, SandboxMode, SeccompMode, name_of};
 use super::policy::{Policy, View};
 use super::{limits, seccomp, sys};
 use crate::ipc::{ChildRole, DriverFamily};
@@ -96,16 +96,11 @@ impl Program {
             ChildRole::Worker => "worker",
             ChildRole::Probe => "probe",
         };
-        let family = match family {
-            DriverFamily::Any => "any",
-            DriverFamily::Software => "software",
-            DriverFamily::Mesa => "mesa",
-            DriverFamily::Nvidia => "nvidia",
-        };
+        let family = name_of(family);
         let channel = channel.as_raw_fd().to_string();
         let level = &self.log_level;
         let fixed =
-            ["vhost-user-vulkan", role, "--channel-fd", &channel, "--log-level", level, "--family", family];
+            ["vhost-user-vulkan", role, "--channel-fd", &channel, "--log-level", level, "--family", &family];
         let all = fixed.into_iter().map(str::to_owned).chain(self.options.arguments());
         Ok(all.map(CString::new).collect::<Result<_, _>>()?)
     }

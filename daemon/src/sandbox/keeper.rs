@@ -3,6 +3,7 @@
 //! They keep memory alive that a frontend may have mapped (see `serve::lenders`). Who was not told to let go of them keeps them until the
 //! frontend's process has ended: then nobody has anything mapped.
 
+use crate::readiness;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -62,8 +63,7 @@ impl Keeper {
     pub fn look(&mut self) {
         self.sets.retain(|set| {
             let Some(process) = set.frontend.as_deref().filter(|_| set.waits) else { return true };
-            let mut ended = [PollFd::new(process, PollFlags::IN)];
-            !matches!(poll(&mut ended, Some(&rustix::event::Timespec::default())), Ok(1..))
+            readiness::look(process, PollFlags::IN).is_empty()
         });
     }
 
@@ -100,9 +100,7 @@ mod tests {
     }
 
     fn is_open(watched: &OwnedFd) -> bool {
-        let mut fds = [PollFd::new(watched, PollFlags::IN)];
-        poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap();
-        !fds[0].revents().contains(PollFlags::HUP)
+        !readiness::look(watched, PollFlags::IN).contains(PollFlags::HUP)
     }
 
     #[test]

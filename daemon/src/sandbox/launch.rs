@@ -3,7 +3,8 @@
 use super::Options;
 use super::this_program::this_program;
 use crate::ipc::{Channel, ChildRole, DriverFamily, FromLauncher, ReceiveError, SendError, ToLauncher};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::readiness;
+use rustix::event::PollFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -193,9 +194,7 @@ impl Launcher {
     }
 
     fn receive_within(&self, limit: Duration) -> io::Result<FromLauncher> {
-        let mut ready = [PollFd::new(&self.channel, PollFlags::IN)];
-        let timeout = Timespec::try_from(limit).map_err(io::Error::other)?;
-        if poll(&mut ready, Some(&timeout))? == 0 {
+        if readiness::within(&self.channel, PollFlags::IN, limit)?.is_empty() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         self.channel.receive().map(|(message, _)| message).map_err(|error| gone(&error))

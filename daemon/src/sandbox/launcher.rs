@@ -7,12 +7,15 @@
 use super::cgroup::WorkerGroup;
 use super::child::{self, Program};
 use super::keeper::Keeper;
-use crate::ipc::{Channel, ChildRole, DriverFamily, FromLauncher, ReceiveError, SendError, ToLauncher};
+use crate::config::LAUNCHER_BACKLOG;
+use crate::ipc::{
+    AtMost, Channel, ChildRole, DriverFamily, FromLauncher, Outbox, OutboxError, ReceiveError, SendError,
+    ToLauncher,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
-use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -21,10 +24,10 @@ use std::process::ExitCode;
 
 /// Lives until the device process is gone.
 pub fn run(channel: Channel, program: &mut Program) -> ExitCode {
-    let (children, unsent, keeper) = Default::default();
-    let mut launcher = Launcher { channel, children, output: None, unsent, at_end: None, keeper };
-    launcher.tell(FromLauncher::Ready { lacks: program.lacks() });
-    let result = launcher.serve(program);
+    let (children, outbox, keeper) = Default::default();
+    let mut launcher = Launcher { channel, children, output: None, outbox, at_end: None, keeper };
+    let ready = launcher.tell(FromLauncher::Ready { lacks: program.lacks() });
+    let result = ready.and_then(|()| launcher.serve(program));
     launcher.end();
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -41,7 +44,7 @@ struct Launcher {
     /// The output socket of the child that is started next.
     output: Option<OwnedFd>,
     /// The messages that the device process has not read yet.
-    unsent: VecDeque<FromLauncher>,
+    outbox: Outbox<FromLauncher>,
     at_end: Option<SocketFile>,
     keeper: Keeper,
 }
@@ -69,7 +72,7 @@ impl Launcher {
                 let status = status(&pidfd, report);
                 let out_of_memory =
                     was_killed(&status) && program.group.as_mut().is_some_and(WorkerGroup::explains_a_kill);
-                self.tell(FromLauncher::Ended { child: number, status, out_of_memory });
+                self.tell(FromLauncher::Ended { child: number, status, out_of_memory })?;
             }
             self.keeper.look();
             self.flush()?;
@@ -83,7 +86,7 @@ impl Launcher {
     fn obey_all(&mut self, program: &Program) -> io::Result<bool> {
         loop {
             match self.channel.try_receive() {
-                Ok(Some((message, fd))) => self.obey(program, message, fd),
+                Ok(Some((message, fd))) => self.obey(program, message, fd)?,
                 Ok(None) => return Ok(true),
                 Err(ReceiveError::Closed) => return Ok(false),
                 Err(error) => return Err(io::Error::other(error)),
@@ -93,7 +96,7 @@ impl Launcher {
 
     /// Waits for something to do: whether the device process says something, and which children have ended.
     fn wait(&self) -> io::Result<(bool, Vec<usize>)> {
-        let wanted = if self.unsent.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+        let wanted = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
         let mut ready = vec![PollFd::new(&self.channel, wanted)];
         ready.extend(self.children.iter().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)));
         ready.extend(self.keeper.awaited().map(|process| PollFd::new(process, PollFlags::IN)));
@@ -110,13 +113,13 @@ impl Launcher {
         Ok((ready[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR), ended))
     }
 
-    fn obey(&mut self, program: &Program, message: ToLauncher, fd: Option<OwnedFd>) {
+    fn obey(&mut self, program: &Program, message: ToLauncher, fd: Option<OwnedFd>) -> io::Result<()> {
         match message {
             ToLauncher::Output => self.output = fd,
             ToLauncher::Start { child, role, family } => {
                 if let Err(error) = self.start(program, child, role, family, fd) {
                     let status = Err(error.to_string());
-                    self.tell(FromLauncher::Ended { child, status, out_of_memory: false });
+                    self.tell(FromLauncher::Ended { child, status, out_of_memory: false })?;
                 }
             }
             ToLauncher::Kill { child } => {
@@ -133,11 +136,11 @@ impl Launcher {
             }
             ToLauncher::LetGo { set } => {
                 self.keeper.let_go(set);
-                self.tell(FromLauncher::Released { set });
+                self.tell(FromLauncher::Released { set })?;
             }
             ToLauncher::KeepOn { set } => {
                 self.keeper.keep_on(set);
-                self.tell(FromLauncher::Released { set });
+                self.tell(FromLauncher::Released { set })?;
             }
             // Once, and said before the device process hears of a guest.
             ToLauncher::RemoveAtEnd { path } if self.at_end.is_none() => {
@@ -147,6 +150,7 @@ impl Launcher {
             }
             ToLauncher::RemoveAtEnd { .. } => {}
         }
+        Ok(())
     }
 
     fn start(
@@ -174,23 +178,24 @@ impl Launcher {
         Ok(())
     }
 
-    fn tell(&mut self, message: FromLauncher) {
-        self.unsent.push_back(message);
-        // Whether the device process is gone is seen by the loop.
-        let _ = self.flush();
+    /// Tells the device process something, now or when it reads again.
+    fn tell(&mut self, message: FromLauncher) -> io::Result<()> {
+        match self.outbox.send(&self.channel, message, None, &mut backlog()) {
+            // Gone, which the next look at the channel tells as well.
+            Ok(()) | Err(OutboxError::Send(SendError::Io(_))) => Ok(()),
+            Err(error) => Err(io::Error::other(error)),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        while let Some(message) = self.unsent.front() {
-            match self.channel.try_send(message, None) {
-                Ok(()) => _ = self.unsent.pop_front(),
-                Err(SendError::Full) => break,
-                // Gone, which the next look at the channel tells as well.
-                Err(SendError::Io(_)) => self.unsent.clear(),
-                Err(error) => return Err(io::Error::other(error)),
+        match self.outbox.flush(&self.channel, &mut backlog()) {
+            Ok(()) => Ok(()),
+            Err(SendError::Io(_)) => {
+                self.outbox.clear();
+                Ok(())
             }
+            Err(error) => Err(io::Error::other(error)),
         }
-        Ok(())
     }
 
     fn end(self) {
@@ -207,6 +212,12 @@ impl Launcher {
         }
         self.keeper.wait_for_all();
     }
+}
+
+/// The bound on the messages that wait for the device process.
+fn backlog() -> AtMost {
+    let (name, most) = LAUNCHER_BACKLOG;
+    AtMost(name, most)
 }
 
 /// Returns whether a child was ended by SIGKILL, whoever sent it.

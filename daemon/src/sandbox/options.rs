@@ -1,7 +1,9 @@
 //! The confinement that an operator can choose.
 
+use clap::ValueEnum;
+
 /// `--sandbox`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum SandboxMode {
     /// Everything, or the daemon does not start.
     #[default]
@@ -13,7 +15,7 @@ pub enum SandboxMode {
 }
 
 /// `--seccomp`: what becomes of a process that makes a system call outside of its list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum SeccompMode {
     /// The process is killed.
     #[default]
@@ -36,16 +38,12 @@ pub struct Options {
 impl Options {
     /// Returns the command line from which these options are parsed.
     pub fn arguments(&self) -> Vec<String> {
-        let sandbox = match self.sandbox {
-            SandboxMode::Strict => "strict",
-            SandboxMode::Degraded => "degraded",
-            SandboxMode::None => "none",
-        };
-        let seccomp = match self.seccomp {
-            SeccompMode::Kill => "kill",
-            SeccompMode::Log => "log",
-            SeccompMode::Off => "off",
-        };
+        let (sandbox, seccomp) = (name_of(self.sandbox), name_of(self.seccomp));
         vec![format!("--sandbox={sandbox}"), format!("--seccomp={seccomp}")]
     }
+}
+
+/// Returns how the command line spells a value.
+pub fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

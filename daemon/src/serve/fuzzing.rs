@@ -18,7 +18,7 @@ use crate::transport::Vring;
 use crate::transport::fuzzing::pending;
 use arbitrary::{Result, Unstructured};
 use protocol::ids::{ContextId, FenceId, ResourceId, RingIdx};
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, makedev, memfd_create, openat};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -167,7 +167,7 @@ fn descriptor(u: &mut Unstructured<'_>) -> Result<Option<OwnedFd>> {
         6 => rustix::pipe::pipe().ok().map(|(read, _)| read),
         7 => UnixStream::pair().ok().map(|(one, _)| one.into()),
         8 => eventfd(0, EventfdFlags::CLOEXEC).ok(),
-        9 => epoll::create(epoll::CreateFlags::CLOEXEC).ok(),
+        9 => crate::readiness::instance().ok(),
         10 => open("/dev/full"),
         _ => shm::create("fuzz", 0x4000).ok(),
     })

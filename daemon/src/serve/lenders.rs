@@ -187,7 +187,7 @@ impl Lenders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::event::PollFlags;
     use rustix::fs::makedev;
     use std::fs::File;
 
@@ -254,9 +254,7 @@ mod tests {
         }
 
         fn is_open(&self) -> bool {
-            let mut fds = [PollFd::new(&self.watched, PollFlags::IN)];
-            poll(&mut fds, Some(&Timespec::default())).unwrap();
-            !fds[0].revents().contains(PollFlags::HUP)
+            !crate::readiness::look(&self.watched, PollFlags::IN).contains(PollFlags::HUP)
         }
 
         /// A table for a driver whose anchors are terminals.

@@ -5,6 +5,7 @@
 //! of their own. It never waits for a worker. It loads no GPU driver and must not end while a guest uses it.
 
 mod attention;
+mod backlogs;
 mod blame;
 mod blobs;
 mod broker;

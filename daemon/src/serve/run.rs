@@ -12,20 +12,19 @@ use super::progress::Progress;
 use super::rings::Rings;
 use super::socket::Listen;
 use super::strikes::Strikes;
-use super::wait::Events;
 use super::workers::{CHANNEL_TOKEN, FromWorker, OUTPUT_TOKEN, Unexplained, WorkerOptions, Workers};
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
 use crate::ipc::{self, DriverFamily, HeldMemory, ReceiveError, SharedGpu, ToBroker, ToDevice};
+use crate::readiness::{self, Event, Events, Reported};
 use crate::sandbox::{Ended, FromChildren, Launcher, peer_process};
 use crate::shm::{device_node, guard_mappings, memory_was_lost};
 use crate::transport::{
-    CONTROLQ, DeviceConfig, PendingResponse, Popped, QUEUES, Session, SessionError, Tokens, Vring,
+    CONTROLQ, DeviceConfig, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens, Vring,
 };
 use log::Level;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
-use rustix::event::epoll;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
@@ -127,7 +126,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(options: Options, signals: &UnixStream) -> io::Result<Self> {
-        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let epoll = Arc::new(readiness::instance()?);
         watch(&epoll, signals, TOKEN_SIGNAL)?;
         let limits = options.limits;
         let launcher = Arc::new(options.launcher);
@@ -197,13 +196,13 @@ impl Server {
 
     fn run(&mut self) -> io::Result<()> {
         self.await_frontend()?;
-        let mut events = Events::new();
+        let mut events = Reported::new();
         while !self.done {
             self.world.progress.waits();
             self.wait(&mut events)?;
             self.world.progress.begins();
-            for event in events.iter() {
-                self.dispatch(event.data.u64(), event.flags)?;
+            for Event { events, data: token } in events.events().iter().copied() {
+                self.dispatch(token, Events::from_bits_retain(events))?;
             }
             self.run_queues();
             self.listen_due()?;
@@ -226,7 +225,7 @@ impl Server {
         }
     }
 
-    fn dispatch(&mut self, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
+    fn dispatch(&mut self, token: u64, flags: Events) -> io::Result<()> {
         match token {
             // All queues are run when everything else has had its turn.
             TOKEN_KICK => self.broken = [false; QUEUES],
@@ -246,7 +245,7 @@ impl Server {
                 if worker & CHANNEL_TOKEN != 0
                     && let Some(ctx_id) = self.world.workers.context(serial)
                 {
-                    if flags.contains(epoll::EventFlags::OUT) {
+                    if flags.contains(Events::EPOLLOUT) {
                         self.world.workers.flush(ctx_id);
                     }
                     self.receive_from(ctx_id);
@@ -274,7 +273,7 @@ impl Server {
         let Listen::Socket { listener, .. } = &self.listen else { return Ok(()) };
         let accepted = listener.accept();
         // One VM at a time: the next frontend waits until this one is gone.
-        epoll::delete(&*self.epoll, listener)?;
+        readiness::unwatch(&self.epoll, listener)?;
         match accepted {
             Ok((connection, _)) => self.start_session(connection),
             Err(error) => {
@@ -394,14 +393,14 @@ impl Server {
         let mut request = std::mem::take(&mut self.request);
         for _ in 0..REQUESTS_PER_TURN {
             match vring.pop(self.generations[index], limit, &mut request) {
-                Popped::Empty => break,
-                Popped::Broken => {
+                Err(NoRequest::Empty) => break,
+                Err(NoRequest::Broken) => {
                     self.world.warn("broken queue", format_args!("the driver broke queue {index}"));
                     self.broken[index] = true;
                     break;
                 }
-                Popped::Reset(generation) => self.reset(index, generation),
-                Popped::Request(pending) => self.handle(&request, pending),
+                Err(NoRequest::Reset(generation)) => self.reset(index, generation),
+                Ok(pending) => self.handle(&request, pending),
             }
         }
         self.request = request;
@@ -681,7 +680,7 @@ impl Server {
 }
 
 fn watch(epoll: &OwnedFd, fd: impl std::os::fd::AsFd, token: u64) -> io::Result<()> {
-    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+    readiness::watch(epoll, fd, token, Events::EPOLLIN)
 }
 
 /// Makes signals readable at the returned socket. If the process has not ended some seconds after the signal,

@@ -2,61 +2,21 @@
 
 use super::attention::Awaited;
 use super::run::Server;
+use crate::readiness::{self, Reported};
 use crate::spin::{self, Spun};
 use crate::transport::{CONTROLQ, QUEUES, Session, Vring};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What an epoll instance reported.
-pub struct Events {
-    room: [epoll::Event; EVENTS_MAX],
-    count: usize,
-}
-
-impl Events {
-    /// Nothing.
-    pub fn new() -> Self {
-        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-        Self { room: [none; EVENTS_MAX], count: 0 }
-    }
-
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &epoll::Event> {
-        self.room[..self.count].iter()
-    }
-
-    /// Takes what there is, or waits for it, for no longer than `limit`, which is rounded up to milliseconds; answers whether there is any.
-    fn fetch(&mut self, epoll: impl AsFd, limit: Option<Duration>) -> rustix::io::Result<bool> {
-        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        self.count = match epoll::wait(epoll, self.room.as_mut_slice(), limit.as_ref()) {
-            Ok(count) => count,
-            Err(Errno::INTR) => 0,
-            Err(error) => return Err(error),
-        };
-        Ok(self.count > 0)
-    }
-
-    /// As [`Self::fetch`], for a moment.
-    fn doze(&mut self, epoll: impl AsFd, limit: Duration) -> rustix::io::Result<bool> {
-        let limit = Timespec::try_from(limit).map_err(|_| Errno::INVAL)?;
-        match poll(&mut [PollFd::new(&epoll, PollFlags::IN)], Some(&limit)) {
-            Ok(0) | Err(Errno::INTR) => Ok(false),
-            Ok(_) => self.fetch(epoll, Some(Duration::ZERO)),
-            Err(error) => Err(error),
-        }
-    }
-}
-
 impl Server {
     /// Waits until there is something to do: an event, a request, or a deadline.
-    pub(super) fn wait(&mut self, events: &mut Events) -> io::Result<()> {
+    pub(super) fn wait(&mut self, events: &mut Reported) -> io::Result<()> {
         let begin = Instant::now();
-        events.count = 0;
+        events.clear();
         let owes = |session: &Session| session.vring(CONTROLQ).owes();
         let awaited = self.attention.awaited(self.world.session.as_ref().is_some_and(owes));
         if self.wait_for(awaited, begin, events)? {
@@ -66,7 +26,7 @@ impl Server {
     }
 
     /// Answers whether it was not a deadline that ended the wait.
-    fn wait_for(&mut self, awaited: Awaited, begin: Instant, events: &mut Events) -> io::Result<bool> {
+    fn wait_for(&mut self, awaited: Awaited, begin: Instant, events: &mut Reported) -> io::Result<bool> {
         let deadline = self.deadline();
         let left = |now: Instant| deadline.map(|deadline| deadline.saturating_duration_since(now));
         let at_most = |limit: Duration| left(begin).map_or(limit, |left| left.min(limit));
@@ -91,7 +51,7 @@ impl Server {
         }
         let then = patience.then;
         if !then.sleep.is_zero()
-            && (events.doze(&self.epoll, at_most(then.sleep))? || self.look(then.look, events)?)
+            && (self.doze(at_most(then.sleep), events)? || self.look(then.look, events)?)
         {
             return Ok(true);
         }
@@ -99,7 +59,7 @@ impl Server {
     }
 
     /// Watches for events and requests for so long; answers whether there are some.
-    fn look(&self, limit: Duration, events: &mut Events) -> io::Result<bool> {
+    fn look(&self, limit: Duration, events: &mut Reported) -> io::Result<bool> {
         if limit.is_zero() {
             return Ok(false);
         }
@@ -112,11 +72,21 @@ impl Server {
             })
         };
         let seen = spin::within(limit, || self.has_requests() || is_event()) == Spun::Seen;
-        failed.take().map_or(Ok(seen), |error| Err(error.into()))
+        failed.take().map_or(Ok(seen), Err)
+    }
+
+    /// Sleeps until there are events, for a moment that may be shorter than a millisecond; answers whether there are some.
+    fn doze(&self, limit: Duration, events: &mut Reported) -> io::Result<bool> {
+        match readiness::within(&self.epoll, PollFlags::IN, limit) {
+            Ok(none) if none.is_empty() => Ok(false),
+            Err(Errno::INTR) => Ok(false),
+            Ok(_) => events.fetch(&self.epoll, Some(Duration::ZERO)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// There are requests; events have their turn all the same.
-    fn beside_requests(&self, events: &mut Events) -> io::Result<bool> {
+    fn beside_requests(&self, events: &mut Reported) -> io::Result<bool> {
         events.fetch(&self.epoll, Some(Duration::ZERO))?;
         Ok(true)
     }
@@ -143,6 +113,3 @@ impl Server {
         deadlines.flatten().min()
     }
 }
-
-/// Events taken at once.
-const EVENTS_MAX: usize = 64;

@@ -1,16 +1,17 @@
 //! Worker processes: started, fed, and ended. A worker that does not end in time, or does not read what it is sent, is killed.
 
+use super::backlogs::Backlogs;
 use super::broker::Gate;
 use super::output::{Budget, Heard, Output};
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
-use crate::device::{Owner, Quota};
+use crate::device::Owner;
 use crate::ipc::{
-    Channel, ChildRole, DriverFamily, ReceiveError, SendError, ToDevice, ToWorker, WorkerSetup,
+    Channel, ChildRole, DriverFamily, Outbox, OutboxError, ReceiveError, ToDevice, ToWorker, WorkerSetup,
 };
+use crate::readiness::{self, Events};
 use crate::sandbox::{FromChildren, Launcher};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
-use rustix::event::epoll;
 use signal_hook::consts::SIGSYS;
 use std::collections::VecDeque;
 use std::io;
@@ -60,17 +61,9 @@ struct Worker {
     channel: Channel,
     process: Process,
     /// Messages the socket had no room for, in order.
-    backlog: VecDeque<(ToWorker, Option<OwnedFd>)>,
+    outbox: Outbox<ToWorker>,
     /// It was killed, for a reason that is told.
     killed: bool,
-}
-
-/// What waits for workers that do not read, of the whole VM.
-#[derive(Debug)]
-struct Backlogs {
-    messages: Quota,
-    bytes: Quota,
-    files: Quota,
 }
 
 /// A child of the launcher.
@@ -172,7 +165,7 @@ impl Workers {
         self.launcher.launch(serial, ChildRole::Worker, self.family, &theirs.into_socket(), &printed)?;
         self.outputs.insert(serial, output);
         let process = Process { launcher: Arc::clone(&self.launcher), serial };
-        let worker = Worker { serial, number, channel, process, backlog: VecDeque::new(), killed: false };
+        let worker = Worker { serial, number, channel, process, outbox: Outbox::default(), killed: false };
         self.contexts.insert(serial, ctx_id);
         self.running.insert(ctx_id, worker);
         log::debug!(ctx_id = ctx_id.0; "worker started");
@@ -212,37 +205,36 @@ impl Workers {
         let Some(worker) = self.running.get_mut(&ctx_id).filter(|worker| !worker.killed) else {
             return Ok(());
         };
-        if worker.backlog.is_empty() {
-            match worker.channel.try_send(&message, fd) {
-                Ok(()) => return Ok(()),
-                Err(SendError::Full) => {}
-                Err(error) => {
-                    log::debug!(ctx_id = ctx_id.0, error:%; "cannot send to a worker");
-                    return Ok(());
+        let was_empty = worker.outbox.is_empty();
+        let mut bound = self.backlogs.of(worker.owner());
+        match worker.outbox.send(&worker.channel, message, fd, &mut bound) {
+            Ok(()) => {
+                if was_empty && !worker.outbox.is_empty() {
+                    watch_again(&self.epoll, worker, Events::EPOLLIN | Events::EPOLLOUT);
                 }
             }
-            watch_again(&self.epoll, worker, epoll::EventFlags::IN | epoll::EventFlags::OUT);
+            Err(OutboxError::Send(error)) => {
+                log::debug!(ctx_id = ctx_id.0, error:%; "cannot send to a worker");
+            }
+            Err(OutboxError::Limit(limit)) => {
+                worker.killed = true;
+                worker.forget_backlog(&mut self.backlogs);
+                worker.process.kill();
+                return Err(limit);
+            }
         }
-        let kept = worker.keep(message, fd, &mut self.backlogs);
-        if kept.is_err() {
-            worker.killed = true;
-            worker.forget_backlog(&mut self.backlogs);
-            worker.process.kill();
-        }
-        kept
+        Ok(())
     }
 
     /// The worker's socket has room again: sends what waited.
     pub fn flush(&mut self, ctx_id: ContextId) {
         let Some(worker) = self.running.get_mut(&ctx_id) else { return };
-        while let Some((message, fd)) = worker.backlog.front() {
-            match worker.channel.try_send(message, fd.as_ref().map(AsFd::as_fd)) {
-                Err(SendError::Full) => return,
-                Ok(()) | Err(_) => self.backlogs.give_back(worker.owner(), message, fd.is_some()),
-            }
-            worker.backlog.pop_front();
+        let mut bound = self.backlogs.of(worker.owner());
+        // Each error costs one message. A worker that is gone is heard of so.
+        while worker.outbox.flush(&worker.channel, &mut bound).is_err() {}
+        if worker.outbox.is_empty() {
+            watch_again(&self.epoll, worker, Events::EPOLLIN);
         }
-        watch_again(&self.epoll, worker, epoll::EventFlags::IN);
     }
 
     /// Takes what a worker sent; a bounded number of messages, the rest is reported again.
@@ -266,7 +258,7 @@ impl Workers {
     pub fn hear_output(&mut self, serial: u32) {
         let Some(output) = self.outputs.get_mut(&serial) else { return };
         if output.hear(&mut self.printing) == Heard::End {
-            let _ = epoll::delete(&self.epoll, &*output);
+            let _ = readiness::unwatch(&self.epoll, &*output);
             self.outputs.remove(&serial);
         }
     }
@@ -295,7 +287,7 @@ impl Workers {
         let Some(mut worker) = self.running.remove(&ctx_id) else { return };
         worker.forget_backlog(&mut self.backlogs);
         self.contexts.remove(&worker.serial);
-        let _ = epoll::delete(&self.epoll, &worker.channel);
+        let _ = readiness::unwatch(&self.epoll, &worker.channel);
         let Worker { serial, number, process, killed, .. } = worker;
         let (kill_at, unexplained) = (Instant::now() + GRACE, unexplained.filter(|_| !killed));
         self.ending.push_back(Ending { serial, number, process, kill_at, unexplained, killed });
@@ -380,73 +372,18 @@ impl Workers {
     }
 
     fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+        readiness::watch(&self.epoll, fd, token, Events::EPOLLIN)
     }
 }
 
 impl Worker {
-    /// Keeps a message for later; on failure answers with the limit that is reached.
-    fn keep(
-        &mut self,
-        message: ToWorker,
-        fd: Option<BorrowedFd<'_>>,
-        backlogs: &mut Backlogs,
-    ) -> Result<(), &'static str> {
-        backlogs.take(self.owner(), &message, fd.is_some())?;
-        // What was taken is given back with the whole backlog.
-        let fd = fd.map(|fd| fd.try_clone_to_owned()).transpose().map_err(|_| "file descriptors")?;
-        self.backlog.push_back((message, fd));
-        Ok(())
-    }
-
     fn forget_backlog(&mut self, backlogs: &mut Backlogs) {
-        self.backlog = VecDeque::new();
-        backlogs.give_back_all(self.owner());
+        self.outbox.clear();
+        backlogs.forget(self.owner());
     }
 
     fn owner(&self) -> Owner {
         Owner(self.number)
-    }
-}
-
-impl Backlogs {
-    fn new(limits: &DeviceLimits) -> Self {
-        Self {
-            messages: Quota::new("worker_backlog", limits.worker_backlog as u64),
-            bytes: Quota::new("worker_backlog_bytes", limits.worker_backlog_bytes as u64),
-            files: Quota::new("worker_backlog_files", limits.worker_backlog_files as u64),
-        }
-    }
-
-    /// A message is to wait for a worker.
-    ///
-    /// # Errors
-    ///
-    /// The limit that is reached; all that waits for the worker is to be given back then.
-    fn take(&mut self, owner: Owner, message: &ToWorker, has_file: bool) -> Result<(), &'static str> {
-        self.messages.take(owner, 1)?;
-        self.bytes.take(owner, stream_bytes(message))?;
-        self.files.take(owner, has_file.into())
-    }
-
-    fn give_back(&mut self, owner: Owner, message: &ToWorker, has_file: bool) {
-        self.messages.give_back(owner, 1);
-        self.bytes.give_back(owner, stream_bytes(message));
-        self.files.give_back(owner, has_file.into());
-    }
-
-    fn give_back_all(&mut self, owner: Owner) {
-        [&mut self.messages, &mut self.bytes, &mut self.files]
-            .into_iter()
-            .for_each(|quota| quota.give_back(owner, u64::MAX));
-    }
-}
-
-/// Bytes of the stream a message carries, in itself or in its file.
-fn stream_bytes(message: &ToWorker) -> u64 {
-    match message {
-        ToWorker::Submit { size, .. } => u64::from(*size),
-        _ => 0,
     }
 }
 
@@ -463,9 +400,9 @@ impl Process {
     }
 }
 
-fn watch_again(epoll: &OwnedFd, worker: &Worker, flags: epoll::EventFlags) {
-    let data = epoll::EventData::new_u64(CHANNEL_TOKEN | u64::from(worker.serial));
-    if let Err(error) = epoll::modify(epoll, &worker.channel, data, flags) {
+fn watch_again(epoll: &OwnedFd, worker: &Worker, events: Events) {
+    let token = CHANNEL_TOKEN | u64::from(worker.serial);
+    if let Err(error) = readiness::watch_for(epoll, &worker.channel, token, events) {
         log::error!(error:%; "cannot watch a worker: killing it");
         worker.process.kill();
     }

@@ -4,7 +4,8 @@
 //! and writing wait. So who listens never reads: [`Listener`] takes an edge of the kernel's for each ring, and has no other way. Who rings
 //! waits at most for those that share the doorbell with it: each worker has one of its own.
 
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use crate::readiness::{self, Events};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{FileType, Stat, fstat, readlink};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -59,8 +60,7 @@ impl Listener {
     pub fn new(file: OwnedFd, epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Self> {
         // Asking another kind of file for events may wait for whoever serves it.
         check(file.as_fd())?;
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(epoll, &file, epoll::EventData::new_u64(token), flags)?;
+        readiness::watch(epoll, &file, token, Events::EPOLLIN | Events::EPOLLET)?;
         Ok(Self { epoll: Arc::clone(epoll), file })
     }
 }
@@ -68,7 +68,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         // Others hold the same description, so closing this descriptor would not do.
-        let _ = epoll::delete(&self.epoll, &self.file);
+        let _ = readiness::unwatch(&self.epoll, &self.file);
     }
 }
 
@@ -104,19 +104,18 @@ fn check(file: BorrowedFd<'_>) -> io::Result<()> {
 #[cfg(not(miri))]
 mod tests {
     use super::*;
-    use rustix::event::Timespec;
     use rustix::fs::{OFlags, fcntl_setfl};
+    use std::time::Duration;
 
     fn epoll() -> Arc<OwnedFd> {
-        Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap())
+        Arc::new(readiness::instance().unwrap())
     }
 
     /// Tokens that are reported now.
     fn heard(epoll: &OwnedFd) -> Vec<u64> {
-        let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-        let mut events = [none; 4];
-        let count = epoll::wait(epoll, events.as_mut_slice(), Some(&Timespec::default())).unwrap();
-        events[..count].iter().map(|event| event.data.u64()).collect()
+        let mut reported = readiness::Reported::new();
+        reported.fetch(epoll, Some(Duration::ZERO)).unwrap();
+        reported.events().iter().map(|event| event.data).collect()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Files that can be given away and mapped without fear: nobody can make them smaller, which would kill whoever touches what is gone.
 
-use super::MapError;
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, major, seek};
+use rustix::io::Errno;
 use std::os::fd::AsFd;
 
 /// The kinds of file that have a fixed size.
@@ -11,6 +11,25 @@ pub enum FixedFile {
     Memfd,
     /// Memory of a driver (Linux: Documentation/driver-api/dma-buf.rst).
     DmaBuf,
+}
+
+/// Why a file could not be mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// The file could shrink later, and touching the missing pages would kill this process.
+    #[error("neither a memory file sealed against shrinking nor a dma-buf")]
+    Unsealed,
+    /// The file is empty, or smaller than it should be.
+    #[error("file of {actual} bytes cannot hold {wanted}")]
+    Size {
+        /// Bytes to be mapped.
+        wanted: u64,
+        /// Bytes in the file.
+        actual: u64,
+    },
+    /// The system refused.
+    #[error("cannot map file: {0}")]
+    System(#[from] Errno),
 }
 
 /// The magic number of dma-bufs in Linux's `uapi/linux/magic.h`.

@@ -1,6 +1,6 @@
 //! One mapped memory file, and single words in it.
 
-use super::{copy, inspect};
+use super::{MapError, copy, inspect};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
@@ -17,25 +17,6 @@ use std::time::Duration;
 pub struct Mapping {
     start: NonNull<u8>,
     len: usize,
-}
-
-/// Why a file could not be mapped.
-#[derive(Debug, thiserror::Error)]
-pub enum MapError {
-    /// The file could shrink later, and touching the missing pages would kill this process.
-    #[error("neither a memory file sealed against shrinking nor a dma-buf")]
-    Unsealed,
-    /// The file is empty, or smaller than it should be.
-    #[error("file of {actual} bytes cannot hold {wanted}")]
-    Size {
-        /// Bytes to be mapped.
-        wanted: u64,
-        /// Bytes in the file.
-        actual: u64,
-    },
-    /// The system refused.
-    #[error("cannot map file: {0}")]
-    System(#[from] Errno),
 }
 
 /// A range outside the mapping, or a word at an offset that is no multiple of 4.

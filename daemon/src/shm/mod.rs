@@ -19,12 +19,12 @@ mod results;
 mod status;
 
 pub use doorbell::{Doorbell, Listener};
-pub use fixed::{FixedFile, device_node, inspect, is_anchor};
+pub use fixed::{FixedFile, MapError, device_node, inspect, is_anchor};
 pub use grants::{Counters, GateSide, SchedulerSide, Work, grant_page, page_clock};
 pub use guard::{Guard, guard_mappings, memory_was_lost};
 #[cfg(test)]
 pub(crate) use mapping::tests;
-pub use mapping::{MapError, Mapping, OutOfBounds, Word};
+pub use mapping::{Mapping, OutOfBounds, Word};
 pub use memfd::create;
 pub use results::{ResultWord, ResultWords, Told};
 pub use status::StatusPage;

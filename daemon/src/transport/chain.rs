@@ -1,11 +1,20 @@
-//! Descriptor chains: the readable part is copied once, the writable part is remembered, and the answer is given exactly once.
+//! Descriptor chains (VIRTIO 1.3, 2.7.13.1): the readable part is copied once, the writable part is remembered, and an answer is written there.
 
-use super::vring::Vring;
-use protocol::virtio_gpu::{CommandType, HEADER_BYTES, Header, RESPONSE_BYTES_MAX, Response, ResponseType};
+use protocol::virtio_gpu::{HEADER_BYTES, Header, RESPONSE_BYTES_MAX};
 use std::ops::Deref;
-use std::sync::Arc;
 use virtio_queue::DescriptorChain;
 use vm_memory::{Bytes, GuestAddress, GuestMemory};
+
+/// What is left of a chain when its request was copied.
+#[derive(Debug)]
+pub struct Taken {
+    /// Its first descriptor, by which it is returned.
+    pub head: u16,
+    /// The header of the request; `None` if it was too short to have one.
+    pub header: Option<Header>,
+    /// Where the answer goes.
+    pub segments: Vec<Segment>,
+}
 
 /// A writable piece of guest memory.
 #[derive(Clone, Copy, Debug)]
@@ -22,92 +31,14 @@ impl Segment {
     }
 }
 
-/// A request whose answer is due. Dropped without one, it answers `VIRTIO_GPU_RESP_ERR_UNSPEC` and is counted and logged as a bug of
-/// this program, unless its queue was reset in the meantime.
-#[derive(Debug)]
-pub struct PendingResponse {
-    vring: Arc<Vring>,
-    generation: u32,
-    head: u16,
-    /// `None` if the request was too short to have one.
-    header: Option<Header>,
-    segments: Vec<Segment>,
-    answered: bool,
-}
-
-impl PendingResponse {
-    /// The header of the request, if it was long enough to have one.
-    pub fn header(&self) -> Option<Header> {
-        self.header
-    }
-
-    /// Answers the request. Chains without room for an answer (the cursor queue's) are just returned.
-    pub fn respond(mut self, response: &Response) {
-        self.finish(response);
-    }
-
-    fn finish(&mut self, response: &Response) {
-        let (segments, answer) = self.encode(response);
-        self.vring.complete(self.generation, self.head, segments, answer, self.is_awaited(response));
-    }
-
-    /// Whether somebody in the guest may wait for the answer: not for that of a stream without a fence.
-    fn is_awaited(&self, response: &Response) -> bool {
-        let is_stream =
-            |header: &Header| header.command == CommandType::SUBMIT_3D && header.fence().is_none();
-        !(matches!(response, Response::OkNodata) && self.header.as_ref().is_some_and(is_stream))
-    }
-
-    /// Where the answer goes, and its bytes.
-    fn encode(&mut self, response: &Response) -> (Vec<Segment>, Vec<u8>) {
-        self.answered = true;
-        let mut answer = Vec::new();
-        if let Some(header) = &self.header
-            && !self.segments.is_empty()
-        {
-            response.encode(header, &mut answer);
-        }
-        (std::mem::take(&mut self.segments), answer)
-    }
-
-    /// A request that came from nowhere.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn of(vring: &Arc<Vring>, header: Header) -> Self {
-        let vring = Arc::clone(vring);
-        Self { vring, generation: 0, head: 0, header: Some(header), segments: Vec::new(), answered: false }
-    }
-
-    /// The answer for a queue that only a fuzzer knows.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn into_answer(mut self, response: &Response) -> (Vec<Segment>, Vec<u8>) {
-        self.encode(response)
-    }
-}
-
-impl Drop for PendingResponse {
-    fn drop(&mut self) {
-        if !self.answered {
-            // The log names the first of a queue: a guest that knows how to reach the bug does not fill it.
-            if self.vring.count_unanswered(self.generation) == Some(1) {
-                let (command, ctx_id) =
-                    self.header.map_or((0, 0), |header| (header.command.0, header.ctx_id));
-                log::error!(command, ctx_id; "a request was dropped unanswered, which is a bug; the guest gets an unspecified error");
-            }
-            self.finish(&Response::Err(ResponseType::ERR_UNSPEC));
-        }
-    }
-}
-
 /// Copies the readable bytes of a chain, at most `limit`, and remembers where its answer goes. What cannot be read ends the
 /// request there; it then is too short for its command.
 pub(super) fn read<M>(
-    vring: &Arc<Vring>,
     memory: &M::Target,
     chain: DescriptorChain<M>,
-    generation: u32,
     limit: usize,
     request: &mut Vec<u8>,
-) -> PendingResponse
+) -> Taken
 where
     M: Deref<Target: GuestMemory>,
 {
@@ -129,7 +60,7 @@ where
         }
     }
     let header = if request.len() < HEADER_BYTES { None } else { Header::decode(request) };
-    PendingResponse { vring: Arc::clone(vring), generation, head, header, segments, answered: false }
+    Taken { head, header, segments }
 }
 
 /// Appends a segment's bytes; false if the limit is reached or the memory is not there.

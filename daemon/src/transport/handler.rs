@@ -4,12 +4,12 @@
 
 use super::memory::MemoryTable;
 use super::requests::Requests;
-use super::session::Shared;
+use super::shared::Shared;
 use super::stops::{Frontend, Stops, Verdict};
 use super::vring::Vring;
 use super::{CONTROLQ, QUEUES};
+use crate::readiness::{self, Events};
 use protocol::virtio_gpu::{Features, HOST_VISIBLE_SHMID};
-use rustix::event::epoll;
 use rustix::fs::{FileType, fstat};
 use std::fs::File;
 use std::sync::Arc;
@@ -57,13 +57,12 @@ impl Handler {
     fn set_kick(&mut self, index: usize, kick: Option<File>) -> Result<()> {
         if let Some(old) = self.kicks[index].take() {
             // The frontend holds the same eventfd: closing ours would not unregister it.
-            let _ = epoll::delete(&self.shared.epoll, &old);
+            let _ = readiness::unwatch(&self.shared.epoll, &old);
         }
         if let Some(kick) = kick {
             // Edge-triggered: every kick is an event, and the counter never has to be read.
-            let data = epoll::EventData::new_u64(self.shared.tokens.kick);
-            epoll::add(&self.shared.epoll, &kick, data, epoll::EventFlags::IN | epoll::EventFlags::ET)
-                .map_err(|e| Error::ReqHandlerError(e.into()))?;
+            let (token, events) = (self.shared.tokens.kick, Events::EPOLLIN | Events::EPOLLET);
+            readiness::watch(&self.shared.epoll, &kick, token, events).map_err(Error::ReqHandlerError)?;
             self.kicks[index] = Some(kick);
         }
         Ok(())

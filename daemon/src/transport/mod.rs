@@ -11,26 +11,29 @@
 
 mod calls;
 mod chain;
+mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod handler;
 mod memory;
+mod pending;
 mod regions;
 mod requests;
 mod session;
+mod shared;
 mod stops;
 #[cfg(test)]
 mod tests;
 mod vring;
 
-pub use chain::PendingResponse;
+pub use error::SessionError;
+pub use pending::PendingResponse;
 pub use requests::Asked;
-pub use session::{DeviceConfig, Session, SessionError, Tokens};
-pub use vring::{Popped, Vring};
+pub use session::Session;
+pub use shared::{DeviceConfig, Tokens};
+pub use vring::{NoRequest, Vring};
 
 /// Index of the control queue.
 pub const CONTROLQ: usize = 0;
-/// Index of the cursor queue.
-pub const CURSORQ: usize = 1;
-/// Queues of the device.
+/// Queues of the device: the control queue and the cursor queue.
 pub const QUEUES: usize = 2;

@@ -3,7 +3,7 @@
 //! The library's proxy waits for room in the socket and for the answer for as long as the frontend likes. Nothing here waits: who asks
 //! polls [`Asked`] and does meanwhile what cannot wait.
 
-use super::session::SessionError;
+use super::error::SessionError;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{

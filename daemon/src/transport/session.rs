@@ -1,135 +1,21 @@
 //! One frontend, from its connection to its disconnection.
 
+use super::CONTROLQ;
+use super::error::SessionError;
 use super::handler::Handler;
-use super::memory::Memory;
-use super::regions::Regions;
 use super::requests::{Asked, Requests, next_channel};
+use super::shared::{DeviceConfig, Shared, Tokens};
 use super::vring::Vring;
-use super::{CONTROLQ, QUEUES};
-use parking_lot::Mutex;
+use crate::readiness;
 use protocol::virtio_gpu::HOST_VISIBLE_SHMID;
-use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
 use vhost::vhost_user::message::{BackendReq, VhostUserMMap, VhostUserMMapFlags};
 use vhost::vhost_user::{BackendReqHandler, Error};
-use vm_memory::GuestMemoryAtomic;
-
-/// What the frontend is told about the device.
-#[derive(Clone, Debug)]
-pub struct DeviceConfig {
-    /// The configuration space.
-    pub space: Vec<u8>,
-    /// Bytes of the host-visible region.
-    pub window_size: u64,
-    /// Device nodes (`st_rdev`) out of which memory is mapped there that can be gone at any moment.
-    pub lent_devices: Vec<u64>,
-}
-
-/// Values that the device thread's epoll instance reports for this session.
-#[derive(Clone, Copy, Debug)]
-pub struct Tokens {
-    /// A queue was kicked.
-    pub kick: u64,
-    /// A queue was started or stopped, or the session has ended.
-    pub doorbell: u64,
-}
-
-/// Why a session cannot go on or could not begin.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    /// The frontend broke the protocol, or the connection broke.
-    #[error("vhost-user: {0}")]
-    Protocol(#[from] Error),
-    /// The system refused something.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    /// The frontend offers no way to map memory into the guest.
-    #[error("the frontend has no shared-memory channel (BACKEND_REQ and SHMEM)")]
-    NoWindow,
-    /// The frontend has answered that it does not do what it was asked for.
-    #[error("the frontend refuses the request")]
-    Refused,
-    /// What came from the frontend is no answer to what it was asked for.
-    #[error("the frontend's answer is malformed")]
-    NoAnswer,
-    /// The frontend has not answered.
-    #[error("limit frontend_timeout ({0:?}) reached: the frontend does not answer")]
-    Silent(Duration),
-    /// The frontend is gone, and what was asked of it with it.
-    #[error("the frontend is gone")]
-    Gone,
-}
-
-impl SessionError {
-    /// The frontend has just gone away.
-    pub fn is_disconnection(&self) -> bool {
-        matches!(self, Self::Protocol(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)))
-    }
-
-    /// The frontend has answered that it does not do what it was asked for.
-    pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused)
-    }
-}
-
-/// What the two threads share.
-pub struct Shared {
-    pub memory: Memory,
-    pub vrings: [Arc<Vring>; QUEUES],
-    pub epoll: Arc<OwnedFd>,
-    pub tokens: Tokens,
-    pub config: DeviceConfig,
-    /// The channel for requests to the frontend, once it has sent it.
-    pub requests: Mutex<Option<Arc<Requests>>>,
-    /// The same, while the message that carries it is handled.
-    pub arriving: Mutex<Option<OwnedFd>>,
-    /// The frontend keeps mappings in its memory table, and drops them at a reset as the specification says.
-    pub announces_maps: AtomicBool,
-    /// The frontend answers requests when they are done.
-    pub acknowledges: AtomicBool,
-    doorbell: OwnedFd,
-    /// The frontend has sent a message.
-    used: AtomicBool,
-    ended: Mutex<Option<SessionError>>,
-    is_over: AtomicBool,
-}
-
-impl Shared {
-    /// Two queues that were never started, and no memory. Events go to `epoll` under `tokens`.
-    pub fn new(config: DeviceConfig, epoll: Arc<OwnedFd>, tokens: Tokens) -> std::io::Result<Arc<Self>> {
-        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let data = epoll::EventData::new_u64(tokens.doorbell);
-        epoll::add(&epoll, &doorbell, data, epoll::EventFlags::IN)?;
-        let memory: Memory = GuestMemoryAtomic::new(Regions::default());
-        Ok(Arc::new(Self {
-            vrings: std::array::from_fn(|_| Arc::new(Vring::new(memory.clone()))),
-            memory,
-            epoll,
-            tokens,
-            config,
-            requests: Mutex::new(None),
-            arriving: Mutex::new(None),
-            announces_maps: AtomicBool::new(false),
-            acknowledges: AtomicBool::new(false),
-            doorbell,
-            used: AtomicBool::new(false),
-            ended: Mutex::new(None),
-            is_over: AtomicBool::new(false),
-        }))
-    }
-
-    /// Wakes the device thread.
-    pub fn ring_doorbell(&self) {
-        // The counter never gets full: it is reset with every event.
-        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
-    }
-}
 
 /// A session, owned by the device thread. Dropping it closes the connection.
 pub struct Session {
@@ -233,7 +119,7 @@ impl Drop for Session {
             // A panic has ended the process already.
             let _ = thread.join();
         }
-        let _ = epoll::delete(&self.shared.epoll, &self.shared.doorbell);
+        let _ = readiness::unwatch(&self.shared.epoll, &self.shared.doorbell);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::memory::Memory;
 use super::regions::{Region, Regions};
-use super::vring::{Popped, Vring};
+use super::vring::{NoRequest, Vring};
 use protocol::virtio_gpu::{CommandType, Header, Response};
 use std::fs::File;
 use std::io::Read;
@@ -93,7 +93,7 @@ impl Rig {
         self.memory.write_obj(index.to_le(), GuestAddress(self.queue[1].0 + 2)).unwrap();
     }
 
-    fn pop(&self, generation: u32) -> (Popped, Vec<u8>) {
+    fn pop(&self, generation: u32) -> (Result<super::PendingResponse, NoRequest>, Vec<u8>) {
         let mut bytes = vec![1, 2, 3];
         (self.vring.pop(generation, LIMIT, &mut bytes), bytes)
     }
@@ -119,9 +119,11 @@ impl Rig {
 
 const SIMPLE: [(u64, u32, u16); 2] = [(REQUEST, 32, NEXT), (ANSWER, 24, WRITE)];
 
-fn taken((popped, bytes): (Popped, Vec<u8>)) -> (super::PendingResponse, Vec<u8>) {
+fn taken(
+    (popped, bytes): (Result<super::PendingResponse, NoRequest>, Vec<u8>),
+) -> (super::PendingResponse, Vec<u8>) {
     match popped {
-        Popped::Request(pending) => (pending, bytes),
+        Ok(pending) => (pending, bytes),
         other => panic!("no request but {other:?}"),
     }
 }
@@ -134,7 +136,7 @@ fn a_request_is_read_and_its_answer_echoes_the_header() {
     assert_eq!(bytes, request());
     let header = pending.header().unwrap();
     assert_eq!((header.command, header.ctx_id), (CommandType::CTX_DESTROY, 5));
-    assert!(matches!(rig.pop(0).0, Popped::Empty));
+    assert!(matches!(rig.pop(0).0, Err(NoRequest::Empty)));
     assert_eq!(rig.used().0, 0);
     pending.respond(&Response::OkNodata);
     let mut expected = request();
@@ -251,10 +253,10 @@ fn a_dropped_request_is_answered_and_counted_and_the_first_is_logged() {
 fn an_index_that_jumps_breaks_the_queue_until_it_is_reset() {
     let rig = Rig::new(false);
     rig.set_available(QUEUE_SIZE + 1);
-    assert!(matches!(rig.pop(0).0, Popped::Broken));
-    assert!(matches!(rig.pop(0).0, Popped::Broken));
+    assert!(matches!(rig.pop(0).0, Err(NoRequest::Broken)));
+    assert!(matches!(rig.pop(0).0, Err(NoRequest::Broken)));
     rig.set_available(0);
-    assert!(matches!(rig.pop(0).0, Popped::Empty));
+    assert!(matches!(rig.pop(0).0, Err(NoRequest::Empty)));
 }
 
 #[test]
@@ -277,7 +279,7 @@ fn after_a_pause_what_was_taken_is_answered() {
     pending.respond(&Response::OkNodata);
     rig.vring.signal();
     assert_eq!((rig.used().0, rig.calls()), (0, 0), "a stopped queue is not touched");
-    assert!(matches!(rig.pop(0).0, Popped::Empty));
+    assert!(matches!(rig.pop(0).0, Err(NoRequest::Empty)));
     rig.vring.set_base(1, false);
     rig.run();
     rig.vring.release_held();
@@ -342,7 +344,7 @@ fn after_a_reset_nothing_that_was_taken_is_answered() {
         rig.vring.release_held();
         drop(late);
         assert_eq!((rig.used().0, rig.vring.unanswered()), (0, 0));
-        assert!(matches!(rig.pop(0).0, Popped::Reset(1)));
+        assert!(matches!(rig.pop(0).0, Err(NoRequest::Reset(1))));
         // The driver's ring still holds the request: it is a new one.
         taken(rig.pop(1)).0.respond(&Response::OkNodata);
         assert_eq!(rig.used(), (1, 0, 24));
@@ -354,9 +356,9 @@ fn a_disabled_queue_gives_nothing_out() {
     let rig = Rig::new(false);
     rig.offer(&SIMPLE);
     rig.vring.set_enabled(false);
-    assert!(matches!(rig.pop(0).0, Popped::Empty));
+    assert!(matches!(rig.pop(0).0, Err(NoRequest::Empty)));
     rig.vring.set_enabled(true);
-    assert!(matches!(rig.pop(0).0, Popped::Request(_)));
+    assert!(rig.pop(0).0.is_ok());
 }
 
 #[test]
@@ -392,7 +394,7 @@ fn the_driver_is_asked_to_kick_for_the_next_request_or_for_that_behind_it() {
     rig.set_available(2);
     assert!(rig.vring.arm_behind_next(), "a request that came just before is not missed");
     taken(rig.pop(0));
-    assert!(matches!(rig.pop(0).0, Popped::Empty), "asking takes no request");
+    assert!(matches!(rig.pop(0).0, Err(NoRequest::Empty)), "asking takes no request");
 }
 
 #[test]
@@ -400,7 +402,7 @@ fn from_a_queue_that_cannot_be_there_are_no_requests() {
     let rig = Rig::new(true);
     rig.set_available(QUEUE_SIZE + 1);
     assert!(!rig.vring.has_requests() && !rig.vring.arm() && !rig.vring.arm_behind_next());
-    assert!(matches!(rig.pop(0).0, Popped::Broken));
+    assert!(matches!(rig.pop(0).0, Err(NoRequest::Broken)));
     rig.set_available(QUEUE_SIZE);
     assert!(rig.vring.has_requests());
     rig.vring.set_enabled(false);
@@ -418,7 +420,7 @@ fn a_queue_with_more_open_requests_than_its_size_is_broken_until_some_are_answer
     }
     // The driver gives descriptors away that it does not have.
     rig.set_available(QUEUE_SIZE + 1);
-    assert!(matches!(rig.pop(0).0, Popped::Broken));
+    assert!(matches!(rig.pop(0).0, Err(NoRequest::Broken)));
     open.pop().unwrap().respond(&Response::OkNodata);
     open.push(taken(rig.pop(0)).0);
     assert_eq!(open.len(), usize::from(QUEUE_SIZE));

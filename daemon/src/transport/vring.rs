@@ -5,18 +5,18 @@
 //! reset starts a new *generation*. Answers that come due during a pause are held back until the queue runs again.
 
 use super::calls::Calls;
-use super::chain::{self, PendingResponse, Segment};
+use super::chain::{self, Segment};
 use super::memory::Memory;
 use super::regions::Regions;
+use crate::readiness;
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use std::fs::File;
 use std::num::Wrapping;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use virtio_queue::{Queue, QueueOwnedT, QueueT};
-use vm_memory::GuestAddressSpace;
+use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT};
+use vm_memory::{GuestAddressSpace, GuestMemoryLoadGuard};
 
 /// Largest queue; crosvm insists on it.
 pub const QUEUE_SIZE_MAX: u16 = 32_768;
@@ -55,18 +55,19 @@ struct Held {
     awaited: bool,
 }
 
-/// What [`Vring::pop`] found.
+/// Why no request could be taken.
 #[derive(Debug)]
-pub enum Popped {
-    /// Nothing to do, or the queue does not run.
+pub enum NoRequest {
+    /// There is nothing to do, or the queue does not run.
     Empty,
     /// The driver broke the queue's rules; nothing can be taken until it resets the device.
     Broken,
     /// The queue was reset: this is its generation from now on. Whatever was taken before is void.
     Reset(u32),
-    /// A request; its bytes are in the buffer passed in.
-    Request(PendingResponse),
 }
+
+/// Guest memory as it was when the chain was taken.
+type Snapshot = GuestMemoryLoadGuard<Regions>;
 
 impl Vring {
     /// A queue that was never started.
@@ -84,38 +85,35 @@ impl Vring {
         Self { memory, state: Mutex::new(state), unanswered: AtomicU64::new(0) }
     }
 
-    /// Takes the next request: its readable bytes, at most `limit` of them, into `request`. `generation` is what the caller
-    /// last heard of.
-    pub fn pop(self: &Arc<Self>, generation: u32, limit: usize, request: &mut Vec<u8>) -> Popped {
+    /// Takes the next chain, and the memory that it names. `generation` is what the caller last heard of.
+    pub(super) fn next_chain(
+        &self,
+        generation: u32,
+    ) -> Result<(DescriptorChain<Snapshot>, Snapshot), NoRequest> {
         let memory = self.memory.memory();
-        let (chain, generation) = {
-            let mut state = self.state.lock();
-            if state.generation != generation {
-                return Popped::Reset(state.generation);
+        let mut state = self.state.lock();
+        if state.generation != generation {
+            return Err(NoRequest::Reset(state.generation));
+        }
+        if !state.runs() {
+            return Err(NoRequest::Empty);
+        }
+        let has_requests = state.has_requests(&memory);
+        // A chain takes at least one descriptor of the table, and keeps it until it is answered (VIRTIO 1.3, 2.7.13): a driver that
+        // has more open than the table holds has given one away twice.
+        if has_requests && state.calls.open() >= u32::from(state.queue.size()) {
+            return Err(NoRequest::Broken);
+        }
+        let next = state.queue.iter(memory.clone()).map_err(|_| NoRequest::Broken)?.next();
+        match next {
+            // What is available and cannot be read.
+            None if has_requests => Err(NoRequest::Broken),
+            None => Err(NoRequest::Empty),
+            Some(chain) => {
+                state.calls.taken();
+                Ok((chain, memory))
             }
-            if !state.runs() {
-                return Popped::Empty;
-            }
-            let has_requests = state.has_requests(&memory);
-            // A chain takes at least one descriptor of the table, and keeps it until it is answered (VIRTIO 1.3, 2.7.13): a driver that
-            // has more open than the table holds has given one away twice.
-            if has_requests && state.calls.open() >= u32::from(state.queue.size()) {
-                return Popped::Broken;
-            }
-            match state.queue.iter(memory.clone()) {
-                Err(_) => return Popped::Broken,
-                Ok(mut chains) => match chains.next() {
-                    // What is available and cannot be read.
-                    None if has_requests => return Popped::Broken,
-                    None => return Popped::Empty,
-                    Some(chain) => {
-                        state.calls.taken();
-                        (chain, generation)
-                    }
-                },
-            }
-        };
-        Popped::Request(chain::read(self, &*memory, chain, generation, limit, request))
+        }
     }
 
     /// Whether [`Self::pop`] would find a request. Kicks are not needed while somebody asks again and again.
@@ -324,10 +322,7 @@ impl State {
 
 /// Adds to an event's counter. One that is full was signalled before, and writing to it would wait for the frontend.
 fn ring(call: &File) {
-    let mut writable = [PollFd::new(call, PollFlags::OUT)];
-    if poll(&mut writable, Some(&Timespec::default())) == Ok(1)
-        && writable[0].revents().contains(PollFlags::OUT)
-    {
+    if readiness::look(call, PollFlags::OUT).contains(PollFlags::OUT) {
         let _ = rustix::io::write(call, &1u64.to_ne_bytes());
     }
 }

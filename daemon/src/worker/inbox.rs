@@ -5,9 +5,10 @@
 //! of the channel is noticed. Some messages are handled where they are read, ahead of those that are queued.
 
 use crate::ipc::{Channel, ReceiveError, ToWorker};
+use crate::readiness;
 use crate::spin::Habit;
 use parking_lot::{Condvar, Mutex};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
@@ -193,14 +194,12 @@ impl Shared {
 
     /// Sleeps for so long, or until there is something to read.
     fn sleep(&self, limit: Duration) {
-        let mut socket = [PollFd::new(&self.channel, PollFlags::IN)];
         // Who sleeps for too short a time finds nothing.
-        let _ = Timespec::try_from(limit).map(|limit| poll(&mut socket, Some(&limit)));
+        let _ = readiness::within(&self.channel, PollFlags::IN, limit);
     }
 
     fn hung_up(&self) -> bool {
-        let mut socket = [PollFd::new(&self.channel, PollFlags::empty())];
-        poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().contains(PollFlags::HUP)
+        readiness::look(&self.channel, PollFlags::empty()).contains(PollFlags::HUP)
     }
 }
 

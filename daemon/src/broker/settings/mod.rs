@@ -3,15 +3,16 @@
 
 mod memory;
 mod options;
+pub(super) mod share;
 #[cfg(test)]
 mod tests;
 
-use super::share::{self, Policy};
 use crate::config::{DeviceLimits, HangLimits};
 use crate::sandbox::{CgroupMode, GroupLimits};
 use clap::{ArgMatches, Command};
 use options::{VmOptions, shown};
 use sched::{Class, Share};
+use share::Policy;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::OsString;

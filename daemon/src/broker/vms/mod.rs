@@ -6,14 +6,15 @@ mod tests;
 use super::gpu::Gpu;
 use super::process::{Process, cpu_time};
 use super::rates::Rate;
-use super::run::{Broker, Source, watch};
-use super::share::effective;
+use super::run::Broker;
+use super::settings::share::effective;
+use super::source::Source;
 use super::vm::{Asked, OnGpu, Vm, VmContext};
 use crate::config::GPUS_MAX;
 use crate::ipc::{FromBroker, SharedGpu, ToBroker};
+use crate::readiness::{Events, unwatch, watch, watch_for};
 use crate::shm::{Listener, SchedulerSide, page_clock};
 use protocol::ids::ContextId;
-use rustix::event::epoll::{self, EventFlags};
 use sched::{ContextKey, Nanos};
 use std::ffi::OsString;
 use std::io;
@@ -80,8 +81,8 @@ impl Broker {
 
     fn watch_process(&self, index: usize, process: &Process) -> io::Result<()> {
         let (channel, pidfd) = process.watched();
-        watch(&self.epoll, channel, Source::Channel.token(index), EventFlags::IN)?;
-        watch(&self.epoll, pidfd, Source::Child.token(index), EventFlags::IN)
+        watch(&self.epoll, channel, Source::Channel.token(index), Events::EPOLLIN)?;
+        watch(&self.epoll, pidfd, Source::Child.token(index), Events::EPOLLIN)
     }
 
     fn start_later(&mut self, index: usize, life: Duration) {
@@ -119,13 +120,13 @@ impl Broker {
 
     fn unwatch(&self, process: &Process) {
         let (channel, pidfd) = process.watched();
-        let _ = epoll::delete(&self.epoll, channel);
-        let _ = epoll::delete(&self.epoll, pidfd);
+        let _ = unwatch(&self.epoll, channel);
+        let _ = unwatch(&self.epoll, pidfd);
     }
 
     /// A device process has said something, reads again, or is gone.
-    pub(super) fn channel(&mut self, index: usize, flags: EventFlags, now: Nanos) {
-        if flags.contains(EventFlags::OUT) {
+    pub(super) fn channel(&mut self, index: usize, flags: Events, now: Nanos) {
+        if flags.contains(Events::EPOLLOUT) {
             let flushed = self.vms[index].process.as_mut().map_or(Ok(false), Process::flush);
             self.sent(index, flushed);
         }
@@ -157,10 +158,10 @@ impl Broker {
             Err(error) => return self.disown(index, &error),
         };
         let Some(process) = &self.vms[index].process else { return };
-        let out = if some_wait { EventFlags::OUT } else { EventFlags::empty() };
-        let token = epoll::EventData::new_u64(Source::Channel.token(index));
+        let out = if some_wait { Events::EPOLLOUT } else { Events::empty() };
         // It is watched as long as there is a process.
-        let _ = epoll::modify(&self.epoll, process.watched().0, token, EventFlags::IN | out);
+        let channel = process.watched().0;
+        let _ = watch_for(&self.epoll, channel, Source::Channel.token(index), Events::EPOLLIN | out);
     }
 
     /// Ends a device process that misbehaves. Its contexts end when it is gone.
@@ -168,7 +169,7 @@ impl Broker {
         let vm = &mut self.vms[index];
         let Some(process) = vm.process.as_mut().filter(|process| !process.dying) else { return };
         process.kill();
-        let _ = epoll::delete(&self.epoll, process.watched().0);
+        let _ = unwatch(&self.epoll, process.watched().0);
         // While everything ends, or when it has just ended, that it is silent is no fault.
         let name = vm.name();
         log::info!(vm = name; "the device process is ended: {why}");

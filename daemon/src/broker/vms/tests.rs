@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::broker::control::Request;
+use crate::broker::settings::share::{Change, Policy};
 use crate::broker::settings::{Settings, VmSettings};
-use crate::broker::share::{Change, Policy};
 use crate::ipc::{Channel, HeldMemory, SharedGpu};
+use crate::readiness::{self, Event, Reported};
 use crate::shm::{Counters, Doorbell, GateSide, Work, grant_page, page_clock};
 use sched::{Class, Share};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -54,7 +55,7 @@ fn world() -> World {
 impl World {
     fn say(&mut self, vm: usize, message: &ToBroker) {
         self.peers[vm].send(message, None).unwrap();
-        self.broker.channel(vm, EventFlags::IN, page_clock());
+        self.broker.channel(vm, Events::EPOLLIN, page_clock());
     }
 
     fn begin(&mut self, vm: usize, ctx_id: u32) -> GateSide {
@@ -69,29 +70,26 @@ impl World {
 
     fn begin_with(&mut self, vm: usize, ctx_id: u32, gpu: u8, page: BorrowedFd<'_>) {
         self.peers[vm].send(&begins(ctx_id, gpu), Some(page)).unwrap();
-        self.broker.channel(vm, EventFlags::IN, page_clock());
+        self.broker.channel(vm, Events::EPOLLIN, page_clock());
     }
 
     fn give_doorbell(&mut self, vm: usize, ctx_id: u32, doorbell: BorrowedFd<'_>) {
         let message = ToBroker::Doorbell { ctx_id: ContextId(ctx_id) };
         self.peers[vm].send(&message, Some(doorbell)).unwrap();
-        self.broker.channel(vm, EventFlags::IN, page_clock());
+        self.broker.channel(vm, Events::EPOLLIN, page_clock());
     }
 
     /// Has the broker do what it is woken for.
     fn wake(&mut self) -> usize {
-        let none = epoll::Event { flags: EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-        let mut events = [none; 8];
-        let at_once = rustix::event::Timespec::default();
-        let count = epoll::wait(&*self.broker.epoll, events.as_mut_slice(), Some(&at_once)).unwrap();
-        self.broker.turn(&events[..count]);
-        count
+        let mut reported = Reported::new();
+        reported.fetch(&self.broker.epoll, Some(Duration::ZERO)).unwrap();
+        self.broker.turn(reported.events());
+        reported.events().len()
     }
 
     /// A worker of the VM rings.
     fn ring(&mut self, vm: usize) {
-        let data = epoll::EventData::new_u64(Source::Doorbell.token(vm));
-        self.broker.turn(&[epoll::Event { flags: EventFlags::IN, data }]);
+        self.broker.turn(&[Event::new(Events::EPOLLIN, Source::Doorbell.token(vm))]);
     }
 
     /// Nothing that the first VM did has harmed the second: its context is granted what is ready.
@@ -209,7 +207,7 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
     };
     let garbage = |world: &mut World| {
         rustix::net::send(&world.peers[0], &[0xff; 64], rustix::net::SendFlags::empty()).unwrap();
-        world.broker.channel(0, EventFlags::IN, page_clock());
+        world.broker.channel(0, Events::EPOLLIN, page_clock());
     };
     let doorbells = |world: &mut World, files: &[OwnedFd]| {
         world.say(0, &ready());
@@ -221,7 +219,7 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
     };
     let no_doorbell = |world: &mut World| doorbells(world, &[rustix::pipe::pipe().unwrap().0]);
     // Whether there are events at one, a lock says that others may hold.
-    let waits = |world: &mut World| doorbells(world, &[epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()]);
+    let waits = |world: &mut World| doorbells(world, &[readiness::instance().unwrap()]);
     type Misbehave<'a> = &'a dyn Fn(&mut World);
     let cases: [(&str, Misbehave<'_>); 17] = [
         ("two doorbells", &two_doorbells),

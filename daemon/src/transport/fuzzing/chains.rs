@@ -2,6 +2,7 @@
 
 use super::watched::Watched;
 use crate::transport::chain;
+use crate::transport::pending::PendingResponse;
 use crate::transport::regions::Regions;
 use crate::transport::vring::Vring;
 use arbitrary::Unstructured;
@@ -124,7 +125,8 @@ fn take_all(memory: &Watched, tidy: bool) -> usize {
     for _ in 0..2 * SIZE {
         memory.forget();
         let Ok(Some(chain)) = queue.iter(memory).map(|mut chains| chains.next()) else { break };
-        let pending = chain::read(&vring, memory, chain, 0, LIMIT, &mut request);
+        let read = chain::read(memory, chain, LIMIT, &mut request);
+        let pending = PendingResponse::new(&vring, 0, read);
         assert!(request.len() <= LIMIT, "a request of {} bytes", request.len());
         assert!(!tidy || memory.read_twice().is_none(), "byte {:?} is read twice", memory.read_twice());
         let header = pending.header();
@@ -144,12 +146,12 @@ pub(crate) fn unused_vring() -> Arc<Vring> {
 }
 
 /// A request whose answer is due on such a queue.
-pub(crate) fn pending(vring: &Arc<Vring>, header: Header) -> chain::PendingResponse {
-    chain::PendingResponse::of(vring, header)
+pub(crate) fn pending(vring: &Arc<Vring>, header: Header) -> PendingResponse {
+    PendingResponse::of(vring, header)
 }
 
 /// The answer is written where the chain allows it and nowhere else.
-fn answer(memory: &Watched, pending: chain::PendingResponse) {
+fn answer(memory: &Watched, pending: PendingResponse) {
     let before = contents(memory);
     let (segments, answer) = pending.into_answer(&Response::OkNodata);
     let written = chain::write(memory, &segments, &answer);

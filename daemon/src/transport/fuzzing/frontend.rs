@@ -1,11 +1,13 @@
 //! A hostile frontend and driver: vhost-user messages of any kind and order with descriptors of any kind, while guest memory changes.
 
+use crate::readiness;
 use crate::transport::handler::Handler;
-use crate::transport::session::{Messages, Shared};
-use crate::transport::{DeviceConfig, Popped, QUEUES, Tokens};
+use crate::transport::session::Messages;
+use crate::transport::shared::Shared;
+use crate::transport::{DeviceConfig, NoRequest, QUEUES, Tokens};
 use arbitrary::{Arbitrary, Unstructured};
 use protocol::virtio_gpu::Response;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, makedev, memfd_create, openat};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, sendmsg, shutdown};
 use std::io::IoSlice;
@@ -38,7 +40,7 @@ pub fn fuzz_frontend(bytes: &[u8]) -> usize {
         }
     }
     shutdown(&ours, Shutdown::Write).expect("connected");
-    let Ok(epoll) = epoll::create(epoll::CreateFlags::CLOEXEC) else { return 0 };
+    let Ok(epoll) = readiness::instance() else { return 0 };
     let config =
         DeviceConfig { space: vec![5; 16], window_size: 16 * PAGE, lent_devices: vec![makedev(1, 3)] };
     let Ok(shared) = Shared::new(config, Arc::new(epoll), Tokens { kick: 0, doorbell: 1 }) else { return 0 };
@@ -70,12 +72,12 @@ impl Device {
             vring.release_held();
             for _ in 0..8 {
                 match vring.pop(*generation, LIMIT, &mut self.request) {
-                    Popped::Empty | Popped::Broken => {
+                    Err(NoRequest::Empty | NoRequest::Broken) => {
                         vring.arm();
                         break;
                     }
-                    Popped::Reset(new) => *generation = new,
-                    Popped::Request(pending) => {
+                    Err(NoRequest::Reset(new)) => *generation = new,
+                    Ok(pending) => {
                         assert!(self.request.len() <= LIMIT);
                         pending.respond(&Response::OkNodata);
                     }

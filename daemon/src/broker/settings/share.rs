@@ -153,7 +153,7 @@ pub fn ceiling(text: &str) -> Result<f64, String> {
 }
 
 /// A percentage within bounds, as a fraction.
-pub(super) fn percent(text: &str, bounds: RangeInclusive<f64>) -> Result<f64, String> {
+pub(in crate::broker) fn percent(text: &str, bounds: RangeInclusive<f64>) -> Result<f64, String> {
     let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     let number = number.filter(|number| bounds.contains(number));
     let (least, most) = (bounds.start(), bounds.end());
@@ -163,7 +163,7 @@ pub(super) fn percent(text: &str, bounds: RangeInclusive<f64>) -> Result<f64, St
 }
 
 /// The ceiling of a VM as it is applied: with [`Policy::Fixed`] nobody gets more than its part of the weights of all.
-pub(super) fn effective(share: Share, policy: Policy, weights: u64) -> Share {
+pub(in crate::broker) fn effective(share: Share, policy: Policy, weights: u64) -> Share {
     if policy != Policy::Fixed {
         return share;
     }

@@ -1,8 +1,4 @@
-//! Options of one daemon, and every bound on what a guest can make it allocate or hold.
-
-mod memory;
-
-pub use memory::{ANCHORS_MAX, Heap, MemoryId, PerHeap, Wanted};
+//! Bounds on what a guest can make the daemon allocate, hold or wait for. A guest that exceeds one is told, and the log names the field.
 
 use protocol::spirv::Limits;
 use serde::{Deserialize, Serialize};
@@ -231,164 +227,18 @@ impl Default for HangLimits {
 /// Time that a frontend has to do what it is asked for, and that what it gave may hold the device process up.
 pub const FRONTEND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the memory that guests map is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum MemoryBackEnd {
-    /// Memory files of ours, imported by the driver through `VK_EXT_external_memory_host`.
-    Memfd,
-    /// The driver's own memory, exported by it through `VK_EXT_external_memory_dma_buf`.
-    DmaBuf,
-}
-
-/// What a driver can do with one [`MemoryBackEnd`], as tried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryTrial {
-    /// Memory types, a bit each, that guests can map; never 0.
-    pub mappable_types: u32,
-    /// Memory of one device can be imported into another.
-    pub shareable: bool,
-    /// What guests can map beside that, if it is offered.
-    pub driver_mapped: DriverMapped,
-}
-
-/// Memory types that a driver shares with nobody, but maps for the processor out of a device node that others can map as well. Such a
-/// mapping keeps nothing alive: see `serve::lenders`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DriverMapped {
-    /// The types, a bit each; none if 0.
-    pub types: u32,
-    /// The device node (`st_rdev`).
-    pub device: u64,
-}
-
-/// The secret that authenticates pipeline caches which come back through a guest's files. Printed by nobody.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CacheKey(pub [u8; 32]);
-
-impl std::fmt::Debug for CacheKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CacheKey(..)")
-    }
-}
-
 /// GPUs that one VM may have. Each costs every context of it a page and a thread.
 pub const GPUS_MAX: usize = 8;
 
-/// A GPU of a VM and how to use it, as found at start-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GpuChoice {
-    /// `VkPhysicalDeviceIDProperties::deviceUUID`.
-    pub uuid: [u8; 16],
-    /// What mappable memory is made of.
-    pub memory: MemoryBackEnd,
-    /// What can be done with it.
-    pub trial: MemoryTrial,
-    /// What its queues are offered for.
-    pub queues: Queues,
-    /// What guests get that Vulkan does not promise.
-    pub protection: Protection,
-}
+/// Messages of the broker that may wait for one device process; one that does not read as many is ended. The name of the limit, and the limit.
+pub const BROKER_BACKLOG: (&str, usize) = ("broker_backlog", 256);
 
-/// Protections that cost something and that an operator may turn off. All are on by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Protection {
-    /// Device memory is zero when a guest gets it.
-    pub zero_memory: bool,
-    /// Workgroup memory is zero when a workgroup starts.
-    pub zero_workgroup_memory: bool,
-    /// Shaders access buffers inside their bindings only.
-    pub robustness: Robustness,
-}
+/// Messages of the launcher that may wait for its device process, which is trusted and reads them; with more of them the launcher ends, and
+/// the device process with it. There is one for each child that has ended and each set of descriptors that was let go. The name of the limit, and the limit.
+pub const LAUNCHER_BACKLOG: (&str, usize) = ("launcher_backlog", 65_536);
 
-/// Who decides whether shaders are kept inside the buffers that are bound to them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Robustness {
-    /// We do where shaders run among the worker's own memory, on a processor; the guest does where a GPU gives each process an
-    /// address space of its own, in which there is nothing but the context's.
-    #[default]
-    Auto,
-    /// They are, whether the guest asks for it or not.
-    On,
-    /// The guest decides, as it does on the host.
-    Guest,
-}
-
-impl Default for Protection {
-    fn default() -> Self {
-        Self { zero_memory: true, zero_workgroup_memory: true, robustness: Robustness::Auto }
-    }
-}
-
-/// What queues of the GPU can do for guests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Queues {
-    /// Compute and copy. No graphics command is executed.
-    #[default]
-    Compute,
-    /// The same, but families that draw on the host say so, for programs that compute only where they find one.
-    Nominal,
-    /// Graphics as well. More of the driver is open to guests.
-    All,
-}
-
-impl Queues {
-    /// Whether graphics commands are executed.
-    #[must_use]
-    pub fn draw(self) -> bool {
-        self == Self::All
-    }
-
-    /// Whether families say that they draw.
-    #[must_use]
-    pub fn say_that_they_draw(self) -> bool {
-        self != Self::Compute
-    }
-}
-
-/// A GPU as the probe process found it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GpuInfo {
-    /// `VkPhysicalDeviceProperties::deviceName`.
-    pub name: String,
-    /// `VkPhysicalDeviceIDProperties::deviceUUID`; zero if its driver is too old to tell.
-    pub uuid: [u8; 16],
-    /// PCI address as `0000:01:00.0`, if the driver tells.
-    pub pci_address: Option<String>,
-    /// Driver name and version for people.
-    pub driver: String,
-    /// The host's `apiVersion`, in Vulkan's packing.
-    pub api_version: u32,
-    /// A software device such as lavapipe.
-    pub software: bool,
-    /// How [`MemoryBackEnd::Memfd`] works on it, or why not.
-    pub memfd: Result<MemoryTrial, String>,
-    /// How [`MemoryBackEnd::DmaBuf`] works on it, or why not.
-    pub dma_buf: Result<MemoryTrial, String>,
-}
-
-impl GpuInfo {
-    /// How to use it, to compute: with the back end that is wanted, or with the first that works. Memory files come first: they need no
-    /// device node, and cost the driver no descriptor.
-    ///
-    /// # Errors
-    ///
-    /// Why guests cannot use it.
-    pub fn choice(&self, wanted: Option<MemoryBackEnd>) -> Result<GpuChoice, String> {
-        let queues = Queues::Compute;
-        let protection = Protection::default();
-        let with =
-            |memory, trial: MemoryTrial| GpuChoice { uuid: self.uuid, memory, trial, queues, protection };
-        let memfd = self.memfd.as_ref().map(|trial| with(MemoryBackEnd::Memfd, *trial));
-        let dma_buf = self.dma_buf.as_ref().map(|trial| with(MemoryBackEnd::DmaBuf, *trial));
-        match (wanted, memfd, dma_buf) {
-            (Some(MemoryBackEnd::Memfd), memfd, _) => memfd.map_err(String::clone),
-            (Some(MemoryBackEnd::DmaBuf), _, dma_buf) => dma_buf.map_err(String::clone),
-            (None, Ok(choice), _) | (None, Err(_), Ok(choice)) => Ok(choice),
-            (None, Err(memfd), Err(dma_buf)) if memfd == dma_buf => Err(memfd.clone()),
-            (None, Err(memfd), Err(dma_buf)) => Err(format!("{memfd}, and {dma_buf}")),
-        }
-    }
-}
+/// Descriptors of one worker that keep the memory of its driver alive, at most. NVIDIA's driver has three for an instance with a device.
+pub const ANCHORS_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {

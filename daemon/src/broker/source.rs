@@ -1,0 +1,37 @@
+//! What the events are about that the broker's epoll instance reports.
+
+/// What an event is about: the upper half of its token; the lower half is an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Doorbell,
+    Channel,
+    Child,
+    Started,
+    Timer,
+    Signal,
+    Listener,
+    Connection,
+}
+
+const SOURCES: [Source; 8] = [
+    Source::Doorbell,
+    Source::Channel,
+    Source::Child,
+    Source::Started,
+    Source::Timer,
+    Source::Signal,
+    Source::Listener,
+    Source::Connection,
+];
+
+impl Source {
+    /// The token of events about the thing with this index.
+    pub(super) fn token(self, index: usize) -> u64 {
+        (self as u64) << 32 | index as u64
+    }
+
+    /// The source and the index of a token.
+    pub(super) fn of_token(token: u64) -> (Option<Self>, usize) {
+        (SOURCES.get((token >> 32) as usize).copied(), (token & 0xffff_ffff) as usize)
+    }
+}

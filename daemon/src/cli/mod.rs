@@ -1,0 +1,312 @@
+//! The command line. What is wrong with it is said in one line.
+//!
+//! `quotas` has the options that bound what a guest takes, `values` the spelling of values.
+
+mod quotas;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use daemon::broker;
+use daemon::config::{Protection, Queues, Robustness};
+use daemon::ipc::DriverFamily;
+use daemon::sandbox::{self, CgroupMode, SandboxMode, SeccompMode};
+use daemon::serve::Access;
+use log::LevelFilter;
+use quotas::Quotas;
+use std::collections::BTreeSet;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::time::Duration;
+use values::{Group, Memory, SocketMode, group, log_level, memory, socket_mode, time, window_size, words};
+
+/// A virtio-gpu device for virtual machines over vhost-user, whose 3D capability is Vulkan (Venus).
+#[derive(Debug, Parser)]
+#[command(name = "vhost-user-vulkan", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub serve: Serve,
+    /// Serve all VMs named in this file and share GPUs between them (docs/sharing.md). The only other option that may be given with it is --log-level
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Check the file given with --config, report what is wrong with it, and exit
+    #[arg(long, requires = "config")]
+    pub check_config: bool,
+    #[command(subcommand)]
+    pub role: Option<Role>,
+}
+
+/// Options of the device process.
+#[derive(Debug, clap::Args)]
+pub struct Serve {
+    /// Listen on this Unix socket
+    #[arg(long, value_name = "PATH", conflicts_with = "fd")]
+    pub socket_path: Option<PathBuf>,
+    /// Permissions of the socket at --socket-path, in octal as for chmod [default: 0600, which admits the daemon's user only; 0660 with --socket-group]
+    #[arg(long, value_name = "MODE", value_parser = socket_mode)]
+    pub socket_mode: Option<SocketMode>,
+    /// Group of the socket at --socket-path, by name or number
+    #[arg(long, value_name = "GROUP", value_parser = group)]
+    pub socket_group: Option<Group>,
+    /// Use this inherited socket, which may be listening or connected
+    #[arg(long, value_name = "FDNUM")]
+    pub fd: Option<RawFd>,
+    /// GPU to use, given by its UUID, its PCI address or a unique part of its name. Repeat the option to give the guest several GPUs (up to 8) [default: the first usable one, real GPUs before software drivers]
+    #[arg(long, value_name = "GPU")]
+    pub gpu: Vec<String>,
+    /// Queue capabilities offered to the guest. `compute` offers compute and copies. `nominal` also claims graphics, for programs that insist on
+    /// a graphics queue to compute on (ncnn, taichi, wgpu), but ends a context that draws. `all` allows drawing, which exposes more of the
+    /// driver to attacks
+    #[arg(long, value_name = "KIND", default_value = "compute", value_parser = words::<Queues>())]
+    pub queues: Queues,
+    /// Size of the guest's window onto GPU memory, a power of two; with KiB, MiB or GiB
+    #[arg(long, value_name = "SIZE", default_value = "8GiB", value_parser = window_size)]
+    pub window_size: u64,
+    /// Kind of memory that guests can map
+    #[arg(long, value_name = "BACKEND", default_value = "auto", value_parser = memory())]
+    pub memory: Memory,
+    /// Let guests map the GPU's own memory where its driver cannot export it. `auto` does so if --window-size is larger than --device-memory
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub map_device_memory: MapDeviceMemory,
+    /// Longest time a submission may run; after that its context is killed. With ms, s or min
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    pub max_submit_time: Duration,
+    /// Longest time a submission may run while another context of the VM waits for the GPU. Submissions that run at the same time are assumed to share the GPU evenly
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    pub max_submit_time_contended: Duration,
+    /// Number of contexts lost to hung submissions before the VM is barred from creating more
+    #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub strikes: u32,
+    /// How long the VM is barred after --strikes lost contexts; the time doubles with each further one
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    pub strike_hold: Duration,
+    /// How long the frontend may take to answer a map or unmap request before its session is ended. The time does not run while the guest is paused
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    pub frontend_timeout: Duration,
+    /// Clear memory before a guest program gets it
+    #[arg(long, value_name = "SWITCH", default_value = "on")]
+    pub zero_memory: Switch,
+    /// Clear the workgroup memory of shaders before they start
+    #[arg(long, value_name = "SWITCH", default_value = "on")]
+    pub zero_workgroup_memory: Switch,
+    /// Keep the buffer accesses of shaders within bounds. `guest` leaves the choice to guest programs, `auto` does so on real GPUs only
+    #[arg(long, value_name = "POLICY", default_value = "auto", value_parser = words::<Robustness>())]
+    pub robustness: Robustness,
+    #[command(flatten)]
+    pub quotas: Quotas,
+    /// Number of scanouts, which are always disconnected; guest kernels older than 6.4 need one
+    #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
+    pub scanouts: u32,
+    /// Folder for data that must survive a restart of the daemon, such as the key that keeps guests' pipeline caches valid. Each VM needs its own
+    #[arg(long, value_name = "PATH")]
+    pub state_dir: Option<PathBuf>,
+    /// Least severe level that is logged
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = log_level())]
+    pub log_level: LevelFilter,
+    /// Exit when the frontend disconnects
+    #[arg(long)]
+    pub exit_on_disconnect: bool,
+    /// List the GPUs and exit
+    #[arg(long)]
+    pub list_gpus: bool,
+    /// Print the capabilities of this back end as JSON, as QEMU's conventions define them, and exit
+    #[arg(long)]
+    pub print_capabilities: bool,
+    #[command(flatten)]
+    pub confinement: Confinement,
+    /// Create control groups for the workers below the daemon's own. `auto` does so if the system has delegated that group (Delegate=yes in a systemd unit)
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = words::<CgroupMode>())]
+    pub cgroup: CgroupMode,
+    /// Print the system calls that each kind of process may make, and exit
+    #[arg(long)]
+    pub print_seccomp: bool,
+    /// Talk to the broker that started this process, over standard input
+    #[arg(long, hide = true)]
+    pub under_broker: bool,
+    /// The control group that the broker made for this VM
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub vm_cgroup: Option<PathBuf>,
+    /// The VM's name among those of the broker
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub vm_name: Option<String>,
+    /// The program to start workers from
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub exe: Option<PathBuf>,
+}
+
+/// What this process is, if not the device process: an operator's end of the control socket, or a process that the daemon starts for itself.
+#[derive(Debug, Subcommand)]
+pub enum Role {
+    /// Show the VMs served by a running broker, their contexts, and what they use
+    Status {
+        /// Repeat once a second
+        #[arg(long)]
+        watch: bool,
+        /// Print one line of JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Change the GPU share of a running VM
+    Set {
+        /// The VM's name
+        vm: String,
+        /// weight=1..10000, class=normal|latency|background, ceiling=1%..100%|none
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        words: Vec<String>,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Kill a context of a VM
+    Kill {
+        /// The VM and the context, as `status` prints them
+        #[arg(value_name = "VM/CONTEXT")]
+        context: String,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Serve one context
+    #[command(hide = true)]
+    Worker {
+        #[command(flatten)]
+        child: Child,
+    },
+    /// Start workers and probes
+    #[command(hide = true)]
+    Launcher {
+        #[command(flatten)]
+        child: Child,
+        #[arg(long)]
+        exe: Option<PathBuf>,
+        /// The control group of the processes that it starts
+        #[arg(long)]
+        cgroup: Option<PathBuf>,
+    },
+    /// Look for GPUs
+    #[command(hide = true)]
+    Probe {
+        #[command(flatten)]
+        child: Child,
+    },
+}
+
+/// Which broker.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Control {
+    /// Path of the broker's control socket [default: the broker's own default]
+    #[arg(long, value_name = "PATH")]
+    pub control_socket: Option<PathBuf>,
+}
+
+impl Control {
+    /// Where it listens.
+    pub fn path(self) -> PathBuf {
+        self.control_socket.unwrap_or_else(broker::default_control_socket)
+    }
+}
+
+impl Cli {
+    /// As [`Parser::try_parse`]; nothing but the log level stands beside `--config`.
+    pub fn read() -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let cli = Self::from_arg_matches(&matches)?;
+        if cli.config.is_some()
+            && let Some(other) = beside_config(&matches)
+        {
+            let what =
+                format!("--{} cannot stand beside --config: write it in the file", other.replace('_', "-"));
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, what));
+        }
+        Ok(cli)
+    }
+}
+
+/// An option on the command line that belongs into the file.
+fn beside_config(matches: &ArgMatches) -> Option<&str> {
+    let written = |id: &&str| {
+        matches.value_source(id) == Some(ValueSource::CommandLine) && Serve::command_ids().contains(*id)
+    };
+    matches.ids().map(clap::Id::as_str).find(written)
+}
+
+impl Serve {
+    /// The command line of one VM.
+    pub fn command() -> Command {
+        Self::augment_args(Command::new("vhost-user-vulkan").no_binary_name(false))
+    }
+
+    fn command_ids() -> BTreeSet<String> {
+        let command = Self::command();
+        let ids = command.get_arguments().map(|argument| argument.get_id().to_string());
+        ids.filter(|id| id != "log_level").collect()
+    }
+}
+
+/// Options of every child.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Child {
+    /// The channel to whoever started it, unless that is standard input
+    #[arg(long)]
+    pub channel_fd: Option<RawFd>,
+    #[arg(long, default_value = "warn", value_parser = log_level())]
+    pub log_level: LevelFilter,
+    #[arg(long, default_value = "any", value_parser = words::<DriverFamily>())]
+    pub family: DriverFamily,
+    #[command(flatten)]
+    pub confinement: Confinement,
+}
+
+/// How processes that a guest may take over are confined.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Confinement {
+    /// Sandbox of the workers. `strict` refuses to serve if a part of it is missing, `degraded` does without the parts that this system lacks, `none` confines nothing
+    #[arg(long, value_name = "MODE", default_value = "strict", value_parser = words::<SandboxMode>())]
+    pub sandbox: SandboxMode,
+    /// What happens when a worker makes a system call that is not on its list. `log` logs the call and allows it
+    #[arg(long, value_name = "ACTION", default_value = "kill", value_parser = words::<SeccompMode>())]
+    pub seccomp: SeccompMode,
+}
+
+impl From<Confinement> for sandbox::Options {
+    fn from(Confinement { sandbox, seccomp }: Confinement) -> Self {
+        Self { sandbox, seccomp }
+    }
+}
+
+/// Whether guests map device memory that is not exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MapDeviceMemory {
+    Auto,
+    Never,
+}
+
+/// A protection on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+impl Serve {
+    /// The protections chosen.
+    pub fn protection(&self) -> Protection {
+        Protection {
+            zero_memory: self.zero_memory == Switch::On,
+            zero_workgroup_memory: self.zero_workgroup_memory == Switch::On,
+            robustness: self.robustness,
+        }
+    }
+}
+
+impl Serve {
+    /// Who may connect at the socket's path.
+    pub fn socket_access(&self) -> Access {
+        let usual = if self.socket_group.is_some() { 0o660 } else { Access::default().mode };
+        let mode = self.socket_mode.map_or(usual, |SocketMode(mode)| mode);
+        Access { mode, group: self.socket_group.map(|Group(number)| number) }
+    }
+}

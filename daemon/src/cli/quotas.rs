@@ -1,0 +1,99 @@
+//! The options that bound what a guest may take.
+
+use super::values::size;
+use daemon::config::{ContextLimits, DeviceLimits};
+use daemon::sandbox::GroupLimits;
+
+/// What the guest may take; each program of it gets at most seven eighths, so that another finds something left.
+#[derive(Clone, Copy, Debug, clap::Args)]
+#[command(next_help_heading = "Quotas")]
+pub struct Quotas {
+    /// GPU memory of the VM, with KiB, MiB or GiB; the guest sees a GPU with this much memory [default: all of the GPU's]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub device_memory: Option<u64>,
+    /// GPU memory of one context, that is, one guest program [default: no limit beyond the VM's]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub context_device_memory: Option<u64>,
+    /// Host memory that the VM's programs share with the GPU [default: three quarters of the machine's, but at most seven eighths of --worker-memory]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub host_memory: Option<u64>,
+    /// Host memory that one context shares with the GPU [default: no limit beyond the VM's]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub context_host_memory: Option<u64>,
+    /// Host memory for the VM's command rings and replies [default: 8GiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub ring_memory: Option<u64>,
+    /// Host memory for the shaders of one context [default: 512MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub shader_memory: Option<u64>,
+    /// Number of contexts of the VM, each of which is a process [default: 256]
+    #[arg(long, value_name = "COUNT")]
+    pub max_contexts: Option<usize>,
+    /// Number of command rings of one context, each of which is a thread [default: 256]
+    #[arg(long, value_name = "COUNT")]
+    pub max_rings: Option<usize>,
+    /// Number of command rings of the VM [default: 2048]
+    #[arg(long, value_name = "COUNT")]
+    pub max_vm_rings: Option<usize>,
+    /// Number of Vulkan objects of one context [default: 1048576]
+    #[arg(long, value_name = "COUNT")]
+    pub max_objects: Option<usize>,
+    /// Number of virtio-gpu resources of the VM, such as shared buffers [default: 65536]
+    #[arg(long, value_name = "COUNT")]
+    pub max_resources: Option<usize>,
+    /// Memory of all worker processes of the VM, including memory shared with the GPU; needs a control group (--cgroup) [default: seven eighths of the machine's, but at most the VM's part of MemoryMax=]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub worker_memory: Option<u64>,
+    /// Number of the VM's worker processes and their threads; needs a control group (--cgroup) [default: 16384, but at most the VM's part of TasksMax=]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tasks: Option<u32>,
+    /// Number of mappings in the guest's window; QEMU supports about 500 [default: 400, or 16384 with frontends like crosvm, which do not announce mappings as guest memory]
+    #[arg(long, value_name = "COUNT")]
+    pub max_maps: Option<usize>,
+    /// Number of lines that workers and their drivers may add to the log per minute [default: 600]
+    #[arg(long, value_name = "COUNT")]
+    pub max_log_lines: Option<u32>,
+}
+
+impl Quotas {
+    /// The limits of the VM and of each context.
+    pub fn limits(&self) -> (DeviceLimits, ContextLimits) {
+        let (vm, context) = (DeviceLimits::default(), ContextLimits::default());
+        let device = DeviceLimits {
+            contexts: self.max_contexts.unwrap_or(vm.contexts),
+            resources: self.max_resources.unwrap_or(vm.resources),
+            live_maps: self.max_maps.unwrap_or(vm.live_maps),
+            live_maps_unannounced: self.max_maps.unwrap_or(vm.live_maps_unannounced),
+            vm_rings: self.max_vm_rings.unwrap_or(vm.vm_rings),
+            log_lines: self.max_log_lines.unwrap_or(vm.log_lines),
+            device_memory: self.device_memory.unwrap_or(vm.device_memory),
+            host_memory: self.host_memory.unwrap_or_else(three_quarters_of_memory),
+            shmem_total_bytes: self.ring_memory.unwrap_or(vm.shmem_total_bytes),
+            ..vm
+        };
+        let context = ContextLimits {
+            device_memory: self.context_device_memory.unwrap_or(context.device_memory),
+            host_memory: self.context_host_memory.unwrap_or(context.host_memory),
+            objects: self.max_objects.unwrap_or(context.objects),
+            shader_bytes: self.shader_memory.unwrap_or(context.shader_bytes),
+            rings: self.max_rings.unwrap_or(context.rings),
+            ..context
+        };
+        (device, context)
+    }
+}
+
+impl Quotas {
+    /// Limits on the workers' control group.
+    pub fn group_limits(&self) -> GroupLimits {
+        GroupLimits { memory: self.worker_memory, tasks: self.max_tasks.map(u64::from) }
+    }
+}
+
+fn three_quarters_of_memory() -> u64 {
+    let machine = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = machine
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB")?.trim().parse().ok());
+    total.map_or(u64::MAX, |kib: u64| kib.saturating_mul(1024) / 4 * 3)
+}

@@ -1,0 +1,138 @@
+//! The command line, and the file of several VMs that is read with it.
+
+use super::values::*;
+use super::*;
+use daemon::broker::Settings;
+
+/// What `--config` makes of a file.
+fn settings(text: &str) -> Result<Settings, String> {
+    use std::io::Write;
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    Settings::read(file.path(), &Serve::command(), "warn")
+        .map_err(|error| error.to_string().trim_start_matches(&file.path().display().to_string()).to_owned())
+}
+
+#[test]
+fn what_one_vm_can_have_can_be_written_in_a_file() {
+    let vm = "[vm.a]\nsocket-path = \"/run/a\"\n";
+    let all = r#"
+        gpu = ["01:00.0", "NVIDIA H200"]
+        queues = "all"
+        socket-mode = "0666"
+        socket-group = "0"
+        window-size = "16GiB"
+        memory = "memfd"
+        map-device-memory = "never"
+        max-submit-time = "20s"
+        max-submit-time-contended = 5
+        strikes = 2
+        strike-hold = "1min"
+        frontend-timeout = "20s"
+        zero-memory = "off"
+        zero-workgroup-memory = "on"
+        robustness = "guest"
+        device-memory = "4GiB"
+        context-device-memory = 1073741824
+        host-memory = "1GiB"
+        context-host-memory = "1GiB"
+        ring-memory = "1GiB"
+        shader-memory = "1GiB"
+        max-contexts = 7
+        max-rings = 7
+        max-vm-rings = 7
+        worker-memory = "1GiB"
+        max-tasks = 7
+        max-objects = 7
+        max-resources = 7
+        max-maps = 7
+        max-log-lines = 7
+        scanouts = 0
+        state-dir = "/tmp"
+        log-level = "debug"
+        sandbox = "degraded"
+        seccomp = "log"
+    "#;
+    let settings = settings(&format!("{vm}{all}")).unwrap();
+    let vm = &settings.vms[0];
+    assert_eq!((vm.contexts, vm.max_submit_time_contended), (7, Duration::from_secs(5)));
+    let cli = Serve::command().no_binary_name(true).get_matches_from(&vm.arguments);
+    let serve = Serve::from_arg_matches(&cli).unwrap();
+    assert_eq!((serve.quotas.device_memory, serve.strikes), (Some(4 << 30), 2));
+    assert_eq!(serve.gpu, ["01:00.0", "NVIDIA H200"]);
+    // What is new on the command line is a key at once; whoever adds it decides here whether it makes sense.
+    let keys = all.lines().filter(|line| line.contains('=')).count();
+    assert_eq!(vm.arguments.len(), keys + 2, "{:?}", vm.arguments);
+    let unknown = super::tests::settings(&format!("{}\nnone = 1", "[vm.a]")).unwrap_err();
+    assert_eq!(unknown.matches(", ").count(), keys + 3, "{unknown}");
+}
+
+#[test]
+fn values_in_a_file_have_the_bounds_of_the_command_line() {
+    for (line, error) in [
+        ("strikes = 0", ": [vm.a] strikes: \"0\" is not allowed: 0 is not in 1.."),
+        ("max-submit-time = \"2h\"", ": [vm.a] max-submit-time: \"2h\" is not allowed: unknown unit \"h\""),
+        ("queues = \"some\"", ": [vm.a] queues: \"some\" is none of \"compute\", \"nominal\", \"all\""),
+        ("window-size = \"3GiB\"", ": [vm.a] window-size: \"3GiB\" is not allowed: not a power of two"),
+        ("exit-on-disconnect = true", ": [vm.a] exit-on-disconnect: unknown"),
+        ("list-gpus = true", ": [vm.a] list-gpus: unknown"),
+        ("config = \"x\"", ": [vm.a] config: unknown"),
+        ("under-broker = true", ": [vm.a] under-broker: unknown"),
+    ] {
+        let said = settings(&format!("[vm.a]\nsocket-path = \"/run/a\"\n{line}")).unwrap_err();
+        assert!(said.starts_with(error), "{said}");
+    }
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn sockets_are_for_one_user_unless_it_is_said_otherwise() {
+    let access = |words: &[&str]| {
+        let matches = Serve::command().no_binary_name(true).try_get_matches_from(words)?;
+        Ok::<_, clap::Error>(Serve::from_arg_matches(&matches)?.socket_access())
+    };
+    assert_eq!(access(&[]).unwrap(), Access { mode: 0o600, group: None });
+    assert_eq!(access(&["--socket-group=root"]).unwrap(), Access { mode: 0o660, group: Some(0) });
+    let both = access(&["--socket-group=7", "--socket-mode=620"]).unwrap();
+    assert_eq!(both, Access { mode: 0o620, group: Some(7) });
+    for wrong in ["--socket-mode=8", "--socket-mode=1777", "--socket-mode=-1", "--socket-group=no one"] {
+        assert!(access(&[wrong]).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn times_have_units_and_bounds() {
+    assert_eq!(time("30"), Ok(Duration::from_secs(30)));
+    assert_eq!(time("250ms"), Ok(Duration::from_millis(250)));
+    assert_eq!(time("5min"), Ok(Duration::from_secs(300)));
+    for wrong in ["", "s", "-1s", "1.5s", "99ms", "61min", "5h", "4294967296s"] {
+        assert!(time(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn sizes_have_units_and_bounds() {
+    assert_eq!(size("0"), Ok(0));
+    assert_eq!(size("3GiB"), Ok(3 << 30));
+    assert_eq!(window_size("8GiB"), Ok(8 << 30));
+    assert_eq!(window_size("512m"), Ok(512 << 20));
+    assert_eq!(window_size("1048576"), Ok(1 << 20));
+    for wrong in [
+        "",
+        "GiB",
+        "-1",
+        "1.5GiB",
+        "3GiB",
+        "512KiB",
+        "512GiB",
+        "8GB",
+        "99999999999999999999",
+        "18446744073709551615g",
+    ] {
+        assert!(window_size(wrong).is_err(), "{wrong}");
+    }
+}

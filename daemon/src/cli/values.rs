@@ -1,0 +1,112 @@
+//! How values are spelled on the command line.
+
+use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use daemon::config::MemoryBackEnd;
+use log::LevelFilter;
+use std::time::Duration;
+
+/// The values of a type, by their names. What each does stands in the help of the option, not beside the names.
+pub fn words<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
+    let all = T::value_variants().iter().filter_map(T::to_possible_value);
+    let names = all.map(|value| value.help(None::<&'static str>));
+    PossibleValuesParser::new(names).try_map(|name| T::from_str(&name, false))
+}
+
+/// What memory that guests map is made of: one back end, or the first that works.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory(pub Option<MemoryBackEnd>);
+
+/// The name of the choice among all back ends.
+const AUTO: &str = "auto";
+
+/// Reads a back end, or `auto`.
+pub fn memory() -> impl TypedValueParser<Value = Memory> {
+    let auto = PossibleValue::new(AUTO).help("The first of the others that works on the GPU");
+    let others = MemoryBackEnd::value_variants().iter().filter_map(MemoryBackEnd::to_possible_value);
+    PossibleValuesParser::new(std::iter::once(auto).chain(others)).try_map(|name| match name.as_str() {
+        AUTO => Ok(Memory(None)),
+        name => MemoryBackEnd::from_str(name, false).map(|back_end| Memory(Some(back_end))),
+    })
+}
+
+/// Reads a level of the log, of which the most severe come first.
+pub fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
+    PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
+        .try_map(|name| name.parse::<LevelFilter>())
+}
+
+/// Permissions of a socket file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketMode(pub u32);
+
+/// Reads permissions in octal.
+pub fn socket_mode(text: &str) -> Result<SocketMode, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.map(SocketMode).ok_or_else(|| "not octal permissions from 0000 to 0777".into())
+}
+
+/// A group's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group(pub u32);
+
+/// Reads a group's number, or looks up its name.
+pub fn group(text: &str) -> Result<Group, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(Group(number));
+    }
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let number = |line: &str| {
+        let mut fields = line.split(':');
+        (fields.next()? == text).then(|| fields.nth(1)?.parse().ok())?
+    };
+    groups.lines().find_map(number).map(Group).ok_or_else(|| "no group of /etc/group, and no number".into())
+}
+
+/// Smallest and largest region: guests place it as a PCI BAR, and firmware places none above 256 GiB.
+const WINDOW_SIZES: std::ops::RangeInclusive<u64> = 1 << 20..=256 << 30;
+
+/// Reads the size of the host-visible region.
+pub fn window_size(text: &str) -> Result<u64, String> {
+    let size = size(text)?;
+    if !WINDOW_SIZES.contains(&size) || !size.is_power_of_two() {
+        return Err("not a power of two from 1MiB to 256GiB".into());
+    }
+    Ok(size)
+}
+
+/// Digits, and what follows them.
+fn split_unit(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+/// Reads a number of bytes.
+pub fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = split_unit(text);
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err(format!("unknown unit \"{unit}\" (use KiB, MiB or GiB)")),
+    };
+    let number: u64 = number.parse().map_err(|_| "not a size".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+/// Shortest and longest time: below, what counts is how late threads run; above, nobody waits.
+const TIMES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+
+/// Reads a time.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split_unit(text);
+    let number: u32 = number.parse().map_err(|_| "not a time".to_owned())?;
+    let unit = match unit {
+        "ms" => Duration::from_millis(1),
+        "" | "s" => Duration::from_secs(1),
+        "min" => Duration::from_secs(60),
+        _ => return Err(format!("unknown unit \"{unit}\" (use ms, s or min)")),
+    };
+    let time = unit.saturating_mul(number);
+    if TIMES.contains(&time) { Ok(time) } else { Err("not from 100ms to 60min".into()) }
+}

@@ -1,0 +1,17 @@
+//! Options of one daemon, and every bound on what a guest can make it allocate or hold.
+//!
+//! `limits` has the bounds, `gpu` the choice of GPUs and what guests may do with them, `memory` what device process and worker say to each
+//! other about memory, and `key` the secret of pipeline caches.
+
+mod gpu;
+mod key;
+mod limits;
+mod memory;
+
+pub use gpu::{DriverMapped, GpuChoice, GpuInfo, MemoryBackEnd, MemoryTrial, Protection, Queues, Robustness};
+pub use key::CacheKey;
+pub use limits::{
+    ANCHORS_MAX, BROKER_BACKLOG, ContextLimits, DeviceLimits, FRONTEND_TIMEOUT, GPUS_MAX, HangLimits,
+    LAUNCHER_BACKLOG, SHARE, ShaderLimits, most,
+};
+pub use memory::{Heap, MemoryId, PerHeap, Wanted};

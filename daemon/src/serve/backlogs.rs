@@ -1,0 +1,94 @@
+//! The bound on what waits for workers that do not read, which all workers of the VM share.
+
+use crate::config::DeviceLimits;
+use crate::device::{Owner, Quota};
+use crate::ipc::{Bound, ToWorker};
+
+/// What waits for all workers of the VM.
+#[derive(Debug)]
+pub struct Backlogs {
+    messages: Quota,
+    bytes: Quota,
+    files: Quota,
+}
+
+/// The part of one worker.
+pub struct Backlog<'a> {
+    all: &'a mut Backlogs,
+    owner: Owner,
+}
+
+impl Backlogs {
+    /// Nothing waits.
+    pub fn new(limits: &DeviceLimits) -> Self {
+        Self {
+            messages: Quota::new("worker_backlog", limits.worker_backlog as u64),
+            bytes: Quota::new("worker_backlog_bytes", limits.worker_backlog_bytes as u64),
+            files: Quota::new("worker_backlog_files", limits.worker_backlog_files as u64),
+        }
+    }
+
+    /// The bound on one worker's messages. When it has named a limit, all that waits for the worker is to be forgotten.
+    pub fn of(&mut self, owner: Owner) -> Backlog<'_> {
+        Backlog { all: self, owner }
+    }
+
+    /// Nothing waits for this worker any more.
+    pub fn forget(&mut self, owner: Owner) {
+        let Self { messages, bytes, files } = self;
+        [messages, bytes, files].into_iter().for_each(|quota| quota.give_back(owner, u64::MAX));
+    }
+}
+
+impl Bound<ToWorker> for Backlog<'_> {
+    fn take(&mut self, _: usize, message: &ToWorker, has_file: bool) -> Result<(), &'static str> {
+        self.all.messages.take(self.owner, 1)?;
+        self.all.bytes.take(self.owner, stream_bytes(message))?;
+        self.all.files.take(self.owner, has_file.into())
+    }
+
+    fn give_back(&mut self, message: &ToWorker, has_file: bool) {
+        self.all.messages.give_back(self.owner, 1);
+        self.all.bytes.give_back(self.owner, stream_bytes(message));
+        self.all.files.give_back(self.owner, has_file.into());
+    }
+}
+
+/// Bytes of the stream a message carries, in itself or in its file.
+fn stream_bytes(message: &ToWorker) -> u64 {
+    match message {
+        ToWorker::Submit { size, .. } => u64::from(*size),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_is_named_and_one_worker_leaves_others_their_share() {
+        let submit = |size| ToWorker::Submit { size, inline: Vec::new(), fence: None };
+        let limits = DeviceLimits {
+            worker_backlog: 80,
+            worker_backlog_bytes: 1 << 20,
+            worker_backlog_files: 8,
+            ..DeviceLimits::default()
+        };
+        let mut all = Backlogs::new(&limits);
+        let fill = |all: &mut Backlogs, owner, message: &ToWorker, has_file| {
+            let mut bound = all.of(Owner(owner));
+            (0..100)
+                .find_map(|before| bound.take(before, message, has_file).err().map(|limit| (before, limit)))
+        };
+        assert_eq!(fill(&mut all, 1, &submit(4), false), Some((70, "worker_backlog")));
+        assert_eq!(fill(&mut all, 2, &submit(4), true), Some((7, "worker_backlog_files")));
+        assert_eq!(fill(&mut all, 3, &submit(1 << 20), false), Some((0, "worker_backlog_bytes")));
+        [1, 2, 3].into_iter().for_each(|owner| all.forget(Owner(owner)));
+        let mut bound = all.of(Owner(4));
+        for _ in 0..1000 {
+            bound.take(0, &submit(1 << 19), true).unwrap();
+            bound.give_back(&submit(1 << 19), true);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Why a session with a frontend ends or cannot begin.
+
+use std::time::Duration;
+use vhost::vhost_user::Error;
+
+/// Why a session cannot go on or could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The frontend broke the protocol, or the connection broke.
+    #[error("vhost-user: {0}")]
+    Protocol(#[from] Error),
+    /// The system refused something.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The frontend offers no way to map memory into the guest.
+    #[error("the frontend has no shared-memory channel (BACKEND_REQ and SHMEM)")]
+    NoWindow,
+    /// The frontend has answered that it does not do what it was asked for.
+    #[error("the frontend refuses the request")]
+    Refused,
+    /// What came from the frontend is no answer to what it was asked for.
+    #[error("the frontend's answer is malformed")]
+    NoAnswer,
+    /// The frontend has not answered.
+    #[error("limit frontend_timeout ({0:?}) reached: the frontend does not answer")]
+    Silent(Duration),
+    /// The frontend is gone, and what was asked of it with it.
+    #[error("the frontend is gone")]
+    Gone,
+}
+
+impl SessionError {
+    /// The frontend has just gone away.
+    pub fn is_disconnection(&self) -> bool {
+        matches!(self, Self::Protocol(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)))
+    }
+
+    /// The frontend has answered that it does not do what it was asked for.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused)
+    }
+}

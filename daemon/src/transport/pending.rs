@@ -1,0 +1,106 @@
+//! Requests that were taken and not answered yet: each is answered exactly once.
+
+use super::chain::{self, Segment, Taken};
+use super::vring::{NoRequest, Vring};
+use protocol::virtio_gpu::{CommandType, Header, Response, ResponseType};
+use std::sync::Arc;
+
+/// A request whose answer is due. Dropped without one, it answers `VIRTIO_GPU_RESP_ERR_UNSPEC` and is counted and logged as a bug of
+/// this program, unless its queue was reset in the meantime.
+#[derive(Debug)]
+pub struct PendingResponse {
+    vring: Arc<Vring>,
+    generation: u32,
+    head: u16,
+    /// `None` if the request was too short to have one.
+    header: Option<Header>,
+    segments: Vec<Segment>,
+    answered: bool,
+}
+
+impl Vring {
+    /// Takes the next request: its readable bytes, at most `limit` of them, into `request`. `generation` is what the caller
+    /// last heard of.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn pop(
+        self: &Arc<Self>,
+        generation: u32,
+        limit: usize,
+        request: &mut Vec<u8>,
+    ) -> Result<PendingResponse, NoRequest> {
+        let (chain, memory) = self.next_chain(generation)?;
+        let taken = chain::read(&*memory, chain, limit, request);
+        Ok(PendingResponse::new(self, generation, taken))
+    }
+}
+
+impl PendingResponse {
+    /// The answer to a request that was taken from a queue of this generation.
+    pub(super) fn new(vring: &Arc<Vring>, generation: u32, taken: Taken) -> Self {
+        let Taken { head, header, segments } = taken;
+        Self { vring: Arc::clone(vring), generation, head, header, segments, answered: false }
+    }
+
+    /// The header of the request, if it was long enough to have one.
+    pub fn header(&self) -> Option<Header> {
+        self.header
+    }
+
+    /// Answers the request. Chains without room for an answer (the cursor queue's) are just returned.
+    pub fn respond(mut self, response: &Response) {
+        self.finish(response);
+    }
+
+    fn finish(&mut self, response: &Response) {
+        let (segments, answer) = self.encode(response);
+        self.vring.complete(self.generation, self.head, segments, answer, self.is_awaited(response));
+    }
+
+    /// Whether somebody in the guest may wait for the answer: not for that of a stream without a fence.
+    fn is_awaited(&self, response: &Response) -> bool {
+        let is_stream =
+            |header: &Header| header.command == CommandType::SUBMIT_3D && header.fence().is_none();
+        !(matches!(response, Response::OkNodata) && self.header.as_ref().is_some_and(is_stream))
+    }
+
+    /// Where the answer goes, and its bytes.
+    fn encode(&mut self, response: &Response) -> (Vec<Segment>, Vec<u8>) {
+        self.answered = true;
+        let mut answer = Vec::new();
+        if let Some(header) = &self.header
+            && !self.segments.is_empty()
+        {
+            response.encode(header, &mut answer);
+        }
+        (std::mem::take(&mut self.segments), answer)
+    }
+
+    /// A request that came from nowhere.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn of(vring: &Arc<Vring>, header: Header) -> Self {
+        Self::new(vring, 0, Taken { head: 0, header: Some(header), segments: Vec::new() })
+    }
+
+    /// The answer for a queue that only a fuzzer knows.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn into_answer(mut self, response: &Response) -> (Vec<Segment>, Vec<u8>) {
+        self.encode(response)
+    }
+}
+
+impl Drop for PendingResponse {
+    fn drop(&mut self) {
+        if !self.answered {
+            // The log names the first of a queue: a guest that knows how to reach the bug does not fill it.
+            if self.vring.count_unanswered(self.generation) == Some(1) {
+                let (command, ctx_id) =
+                    self.header.map_or((0, 0), |header| (header.command.0, header.ctx_id));
+                log::error!(command, ctx_id; "a request was dropped unanswered, which is a bug; the guest gets an unspecified error");
+            }
+            self.finish(&Response::Err(ResponseType::ERR_UNSPEC));
+        }
+    }
+}

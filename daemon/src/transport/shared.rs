@@ -1,0 +1,87 @@
+//! What the device thread and the message thread of a session share.
+
+use super::QUEUES;
+use super::error::SessionError;
+use super::memory::Memory;
+use super::regions::Regions;
+use super::requests::Requests;
+use super::vring::Vring;
+use crate::readiness::{self, Events};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use vm_memory::GuestMemoryAtomic;
+
+/// What the frontend is told about the device.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// The configuration space.
+    pub space: Vec<u8>,
+    /// Bytes of the host-visible region.
+    pub window_size: u64,
+    /// Device nodes (`st_rdev`) out of which memory is mapped there that can be gone at any moment.
+    pub lent_devices: Vec<u64>,
+}
+
+/// Values that the device thread's epoll instance reports for this session.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens {
+    /// A queue was kicked.
+    pub kick: u64,
+    /// A queue was started or stopped, or the session has ended.
+    pub doorbell: u64,
+}
+
+/// What the two threads share.
+pub struct Shared {
+    pub memory: Memory,
+    pub vrings: [Arc<Vring>; QUEUES],
+    pub epoll: Arc<OwnedFd>,
+    pub tokens: Tokens,
+    pub config: DeviceConfig,
+    /// The channel for requests to the frontend, once it has sent it.
+    pub requests: Mutex<Option<Arc<Requests>>>,
+    /// The same, while the message that carries it is handled.
+    pub arriving: Mutex<Option<OwnedFd>>,
+    /// The frontend keeps mappings in its memory table, and drops them at a reset as the specification says.
+    pub announces_maps: AtomicBool,
+    /// The frontend answers requests when they are done.
+    pub acknowledges: AtomicBool,
+    pub doorbell: OwnedFd,
+    /// The frontend has sent a message.
+    pub used: AtomicBool,
+    pub ended: Mutex<Option<SessionError>>,
+    pub is_over: AtomicBool,
+}
+
+impl Shared {
+    /// Two queues that were never started, and no memory. Events go to `epoll` under `tokens`.
+    pub fn new(config: DeviceConfig, epoll: Arc<OwnedFd>, tokens: Tokens) -> std::io::Result<Arc<Self>> {
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        readiness::watch(&epoll, &doorbell, tokens.doorbell, Events::EPOLLIN)?;
+        let memory: Memory = GuestMemoryAtomic::new(Regions::default());
+        Ok(Arc::new(Self {
+            vrings: std::array::from_fn(|_| Arc::new(Vring::new(memory.clone()))),
+            memory,
+            epoll,
+            tokens,
+            config,
+            requests: Mutex::new(None),
+            arriving: Mutex::new(None),
+            announces_maps: AtomicBool::new(false),
+            acknowledges: AtomicBool::new(false),
+            doorbell,
+            used: AtomicBool::new(false),
+            ended: Mutex::new(None),
+            is_over: AtomicBool::new(false),
+        }))
+    }
+
+    /// Wakes the device thread.
+    pub fn ring_doorbell(&self) {
+        // The counter never gets full: it is reset with every event.
+        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+    }
+}
