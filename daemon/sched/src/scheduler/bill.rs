@@ -3,8 +3,9 @@
 //! A charge moves the virtual times; what was measured or guessed is billed too, that is, it counts for the tenant's usage, ceiling and
 //! reservation.
 
-use super::tenant::{Charge, virtual_time};
-use super::{ContextKey, Nanos, Scheduler, Seen, Span};
+use super::Scheduler;
+use crate::tenant::{Charge, virtual_time};
+use crate::{ContextKey, Nanos, Seen, Span};
 
 impl Scheduler {
     /// Takes over a worker's totals.

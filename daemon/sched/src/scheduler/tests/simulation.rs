@@ -1,7 +1,8 @@
 //! A GPU, a driver and workers that a scheduler is run against, event by event.
 
-use super::super::tuning::{MICROSECOND, MILLISECOND, SECOND};
 use super::super::*;
+use crate::Class;
+use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 

@@ -1,8 +1,9 @@
 //! Latency tenants, tenants that submit synchronously, and tenants that are alone.
 
-use super::super::tuning::{MICROSECOND, MILLISECOND, SECOND};
 use super::super::*;
 use super::simulation::*;
+use crate::Class;
+use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 
 #[test]
 fn a_latency_tenant_is_served_soon() {

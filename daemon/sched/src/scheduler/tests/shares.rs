@@ -1,8 +1,9 @@
 //! Each gets its share, and the GPU is busy.
 
-use super::super::tuning::{MICROSECOND, MILLISECOND, SECOND};
 use super::super::*;
 use super::simulation::*;
+use crate::Class;
+use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 
 /// Asserts each guest's part of the GPU, over all time and in each second.
 fn assert_shares(world: &World, wanted: &[f64], error: f64, error_by_second: f64) {

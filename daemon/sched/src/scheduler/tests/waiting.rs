@@ -3,9 +3,10 @@
 //! The GPU is [`MEASURED`], and hogs have long workgroups. In this simulation the scheduler that ran one-at-a-time submissions beside a hog, and
 //! waited for nobody, gave 0.43 to kernels of 2 ms two deep at 0.92, and 0.14 one at a time: what was measured on the real one.
 
-use super::super::tuning::{MICROSECOND, MILLISECOND, SECOND};
 use super::super::*;
 use super::simulation::*;
+use crate::Class;
+use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 
 /// From the end of a submission until the program behind it has submitted again, if it does not think, as it was measured: in microseconds.
 const WAYS: [Nanos; 32] = [

@@ -1,8 +1,9 @@
 //! What workers that were taken over can do to others.
 
-use super::super::tuning::{MICROSECOND, MILLISECOND, SECOND};
 use super::super::*;
 use super::simulation::*;
+use crate::Class;
+use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 
 /// Shares of two honest guests while a third does this, by GPU time.
 fn beside(setting: Setting, adversary: &[Guest], time: Nanos) -> World {
@@ -128,13 +129,13 @@ impl Chaos {
 
     fn check(&mut self) {
         let placed = |chaos: &Self| {
-            chaos.scheduler.units.0.iter().filter(|unit| unit.kind == units::Kind::Place).count()
+            chaos.scheduler.units.0.iter().filter(|unit| unit.kind == crate::units::Kind::Place).count()
         };
         let before = placed(self);
         let orders = self.scheduler.decide(self.now);
         let places = self.scheduler.units.places(&self.scheduler.tuning, self.now);
         assert!(orders.len() <= 5, "{orders:?}");
-        assert!(placed(self) == before || places.taken <= units::PLACES, "{places:?}");
+        assert!(placed(self) == before || places.taken <= crate::units::PLACES, "{places:?}");
         assert!(self.scheduler.units.0.len() <= 4 * 12 + 3);
         if let Some(at) = self.scheduler.next_look() {
             assert!(at > self.now);

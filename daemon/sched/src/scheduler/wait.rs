@@ -2,64 +2,11 @@
 //! wait for a whole long unit of another each time. What the GPU idles for that is charged to who is waited for, so that others lose
 //! nothing by it, and is bounded all together.
 
+use super::Scheduler;
 use super::pick::Candidate;
-use super::tenant::{Context, scaled, virtual_time};
-use super::tuning::{MILLISECOND, SECOND};
-use super::{Class, ContextKey, Nanos, Scheduler, Tuning};
-
-/// GPU time that may be idled away.
-#[derive(Debug)]
-pub(super) struct Patience {
-    left: Nanos,
-    /// It was used up, and is saved for some time before any of it is used again.
-    is_saved: bool,
-    wait: Option<Wait>,
-}
-
-/// The GPU idles.
-#[derive(Clone, Copy, Debug)]
-struct Wait {
-    /// Who is waited for.
-    key: ContextKey,
-    since: Nanos,
-    until: Nanos,
-}
-
-impl Patience {
-    pub(super) fn new(tuning: &Tuning) -> Self {
-        Self { left: scaled(SAVED_MAX / 2, tuning.anticipation), is_saved: false, wait: None }
-    }
-
-    pub(super) fn accrue(&mut self, passed: Nanos, tuning: &Tuning) {
-        let more = scaled(passed, tuning.anticipation);
-        self.left = self.left.saturating_add(more).min(scaled(SAVED_MAX, tuning.anticipation));
-        self.is_saved &= self.left < scaled(SAVED_MAX / 2, tuning.anticipation);
-    }
-
-    /// Whether there is any.
-    pub(super) fn is_left(&self) -> bool {
-        self.left > 0 && !self.is_saved
-    }
-
-    /// The GPU idles from now on for a context. Answers until when it may, at most until `until`.
-    fn wait(&mut self, key: ContextKey, until: Nanos, now: Nanos) -> Nanos {
-        let since = self.wait.map_or(now, |wait| wait.since);
-        let until = until.min(since.saturating_add(self.left));
-        self.wait = Some(Wait { key, since, until });
-        until
-    }
-
-    /// The wait is over, if there was one, or is now for another than `except`. Answers who was waited for, and for how long. The GPU
-    /// idles for `start` more.
-    fn over(&mut self, except: Option<ContextKey>, now: Nanos, start: Nanos) -> Option<(ContextKey, Nanos)> {
-        let wait = self.wait.take_if(|wait| Some(wait.key) != except)?;
-        let idle = now.min(wait.until).saturating_sub(wait.since);
-        let idle = idle + start;
-        self.left = self.left.saturating_sub(idle);
-        self.is_saved |= self.left == 0;
-        Some((wait.key, idle))
-    }
-}
+use crate::tenant::{Context, virtual_time};
+use crate::time::MILLISECOND;
+use crate::{Class, ContextKey, Nanos};
 
 impl Scheduler {
     /// Whether to grant nothing now because a context that should come before `best` will submit at once.
@@ -128,5 +75,3 @@ impl Scheduler {
 /// A context is waited for if it is behind by half of what would be granted instead, but not by less than this: a difference that does
 /// not grow takes nothing from its share.
 const LAG_MAX: Nanos = 4 * MILLISECOND;
-/// Patience is saved up for so long.
-const SAVED_MAX: Nanos = SECOND;

@@ -1,28 +1,8 @@
 //! Who need not ask: a context that was alone for a while dispatches as it likes, until another has work.
 
-use super::tenant::{Context, virtual_time};
-use super::{Class, ContextKey, Nanos, Order, Scheduler, TenantId};
-use rustc_hash::FxHashMap;
-
-/// Which context was the only one with work, and since when.
-#[derive(Debug, Default)]
-pub(super) struct Alone {
-    key: Option<ContextKey>,
-    since: Nanos,
-}
-
-impl Alone {
-    /// A context has got work, or has none any more.
-    pub(super) fn changed(&mut self, contexts: &FxHashMap<ContextKey, Context>, now: Nanos) {
-        let mut active = contexts.iter().filter(|(_, context)| context.active).map(|(key, _)| *key);
-        match (active.next(), active.next()) {
-            (None, _) => {}
-            (Some(key), None) if self.key == Some(key) => {}
-            (Some(key), None) => (self.key, self.since) = (Some(key), now),
-            (Some(_), Some(_)) => self.key = None,
-        }
-    }
-}
+use super::Scheduler;
+use crate::tenant::virtual_time;
+use crate::{Class, ContextKey, Nanos, Order, TenantId};
 
 impl Scheduler {
     /// Gives a lease to who is alone, and takes it when he is not.

@@ -1,9 +1,10 @@
 //! Who comes next: the tenant that is furthest behind, and of its contexts the one that is.
 
-use super::tenant::{Context, Tenant, Virtual, scaled, virtual_time};
-use super::tuning::MILLISECOND;
-use super::units::{Kind, PLACES, Places};
-use super::{Class, ContextKey, Nanos, Order, Scheduler, TenantId, Tuning};
+use super::Scheduler;
+use crate::tenant::{Context, Tenant, Virtual, virtual_time};
+use crate::time::{MILLISECOND, scaled};
+use crate::units::{Kind, PLACES, Places};
+use crate::{Class, ContextKey, Nanos, Order, TenantId, Tuning};
 use rustc_hash::FxHashMap;
 
 /// The context of a tenant that comes next, if the tenant does.
