@@ -29,7 +29,6 @@ const CYCLES_OF_FOLDERS: &[(&str, usize)] = &[("daemon/src/broker", 2)];
 const LARGER_FOLDERS: &[(&str, usize)] = &[
     ("daemon/src/broker", 19),
     ("daemon/src/serve", 22),
-    ("protocol/src/spirv", 17),
     ("tests/src/bin/differential/cases", 26),
 ];
 

@@ -1,10 +1,10 @@
 //! How large the workgroups of each entry point are, however the module says it: numbers, constants, or a constant that is `WorkgroupSize`.
 
 use super::Device;
-use super::constants::{Constants, Integer};
-use super::error::{Error, ErrorKind};
-use super::opcode as op;
-use super::words::Instruction;
+use super::layout::error::{Error, ErrorKind};
+use super::layout::opcode as op;
+use super::layout::words::Instruction;
+use super::values::constants::{Constants, Integer};
 use std::collections::{BTreeMap, HashMap};
 
 #[derive(Clone, Copy, Debug)]

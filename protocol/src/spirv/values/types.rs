@@ -1,10 +1,10 @@
 //! Types of a module: how large their values are, how deep they nest, and that they are made of what they may be made of.
 
 use super::constants::Constants;
-use super::error::ErrorKind;
-use super::ids::{Id, Ids};
-use super::opcode;
-use super::words::Instruction;
+use crate::spirv::layout::error::ErrorKind;
+use crate::spirv::layout::ids::{Id, Ids};
+use crate::spirv::layout::opcode;
+use crate::spirv::layout::words::Instruction;
 
 /// What is known of a type.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,10 +1,11 @@
 //! Constants that are made of integers and booleans: what arrays and workgroups are sized by, with specialisation applied.
 
-use super::error::ErrorKind;
-use super::ids::Ids;
 use super::operations;
-use super::words::Instruction;
-use super::{opcode, types};
+use super::types;
+use crate::spirv::layout::error::ErrorKind;
+use crate::spirv::layout::ids::Ids;
+use crate::spirv::layout::opcode;
+use crate::spirv::layout::words::Instruction;
 use std::collections::HashMap;
 
 /// Components of the longest vector.

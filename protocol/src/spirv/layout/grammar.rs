@@ -1,6 +1,6 @@
 //! The shape of SPIR-V instructions: what kinds of operands there are. Which instruction has which is in `generated`, as tables.
 
-use super::generated::tables::INSTRUCTIONS;
+use crate::spirv::generated::tables::INSTRUCTIONS;
 
 /// An operand of an instruction, or of an enumerant.
 #[derive(Clone, Copy, Debug)]
