@@ -3,9 +3,9 @@
 use anyhow::{Result, ensure};
 use ash::vk;
 
-use super::elementwise::noise32;
 use crate::bytes::{bytes_of, expect};
 use crate::case::Case;
+use crate::elementwise::noise32;
 use crate::gpu::{Buffer, Gpu, skip};
 use crate::kernel::{Kernel, STORAGE, Slot};
 
@@ -34,7 +34,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// A kernel of the case's first shader with a layout of its own.
-pub(super) fn kernel(gpu: &Gpu, set_layouts: &[vk::DescriptorSetLayout], push: u32) -> Result<Kernel> {
+pub fn kernel(gpu: &Gpu, set_layouts: &[vk::DescriptorSetLayout], push: u32) -> Result<Kernel> {
     let layout = gpu.pipeline_layout(set_layouts, push)?;
     let module = gpu.module(0)?;
     let stage = vk::PipelineShaderStageCreateInfo::default()

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use ash::vk;
 
-use super::elementwise::noise32;
 use crate::bytes::{bytes_of, expect};
 use crate::case::Case;
+use crate::elementwise::noise32;
 use crate::gpu::Gpu;
 use crate::images::{Picture, Shape};
 use crate::kernel::Slot;

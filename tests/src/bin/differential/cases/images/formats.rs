@@ -4,10 +4,10 @@ use anyhow::{Context, Result, ensure};
 use ash::vk;
 use protocol::venus::generated::{FormatBlock, format_block};
 
-use super::elementwise::noise32;
-use super::properties::ALWAYS_SHOWN;
+use super::super::device::properties::ALWAYS_SHOWN;
 use crate::bytes::{bytes_of, expect};
 use crate::case::Case;
+use crate::elementwise::noise32;
 use crate::gpu::{Gpu, skip};
 use crate::images::Shape;
 

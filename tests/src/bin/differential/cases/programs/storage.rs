@@ -2,9 +2,9 @@
 
 use half::f16;
 
-use super::elementwise::{noise_floats, noise32};
 use crate::bytes::{bytes_of, expect};
 use crate::case::Case;
+use crate::elementwise::{noise_floats, noise32};
 use crate::gpu::skip;
 use crate::kernel::{STORAGE, Slot};
 use ash::vk;

@@ -4,9 +4,9 @@ use anyhow::{Result, ensure};
 use ash::vk;
 use half::bf16;
 
-use super::elementwise::{Elementwise, noise_floats, noise32};
 use crate::bytes::{bytes_of, expect};
 use crate::case::Case;
+use crate::elementwise::{Elementwise, noise_floats, noise32};
 use crate::gpu::{Buffer, Gpu, skip};
 use crate::kernel::{STORAGE, Slot};
 

@@ -23,7 +23,7 @@ layout(binding = 0) writeonly buffer To { uint to[]; };
 void main() { to[gl_GlobalInvocationID.x] = VALUE + gl_LocalInvocationID.x; }";
 
 /// Runs one workgroup of a kernel whose only binding is the result.
-pub(super) fn answer(gpu: &Gpu, kernel: &Kernel) -> Result<Vec<u32>> {
+pub fn answer(gpu: &Gpu, kernel: &Kernel) -> Result<Vec<u32>> {
     let to = gpu.buffer(256)?;
     let set = gpu.set(kernel, &[STORAGE], &[Slot::Buffer(to.handle)])?;
     gpu.run(|commands| {

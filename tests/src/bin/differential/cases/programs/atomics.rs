@@ -318,7 +318,7 @@ void main() {
 
 fn spin_through_shared() -> Case {
     Case::new("atomics.shared_histogram", |gpu| {
-        let input = super::elementwise::noise32(30, 4096);
+        let input = crate::elementwise::noise32(30, 4096);
         let (from, to) = (gpu.buffer_of(&input)?, gpu.buffer(4 * 64)?);
         let kernel = gpu.kernel(0).buffers(2).build()?;
         let slots = [Slot::Buffer(from.handle), Slot::Buffer(to.handle)];

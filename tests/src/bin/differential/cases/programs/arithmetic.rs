@@ -2,9 +2,9 @@
 
 use half::f16;
 
-use super::elementwise::{Elementwise, noise, noise_floats, noise32};
 use crate::bytes::expect_near;
 use crate::case::Case;
+use crate::elementwise::{Elementwise, noise, noise_floats, noise32};
 
 const COUNT: usize = 200;
 

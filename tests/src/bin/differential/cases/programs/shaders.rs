@@ -2,7 +2,7 @@
 
 use ash::vk;
 
-use super::pipelines::answer;
+use super::super::binding::pipelines::answer;
 use crate::bytes::{bytes_of, expect};
 use crate::case::Case;
 use crate::gpu::skip;

@@ -2,9 +2,9 @@
 
 use ash::vk;
 
-use super::elementwise::noise32;
 use crate::bytes::expect;
 use crate::case::Case;
+use crate::elementwise::noise32;
 use crate::kernel::{STORAGE, Slot};
 
 const HEAD: &str = "#extension GL_EXT_buffer_reference : require

@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ash::vk;
 
-use super::elementwise::noise32;
 use crate::bytes::{bytes_of, expect};
 use crate::case::Case;
+use crate::elementwise::noise32;
 use crate::gpu::{Buffer, Gpu, skip};
 use crate::images::{Picture, Shape};
 

@@ -5,9 +5,9 @@
 use anyhow::{Result, ensure};
 use ash::vk;
 
-use super::elementwise::noise32;
 use crate::bytes::{bytes_of, expect};
 use crate::case::Case;
+use crate::elementwise::noise32;
 use crate::gpu::{Gpu, skip};
 use crate::kernel::{STORAGE, Slot};
 

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use ash::vk;
 
-use super::elementwise::noise32;
 use crate::bytes::{bytes_of, expect, expect_near, from_bytes};
 use crate::case::Case;
+use crate::elementwise::noise32;
 use crate::gpu::{Buffer, Gpu};
 use crate::images::{Picture, Shape};
 use crate::kernel::{STORAGE, Slot};
@@ -605,7 +605,7 @@ void main() { int i = int(gl_GlobalInvocationID.x); to[i] = textureLod(sampler2D
                 binding(2, STORAGE),
             ];
             let layout = gpu.set_layout_of(&vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings))?;
-            let kernel = super::descriptors::kernel(gpu, &[layout], 0)?;
+            let kernel = super::super::binding::descriptors::kernel(gpu, &[layout], 0)?;
             let sizes = [(vk::DescriptorType::SAMPLED_IMAGE, 1), (vk::DescriptorType::SAMPLER, 1), (STORAGE, 1)];
             let set = gpu.empty_set(layout, &sizes, vk::DescriptorPoolCreateFlags::empty())?;
             let (view, to) = (grid(gpu)?.view(gpu)?, gpu.buffer(256)?);
@@ -621,7 +621,7 @@ void main() { int i = int(gl_GlobalInvocationID.x); to[i] = textureLod(sampler2D
         Case::new("images.descriptor.nonuniform_array", |gpu| {
             gpu.require(&["shaderSampledImageArrayNonUniformIndexing", "shaderSampledImageArrayDynamicIndexing"])?;
             let layout = gpu.set_layout(&[(COMBINED, 8), (STORAGE, 1)], vk::DescriptorSetLayoutCreateFlags::empty())?;
-            let kernel = super::descriptors::kernel(gpu, &[layout], 0)?;
+            let kernel = super::super::binding::descriptors::kernel(gpu, &[layout], 0)?;
             let set = gpu.empty_set(layout, &[(COMBINED, 8), (STORAGE, 1)], vk::DescriptorPoolCreateFlags::empty())?;
             let sampler = gpu.sampler(&nearest())?;
             for element in 0..8 {
