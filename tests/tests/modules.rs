@@ -20,24 +20,13 @@ const FILES_IN_A_CYCLE: usize = 3;
 const FILES_IN_A_FOLDER: usize = 16;
 
 /// Folders with a larger cycle of files, and how many are on the largest. A number may only fall.
-const LARGER_CYCLES: &[(&str, usize)] = &[
-    ("daemon/src/device", 7),
-    ("daemon/sched/src", 10),
-    ("protocol/codegen/src/emit", 8),
-    ("protocol/codegen/src/emit/lower", 5),
-    ("tests/src/bench", 6),
-];
+const LARGER_CYCLES: &[(&str, usize)] = &[("daemon/src/device", 7)];
 
 /// Folders with folders on a cycle, and how many are on the largest. A number may only fall.
 const CYCLES_OF_FOLDERS: &[(&str, usize)] = &[("daemon/src/broker", 2)];
 
 /// Folders with more files, and how many. A number may only fall.
-const LARGER_FOLDERS: &[(&str, usize)] = &[
-    ("daemon/src/broker", 19),
-    ("daemon/src/serve", 22),
-    ("protocol/src/spirv", 17),
-    ("tests/src/bin/differential/cases", 26),
-];
+const LARGER_FOLDERS: &[(&str, usize)] = &[("daemon/src/broker", 19), ("daemon/src/serve", 22)];
 
 /// Fails unless the largest cycles are as agreed. `files` are arrows between files, and `places` says where a file counts.
 fn assert_agreed(agreed: &[(&str, usize)], files: &Arrows, places: &BTreeMap<String, String>, free: usize) {

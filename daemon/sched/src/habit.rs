@@ -2,7 +2,7 @@
 //! program pays. This file knows no tenants and no clock.
 
 use super::Nanos;
-use super::tuning::MICROSECOND;
+use super::time::MICROSECOND;
 
 /// Gaps in which a context had nothing to do, by their length, and what it did between two of them.
 #[derive(Clone, Debug, Default)]
@@ -65,7 +65,7 @@ const WORTH: Nanos = 2;
 
 #[cfg(test)]
 mod tests {
-    use super::super::tuning::MILLISECOND;
+    use super::super::time::MILLISECOND;
     use super::*;
 
     fn habit(gaps: impl IntoIterator<Item = Nanos>, burst: Nanos) -> Habit {

@@ -1,7 +1,7 @@
 //! A tenant and its contexts as the scheduler keeps them, and the virtual time that they are served by.
 
 use super::habit::Habit;
-use super::tuning::SECOND;
+use super::time::{SECOND, scaled};
 use super::window::Window;
 use super::{Class, ContextKey, Nanos, Seen, Share, TenantId, Tuning, Usage};
 
@@ -169,12 +169,6 @@ impl Tenant {
     pub(super) fn ceiling(&self) -> Option<f64> {
         self.share.ceiling.filter(|ceiling| *ceiling < 1.0).map(|ceiling| ceiling.max(0.001))
     }
-}
-
-/// `time * factor`.
-pub(super) fn scaled(time: Nanos, factor: f64) -> Nanos {
-    // A conversion from floating point saturates.
-    (time as f64 * factor) as Nanos
 }
 
 impl Context {

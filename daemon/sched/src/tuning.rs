@@ -1,10 +1,7 @@
 //! The constants of the scheduler, with their reasons.
 
 use super::Nanos;
-
-pub(super) const MICROSECOND: Nanos = 1_000;
-pub(super) const MILLISECOND: Nanos = 1_000_000;
-pub(super) const SECOND: Nanos = 1_000_000_000;
+use super::time::{MICROSECOND, MILLISECOND, SECOND};
 
 /// Constants of a [`Scheduler`](super::Scheduler). Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,18 +1,18 @@
 //! The pass over a module.
 
-use super::constants::Constants;
-use super::error::{Error, ErrorKind};
 use super::functions::{self, Functions, Step};
 use super::generated::tables::OFFERS;
-use super::grammar::{self, Offer, row};
-use super::ids::{Id, Ids};
-use super::opcode as op;
+use super::layout::error::{Error, ErrorKind};
+use super::layout::grammar::{self, Offer, row};
+use super::layout::ids::{Id, Ids};
+use super::layout::opcode as op;
+use super::layout::section::{Progress, Section};
+use super::layout::words::{HEADER, Header, Instruction, text};
 use super::operands::Operands;
-use super::section::{Progress, Section};
 use super::sets::Sets;
-use super::types::{self, Types};
 use super::uses::{Scope, Uses};
-use super::words::{HEADER, Header, Instruction, text};
+use super::values::constants::Constants;
+use super::values::types::{self, Types};
 use super::workgroups::Workgroups;
 use super::{Device, EntryPoint, Limits, Module};
 use std::collections::HashSet;

@@ -1,10 +1,11 @@
 //! Functions: blocks with one terminator each, branches that stay inside, calls that never come back to their caller.
 
-use super::error::{Error, ErrorKind};
-use super::ids::{Id, Ids};
-use super::opcode as op;
-use super::words::Instruction;
-use super::{Limits, types};
+use super::Limits;
+use super::layout::error::{Error, ErrorKind};
+use super::layout::ids::{Id, Ids};
+use super::layout::opcode as op;
+use super::layout::words::Instruction;
+use super::values::types;
 use std::collections::HashSet;
 
 /// The place of the parser in a function.

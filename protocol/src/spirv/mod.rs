@@ -10,8 +10,6 @@
 //! [`zero`] rewrites modules so that workgroup memory starts as zeros.
 
 mod check;
-mod constants;
-mod error;
 mod functions;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -19,23 +17,19 @@ pub mod fuzzing;
 #[allow(dead_code, reason = "the tables hold all kinds of operands, those of kernels too")]
 #[rustfmt::skip]
 mod generated;
-pub mod grammar;
-mod ids;
-mod opcode;
+mod layout;
 mod operands;
-mod operations;
-mod section;
 mod sets;
 #[cfg(test)]
 mod tests;
-mod types;
 mod uses;
-mod words;
+mod values;
 mod workgroups;
 pub mod zero;
 
 pub use check::check;
-pub use error::{Culprit, Error, ErrorKind};
+pub use layout::error::{Culprit, Error, ErrorKind};
+pub use layout::grammar;
 
 use std::collections::HashMap;
 

@@ -1,10 +1,11 @@
 //! Walks the operands of one instruction along the grammar: every word belongs to one operand, and every id is told.
 
-use super::error::ErrorKind;
-use super::grammar::{self, Enumerant, Kind, Operand, row};
-use super::ids::Ids;
-use super::words::{Instruction, text_length};
-use super::{opcode, types};
+use super::layout::error::ErrorKind;
+use super::layout::grammar::{self, Enumerant, Kind, Operand, row};
+use super::layout::ids::Ids;
+use super::layout::opcode;
+use super::layout::words::{Instruction, text_length};
+use super::values::types;
 
 /// The operands of an instruction, by their kinds.
 #[derive(Debug, Default)]

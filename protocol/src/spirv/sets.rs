@@ -1,11 +1,11 @@
 //! Extended instruction sets: what their instructions take, and which take no part in the program.
 
-use super::error::ErrorKind;
 use super::generated::tables::{DEBUG_INFO, GLSL_STD_450, OPENCL_DEBUG_INFO_100};
-use super::grammar::{Operand, row};
-use super::opcode as op;
-use super::section::Section;
-use super::words::Instruction;
+use super::layout::error::ErrorKind;
+use super::layout::grammar::{Operand, row};
+use super::layout::opcode as op;
+use super::layout::section::Section;
+use super::layout::words::Instruction;
 use std::collections::HashMap;
 
 /// Operands of an extended instruction before its own: its type, result, set and number.

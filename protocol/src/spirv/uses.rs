@@ -1,13 +1,13 @@
 //! That ids are defined where they are used, or later where the specification allows it.
 
-use super::error::{Error, ErrorKind};
-use super::ids::Ids;
-use super::opcode as op;
+use super::layout::error::{Error, ErrorKind};
+use super::layout::ids::Ids;
+use super::layout::opcode as op;
+use super::layout::section::Section;
+use super::layout::words::Instruction;
 use super::operands::Operands;
-use super::section::Section;
 use super::sets::{Set, Sets};
-use super::types;
-use super::words::Instruction;
+use super::values::types;
 
 /// The kind that an id must turn out to have when it is defined later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

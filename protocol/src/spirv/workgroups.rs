@@ -1,10 +1,10 @@
 //! The workgroup sizes of each entry point, however the module gives them: numbers, constants, or a constant that is `WorkgroupSize`.
 
 use super::Device;
-use super::constants::{Constants, Integer};
-use super::error::{Error, ErrorKind};
-use super::opcode as op;
-use super::words::Instruction;
+use super::layout::error::{Error, ErrorKind};
+use super::layout::opcode as op;
+use super::layout::words::Instruction;
+use super::values::constants::{Constants, Integer};
 use std::collections::{BTreeMap, HashMap};
 
 #[derive(Clone, Copy, Debug)]

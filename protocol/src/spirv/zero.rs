@@ -2,8 +2,8 @@
 //!
 //! Needs `shaderZeroInitializeWorkgroupMemory` of the device.
 
-use super::opcode as op;
-use super::words::{HEADER, Instruction};
+use super::layout::opcode as op;
+use super::layout::words::{HEADER, Instruction};
 use std::collections::BTreeMap;
 
 /// The word of the header that holds the bound of ids.

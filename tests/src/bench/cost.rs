@@ -5,8 +5,8 @@
 
 use super::figures::Reading;
 use super::measures::Pace;
-use super::rounds::{Taken, Timing};
 use super::sides::Side;
+use super::taken::{Taken, Timing};
 use crate::daemon::cpu_time;
 use crate::frontend::Traffic;
 use anyhow::{Context, Result};

@@ -1,8 +1,8 @@
 //! llama.cpp's own benchmark: how fast it reads a prompt, and how fast it generates.
 
 use super::figures::{Quartiles, Reading};
-use super::rounds::Taken;
 use super::sides::Side;
+use super::taken::Taken;
 use crate::model::{Shape, make};
 use crate::program::{LIMIT, succeed};
 use crate::stand::Place;

@@ -4,8 +4,8 @@
 //! belong to the driver; what a driver keeps for a program itself is what the same program keeps natively.
 
 use super::figures::Reading;
-use super::rounds::Taken;
 use super::sides::Side;
+use super::taken::Taken;
 use anyhow::Result;
 use rustix::process::Pid;
 use std::fs;

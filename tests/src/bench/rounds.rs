@@ -8,29 +8,8 @@ use super::memory;
 use super::scale;
 use super::sides::{Side, Sides};
 use super::start;
+use super::taken::{Taken, Timing, reading};
 use anyhow::{Context, Result};
-use serde_json::Value;
-use std::time::Duration;
-
-/// How often and for how long.
-#[derive(Clone, Copy, Debug)]
-pub struct Timing {
-    /// Rounds that count; one more before them does not.
-    pub rounds: u32,
-    /// The time of a round.
-    pub time: Duration,
-    /// Submissions while costs are counted.
-    pub counted: u32,
-}
-
-/// What one side gave in one round.
-#[derive(Clone, Debug)]
-pub enum Taken {
-    /// Of each row of the probe.
-    Readings(Vec<Option<Reading>>, Option<String>),
-    /// The device has not got what is needed.
-    Missing(String),
-}
 
 /// Takes one probe in rounds: host, guests, guests backwards, host, and so on.
 ///
@@ -128,10 +107,4 @@ fn once(side: &mut Side, words: &str, keys: &[&str]) -> Result<Taken> {
     let said = side.ask(words)?;
     let readings = keys.iter().map(|key| said[*key].as_f64().map(Reading::of));
     Ok(Taken::Readings(readings.collect(), said["limit"].as_str().map(str::to_owned)))
-}
-
-/// What the program said of one round.
-pub(super) fn reading(said: &Value, key: &str) -> Result<Reading> {
-    let number = |key: &str| said[key].as_f64().with_context(|| format!("no {key} in {said}"));
-    Ok(Reading { value: number(key)?, p99: Some(number("p99")?) })
 }

@@ -1,8 +1,8 @@
 //! Many contexts, of which one works.
 
 use super::figures::Reading;
-use super::rounds::{Taken, reading};
 use super::sides::Side;
+use super::taken::{Taken, reading};
 use crate::stand::{Dialogue, Place};
 use anyhow::Result;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Processes that start: from their first instruction to a device, and back.
 
 use super::figures::Reading;
-use super::rounds::Taken;
 use super::sides::Side;
+use super::taken::Taken;
 use crate::program::{LIMIT, Program, succeed};
 use crate::stand::Place;
 use anyhow::{Context, Result, ensure};

@@ -3,7 +3,8 @@
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
 
-use super::{doc, ident, members};
+use super::members;
+use super::spelling::{doc, ident};
 use crate::ir::*;
 
 /// A command and its reply.

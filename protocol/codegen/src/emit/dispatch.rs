@@ -3,7 +3,8 @@
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
 
-use super::{commands, ident};
+use super::commands;
+use super::spelling::ident;
 use crate::ir::{Command, Protocol};
 
 /// The enum and its dispatch.

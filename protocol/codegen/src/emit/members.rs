@@ -3,7 +3,7 @@
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
 
-use super::ident;
+use super::spelling::ident;
 use crate::ir::*;
 
 /// Rust type of a field, with the lifetime `'a`.

@@ -3,7 +3,7 @@
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
 
-use super::{doc, ident};
+use super::spelling::{doc, ident};
 use crate::ir::{Enum, Names, Protocol, Value};
 
 /// Enumerations and flags.

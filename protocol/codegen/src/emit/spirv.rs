@@ -15,7 +15,7 @@ use rspirv::grammar::{
 };
 use rspirv::spirv;
 
-use super::{Output, file};
+use super::output::{Output, file};
 use crate::ir::Protocol;
 
 /// No enumerant has a larger number.

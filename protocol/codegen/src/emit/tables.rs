@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
 
-use super::ident;
+use super::spelling::ident;
 use crate::ir::{Format, Protocol};
 
 /// The decodable extensions.

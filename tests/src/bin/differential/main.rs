@@ -18,6 +18,7 @@
 mod bytes;
 mod case;
 mod cases;
+mod elementwise;
 mod features;
 mod gpu;
 mod images;

@@ -3,7 +3,8 @@
 //! Three kinds come out of here: creation (one object id is bound to a handle), destruction, and plain calls. What does more
 //! is executed by hand (`inputs/execution.toml`) and only dispatched from here.
 
-use super::{field, structs};
+use super::structs;
+use crate::emit::spelling::field;
 use crate::ir::{Command, Direction, Len, Level, Param, Protocol, Return, Scalar, Shape, Type};
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::{format_ident, quote};

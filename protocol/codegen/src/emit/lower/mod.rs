@@ -5,15 +5,15 @@
 //! encode. The C layouts are emitted here rather than taken from ash because ash follows an older registry and a struct it
 //! lacks must not be lost; a test in the daemon compares every layout that both know.
 
+mod c_types;
 mod commands;
 mod structs;
 mod sys;
 mod tables;
 
-use super::{Output, file};
-use crate::ir::{Protocol, Scalar, Shape, Type};
+use super::output::{Output, file};
+use crate::ir::Protocol;
 use anyhow::Result;
-use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
 /// C layouts and function pointers, for `driver/generated/`.
@@ -101,51 +101,4 @@ fn modules(protocol: &Protocol) -> Vec<&str> {
     modules.sort_unstable();
     modules.dedup();
     modules
-}
-
-/// The C type of an element, as this output spells it.
-fn element(protocol: &Protocol, ty: &Type) -> TokenStream {
-    match ty {
-        Type::Scalar(scalar) => scalar_type(*scalar),
-        Type::Enum(_) => quote!(i32),
-        Type::Flags(name) if protocol.flags[name].bits == 64 => quote!(u64),
-        Type::Flags(_) => quote!(u32),
-        Type::Handle(_) => quote!(u64),
-        Type::Struct(_) | Type::Union(_) => {
-            let name = format_ident!("{}", protocol.rust_name(ty));
-            quote!(sys::#name)
-        }
-        Type::Opaque(_) => quote!(*const c_void),
-    }
-}
-
-fn scalar_type(scalar: Scalar) -> TokenStream {
-    match scalar {
-        Scalar::Size => quote!(usize),
-        other => {
-            let name = format_ident!("{}", other.rust());
-            quote!(#name)
-        }
-    }
-}
-
-/// The C type of a member or parameter.
-fn c_type(protocol: &Protocol, ty: &Type, shape: &Shape, writable: bool) -> TokenStream {
-    if matches!(ty, Type::Opaque(_)) {
-        return quote!(*const c_void);
-    }
-    let element = element(protocol, ty);
-    let pointer = if writable { quote!(*mut) } else { quote!(*const) };
-    match shape {
-        Shape::Value => element,
-        Shape::Fixed(n) => quote!([#element; #n]),
-        Shape::Pointer | Shape::Array(_) | Shape::Blob(_) => quote!(#pointer #element),
-        Shape::String => quote!(*const std::ffi::c_char),
-        Shape::Strings(_) => quote!(*const *const std::ffi::c_char),
-    }
-}
-
-/// A field or parameter name; `type` and other keywords are already respelled in the IR, raw identifiers guard the rest.
-fn field(name: &str) -> Ident {
-    syn::parse_str::<Ident>(name).unwrap_or_else(|_| format_ident!("r#{name}"))
 }

@@ -1,6 +1,6 @@
 //! `Lower` and `Raise` of structs and unions, and the two chain functions.
 
-use super::field;
+use crate::emit::spelling::field;
 use crate::ir::{Len, Member, Protocol, Scalar, Shape, Struct, Type, Union, UnionMember};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};

@@ -1,6 +1,7 @@
 //! `sys.rs`: one `#[repr(C)]` struct or union per Vulkan type, scalars as plain integers, handles as `u64`.
 
-use super::{c_type, field};
+use super::c_types::c_type;
+use crate::emit::spelling::field;
 use crate::ir::{Protocol, Struct, Union};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};

@@ -1,6 +1,6 @@
 //! The driver's function pointers, and the handle types as the object table sees them.
 
-use super::c_type;
+use super::c_types::{c_type, scalar_type};
 use crate::ir::{Command, Direction, Level, Protocol, Return, Shape};
 use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
@@ -93,7 +93,7 @@ fn function_type(protocol: &Protocol, command: &Command) -> TokenStream {
         Return::Void => quote!(),
         Return::Result => quote!(-> i32),
         Return::Value(scalar) => {
-            let ty = super::scalar_type(*scalar);
+            let ty = scalar_type(*scalar);
             quote!(-> #ty)
         }
     };

@@ -1,0 +1,49 @@
+//! The account of a context or of a tenant: what it has used, and what it has now.
+
+use super::Nanos;
+
+/// The usage of a context or a tenant, and its work now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// GPU time charged, in nanoseconds.
+    pub gpu: Nanos,
+    /// Time of copy engines charged, in nanoseconds. It counts half against the share.
+    pub copy: Nanos,
+    /// Submissions completed.
+    pub submissions: u64,
+    /// Submissions that were dispatched and not granted. A worker that does so was taken over; nothing here can stop it.
+    pub strays: u64,
+    /// Time with work that could be dispatched and nothing in the driver, in nanoseconds.
+    pub waiting: Nanos,
+    /// Submissions in the driver.
+    pub in_driver: u32,
+    /// Submissions that could be dispatched now and are not.
+    pub ready: u32,
+    /// The earliest time at which the first of those in the driver can have run.
+    pub running_since: Option<Nanos>,
+    /// True if it need not ask.
+    pub leased: bool,
+}
+
+impl Usage {
+    /// Adds the usage of two GPUs.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let mut sum = self;
+        sum.add(&other);
+        sum
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.gpu = self.gpu.saturating_add(other.gpu);
+        self.copy = self.copy.saturating_add(other.copy);
+        self.submissions = self.submissions.saturating_add(other.submissions);
+        self.strays = self.strays.saturating_add(other.strays);
+        self.waiting = self.waiting.saturating_add(other.waiting);
+        self.in_driver = self.in_driver.saturating_add(other.in_driver);
+        self.ready = self.ready.saturating_add(other.ready);
+        let since = [self.running_since, other.running_since];
+        self.running_since = since.into_iter().flatten().min();
+        self.leased |= other.leased;
+    }
+}

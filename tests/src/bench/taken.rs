@@ -1,0 +1,32 @@
+//! One measure on one side in one round: for how long it is taken, and what it gave.
+
+use super::figures::Reading;
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::time::Duration;
+
+/// How often and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Rounds that count; one more before them does not.
+    pub rounds: u32,
+    /// The time of a round.
+    pub time: Duration,
+    /// Submissions while costs are counted.
+    pub counted: u32,
+}
+
+/// What one side gave in one round.
+#[derive(Clone, Debug)]
+pub enum Taken {
+    /// Of each row of the probe.
+    Readings(Vec<Option<Reading>>, Option<String>),
+    /// The device has not got what is needed.
+    Missing(String),
+}
+
+/// What the program said of one round.
+pub(super) fn reading(said: &Value, key: &str) -> Result<Reading> {
+    let number = |key: &str| said[key].as_f64().with_context(|| format!("no {key} in {said}"));
+    Ok(Reading { value: number(key)?, p99: Some(number("p99")?) })
+}
