@@ -1,4 +1,4 @@
-//! What the programs are linked with beyond what their code asks for.
+//! The build script, which links the programs with more than their code asks for.
 //!
 //! The C library's mathematics: a software driver (lavapipe) compiles shaders at run time and looks for `expf` and its like among the
 //! process's own symbols, which nearly every Vulkan program happens to have. Without them it calls address 0.

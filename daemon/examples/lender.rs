@@ -1,6 +1,6 @@
-//! Plays a worker on a GPU whose driver exports nothing: what it exports can be mapped out of a device node, and is gone with it. That
-//! node is `/dev/zero`, and its driver's others stand for what keeps the memory alive; `tests/tests/lent_memory.rs` starts it with `--exe`.
-//! What is said to it, it says on standard error.
+//! Plays a worker on a GPU whose driver exports nothing: the memory that it exports can be mapped out of a device node, and is gone with
+//! the worker. That node is `/dev/zero`, and other nodes of its driver stand for what keeps the memory alive; `tests/tests/lent_memory.rs` starts
+//! this program with `--exe`. The program repeats on standard error what is said to it.
 
 use anyhow::{Context, Result, bail};
 use daemon::config::{DriverMapped, Heap, MemoryId, Wanted};
@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
 
-/// What it asks for, and where it goes.
+/// A blob that memory was asked for, and the resource that it becomes.
 struct Export {
     resource_id: ResourceId,
     size: u64,

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 /// Answer to `--print-capabilities` (QEMU's schema `vhost-user.json`).
 const CAPABILITIES: &str = r#"{ "type": "gpu", "features": [] }"#;
 
-/// What this file logs as: its own module's name begins like that of a library that is silenced.
+/// The target of this file's log messages: its own module's name begins like that of a library that is silenced.
 const LOG: &str = "daemon";
 
 fn main() -> ExitCode {

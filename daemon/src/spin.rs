@@ -1,15 +1,16 @@
-//! Short busy waiting, for what is about to happen anyway: how, for how long, and whether at all. Knows nothing of what is waited for.
+//! Short busy waiting for what is about to happen anyway: how to wait, for how long, and whether at all. Knows nothing of what is waited
+//! for.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Processors are few: programs and a software driver need them.
+/// Returns whether processors are few, so that programs and a software driver need them.
 pub fn are_few() -> bool {
     few(processors())
 }
 
-/// So many processors are few.
+/// Returns whether so many processors are few.
 fn few(processors: usize) -> bool {
     processors < 4
 }
@@ -25,14 +26,14 @@ pub fn count_processors() {
     LazyLock::force(&PROCESSORS);
 }
 
-/// How a wait ended.
+/// The way in which a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spun {
-    /// It happened.
+    /// The awaited condition became true.
     Seen,
-    /// It did not, in the time that was given.
+    /// The condition did not become true in the time that was given.
     NotYet,
-    /// Others needed the processor.
+    /// Other threads needed the processor.
     Crowded,
 }
 
@@ -74,39 +75,40 @@ pub fn within(limit: Duration, done: impl Fn() -> bool) -> Spun {
     }
 }
 
-/// What was learned of waits that come again and again: how long the next will take.
+/// The time that waits of one kind have taken, from which the time of the next is expected.
 ///
-/// Who is put to sleep is woken some microseconds after it happened, and the later the longer it slept. So who waits for what happens soon does
-/// not sleep, and who waits for what takes longer sleeps for most of the time that it took last, and then looks.
+/// A thread that is put to sleep is woken some microseconds after the event, and the later the longer it slept. So a thread that waits for
+/// what happens soon does not sleep, and one that waits for what takes longer sleeps for most of the time that it took last, and then
+/// looks.
 #[derive(Debug)]
 pub struct Habit {
     /// Waits that are longer are slept through.
     longest: Duration,
-    /// How long the last one took, if that was not too long.
+    /// The time that the last wait took, if that was not too long.
     expected: Option<Duration>,
 }
 
-/// How to spend a wait: both are zero if it is just to be slept through.
+/// A plan for one wait: both times are zero if it is just to be slept through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Sleep for so long at first, unless it happens.
+    /// The thread sleeps for so long at first, unless the event happens.
     pub sleep: Duration,
-    /// Then look for so long.
+    /// The thread then looks for so long.
     pub look: Duration,
 }
 
 impl Habit {
-    /// Nothing is known yet. What takes longer than `longest` is not looked for, and nothing is where processors are few.
+    /// A habit of which nothing is known yet. What takes longer than `longest` is not looked for, and nothing is where processors are few.
     pub fn new(longest: Duration) -> Self {
         Self::among(processors(), longest)
     }
 
-    /// The same with so many processors.
+    /// A habit like that of [`Self::new`], on a machine with so many processors.
     pub fn among(processors: usize, longest: Duration) -> Self {
         Self { longest: if few(processors) { Duration::ZERO } else { longest }, expected: None }
     }
 
-    /// How to spend the next wait.
+    /// Returns how to spend the next wait.
     pub fn plan(&self) -> Plan {
         let Some(expected) = self.expected else { return Plan::default() };
         match expected <= WORTH_SLEEPING {
@@ -115,7 +117,7 @@ impl Habit {
         }
     }
 
-    /// It took so long until it happened.
+    /// Notes that the wait took so long until the event happened.
     pub fn took(&mut self, waited: Duration) {
         self.expected = (waited <= self.longest).then_some(waited);
     }
@@ -133,19 +135,19 @@ impl Habit {
     }
 }
 
-/// How long a wait may spin: about the cost of being put to sleep and woken on a busy machine.
+/// The longest time that a wait may spin: about the cost of being put to sleep and woken on a busy machine.
 const MOMENT: Duration = Duration::from_micros(40);
-/// How often the processor is offered to others.
+/// The interval at which a spinning thread offers the processor to others.
 const OFFER_EVERY: Duration = Duration::from_micros(20);
-/// Who gets it back only after this time has seen another use it.
+/// The time after which a thread that offered the processor has seen another use it.
 const TAKEN: Duration = Duration::from_micros(10);
 
 /// Waits that are expected to take no longer are not worth a sleep at first: timers are late by up to 50 us, and waking takes its time.
 const WORTH_SLEEPING: Duration = Duration::from_micros(300);
-/// By how much longer than expected something may take in any case.
+/// The margin by which an event may in any case take longer than expected.
 const MARGIN: Duration = Duration::from_micros(10);
 
-/// One of those that may spin.
+/// A thread that spins, which is counted.
 struct Spinner;
 
 impl Spinner {

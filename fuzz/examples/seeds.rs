@@ -305,7 +305,7 @@ fn texts(all: &[&str]) -> Vec<Vec<u8>> {
     all.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
-/// What a collector of metrics sends, and what it should not.
+/// The requests that a collector of metrics sends, and some that it should not.
 const HTTP: &[&str] = &[
     "GET /metrics HTTP/1.1\r\nHost: localhost:9400\r\nAccept: application/openmetrics-text\r\n\r\n",
     "GET / HTTP/1.0\n\n",

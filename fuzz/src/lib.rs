@@ -1,4 +1,4 @@
-//! What all targets share: they count what they handle.
+//! The code that all targets share: they count what they handle.
 //!
 //! A run of a target is of little use as a number: most inputs are refused early. So each target also counts the commands, events or
 //! messages that got through its decoder. Where the environment names a folder in `FUZZ_COUNTS`, each process keeps a file there,
@@ -21,7 +21,7 @@ macro_rules! target {
     };
 }
 
-/// What this process has done so far.
+/// The number of runs and commands that this process has handled so far.
 #[derive(Debug)]
 pub struct Counts {
     runs: u64,
@@ -42,7 +42,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// One run is over.
+    /// Counts one run, which is over, with its commands.
     pub fn add(&mut self, commands: usize) {
         self.runs += 1;
         self.commands += commands as u64;

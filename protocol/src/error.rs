@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-/// Why bytes from the guest could not be decoded. The stream they came from cannot be continued: it has no lengths to skip by.
+/// The reason for which bytes from the guest could not be decoded. The stream that they came from cannot be continued: it has no lengths to
+/// skip by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{what} at byte {offset}: {kind}")]
 pub struct DecodeError {

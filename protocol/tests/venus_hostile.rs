@@ -1,4 +1,4 @@
-//! What a guest can do to the decoder: every limit, and the error it gets.
+//! Tests of what a guest can do to the decoder: every limit, and the error that the guest gets.
 
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::error::{DecodeError, DecodeErrorKind as Kind, Overflow};

@@ -7,13 +7,13 @@ use crate::objects::{
 use protocol::cursor::Writer;
 use protocol::venus::generated::{self as venus, ChainStruct};
 
-/// One of them.
+/// A kind of workload.
 pub struct Kind {
-    /// What it is called.
+    /// The name of the workload.
     pub name: &'static str,
     /// Encodes a lap; answers how many commands it has that are counted.
     pub lap: fn() -> (Vec<u8>, u32),
-    /// They reach the driver, rather than find what an earlier one has left.
+    /// The commands reach the driver, rather than find what an earlier one has left.
     pub reach: bool,
 }
 

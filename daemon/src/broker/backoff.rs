@@ -1,4 +1,4 @@
-//! When a process that has ended is started again: soon if it had lived for a while, later and later if it dies at once.
+//! Computes when a process that has ended is started again: soon if it had lived for a while, later and later if it dies at once.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Who lived for so long is started as if for the first time.
+/// A process that lived for so long is started as if for the first time.
 const A_LIFE: Duration = Duration::from_secs(60);
 
 /// Pauses between starts.

@@ -9,13 +9,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Why an operator gets no answer, or not the one wanted.
+/// The reason why an operator gets no answer, or not the one wanted.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens there, or they do not answer.
     #[error("{0}: {1}; is vhost-user-vulkan running with --config, and is this its control-socket?")]
     Socket(PathBuf, std::io::Error),
-    /// What came is no answer.
+    /// The peer sent something that is no answer of a broker, or not the one to this request.
     #[error("{0}: not the answer of a broker: {1}")]
     Protocol(PathBuf, String),
     /// The broker refuses.
@@ -26,7 +26,7 @@ pub enum ClientError {
     Output(std::io::Error),
 }
 
-/// How often to show the status.
+/// The choice of showing the status once or again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
     /// Once.

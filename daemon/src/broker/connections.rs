@@ -15,7 +15,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// What is spoken on a connection.
+/// The protocol that is spoken on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Control,
@@ -47,13 +47,13 @@ struct Connection {
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
-    /// It is closed when the output is sent.
+    /// The connection is closed when the output is sent.
     last: bool,
-    /// It is dropped then.
+    /// The time at which the connection is dropped.
     deadline: Nanos,
 }
 
-/// Which connection; never the same for two.
+/// The identity of a connection; no two connections have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Peer {
     slot: usize,
@@ -187,7 +187,8 @@ impl Connections {
         }
     }
 
-    /// Not the one that was free last: of that an event may be under way.
+    /// Returns a free slot. The search begins at another slot for each connection, so that it does not find the one that was freed last: of
+    /// that an event may be under way.
     fn free_slot(&self) -> Option<usize> {
         let first = (self.serial % self.slots.len() as u64) as usize;
         (first..self.slots.len()).chain(0..first).find(|slot| self.slots[*slot].is_none())
@@ -205,7 +206,7 @@ impl Connections {
         }
     }
 
-    /// When [`Self::drop_late`] has something to do.
+    /// Returns when [`Self::drop_late`] has something to do next.
     pub(super) fn next_deadline(&self) -> Option<Nanos> {
         self.slots.iter().flatten().map(|connection| connection.deadline).min()
     }

@@ -1,23 +1,23 @@
-//! What is said on the control socket: one JSON object on a line, and one for each answer.
+//! Requests and answers on the control socket: one JSON object on a line, and one for each answer.
 
 use super::settings::share::Change;
 use super::status::Status;
 use serde::{Deserialize, Serialize};
 
-/// An operator wants something.
+/// A request of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// To know how things are.
+    /// The operator wants to know how things are.
     Status,
-    /// To change the share of a VM.
+    /// The operator wants to change the share of a VM.
     Set {
-        /// Its name.
+        /// The VM's name.
         vm: String,
-        /// What is to change.
+        /// The changes to its share.
         change: Change,
     },
-    /// To end a context.
+    /// The operator wants to end a context.
     Kill {
         /// The VM's name.
         vm: String,
@@ -30,13 +30,13 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum Answer {
-    /// To [`Request::Status`].
+    /// The answer to [`Request::Status`].
     Status(Status),
-    /// It is done, or begun.
+    /// The request is carried out, or that has begun.
     Done,
-    /// It cannot be done.
+    /// The request cannot be carried out.
     Error {
-        /// Why, and what is allowed.
+        /// The reason, and what is allowed.
         error: String,
     },
 }

@@ -257,7 +257,7 @@ struct World<'a> {
     told: Totals,
 }
 
-/// What never falls, for each VM.
+/// Totals of each VM, which never fall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 struct Totals([u64; 6]);
 
@@ -413,7 +413,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What holds whatever the first VM does.
+    /// Checks what holds whatever the first VM does.
     fn check(&mut self) {
         let [bad, good] = self.broker.vms.as_slice() else { panic!("a VM is gone") };
         assert!(bad.contexts.len() <= CONTEXTS && bad.gpus.len() <= GPUS_MAX);
@@ -442,7 +442,7 @@ impl<'a> World<'a> {
         self.told = told;
     }
 
-    /// What operators and collectors of metrics are told.
+    /// Checks what operators and collectors of metrics are told.
     fn check_status(&mut self) {
         let status = self.broker.status(self.now);
         let names = status.vms.iter().flat_map(|vm| &vm.contexts).map(|context| &context.name);

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(super) struct Gpu {
     /// `VkPhysicalDeviceIDProperties::deviceUUID`.
     pub(super) uuid: [u8; 16],
-    /// Its name, as the first device process on it said.
+    /// The GPU's name, as the first device process on it said.
     pub(super) name: String,
     scheduler: Scheduler,
     contexts: FxHashMap<ContextKey, Context>,
@@ -26,7 +26,7 @@ pub(super) struct Gpu {
     changed: bool,
     /// Something was seen since the last sample of rates.
     unsampled: bool,
-    /// When a context last ended that had held others up: their time counts from then on.
+    /// The time at which a context that had held others up last ended: the time of the others counts from then on.
     cleared: Nanos,
 }
 
@@ -35,14 +35,14 @@ pub(super) struct Gpu {
 pub(super) struct Context {
     page: SchedulerSide,
     seen: Counters,
-    /// Which VM's, and its number there.
+    /// The VM that the context is of; `ctx_id` is its number there.
     pub(super) tenant: TenantId,
     pub(super) ctx_id: ContextId,
     /// Share of the last second.
     pub(super) rate: Rate,
     /// Processor time of its worker, told for one of its GPUs; never less than before.
     pub(super) cpu: Duration,
-    /// When its device process was told last that it runs for too long.
+    /// The time at which its device process was told last that the context runs for too long.
     hung: Option<Nanos>,
     leased: bool,
 }
@@ -71,7 +71,7 @@ impl Gpu {
         self.changed = true;
     }
 
-    /// What a VM is to get here, if it is here.
+    /// Returns what share a VM is to get here, if it is here.
     #[cfg(test)]
     pub(super) fn share(&self, tenant: TenantId) -> Option<Share> {
         self.shares.get(&tenant).copied()
@@ -176,7 +176,7 @@ impl Gpu {
         }
     }
 
-    /// When [`Self::decide`] is to be called though nothing happens.
+    /// Returns when [`Self::decide`] is to be called even if nothing happens.
     pub(super) fn next_look(&self) -> Option<Nanos> {
         self.scheduler.next_look()
     }
@@ -198,7 +198,7 @@ impl Gpu {
         }
     }
 
-    /// Whether something happens that has to be looked at now and then.
+    /// Returns whether something happens that has to be looked at now and then.
     pub(super) fn is_busy(&self) -> bool {
         self.unsampled || self.contexts.iter().any(|(key, context)| self.has_work(*key, context))
     }
@@ -256,8 +256,8 @@ impl Gpu {
         Some((context.tenant, context.ctx_id))
     }
 
-    /// Whether a context waits that would be on the GPU if others were not: one in the background, or with a ceiling, may have to wait
-    /// though nobody is in its way.
+    /// Returns whether a context waits that would be on the GPU if others were not. One in the background, or with a ceiling, does not
+    /// count, as it may have to wait though nobody is in its way.
     fn is_kept_out(&self, key: ContextKey, context: &Context) -> bool {
         let share = self.shares.get(&context.tenant);
         let may_wait = share.is_none_or(|share| share.class == Class::Background || share.ceiling.is_some());
@@ -265,12 +265,12 @@ impl Gpu {
         !may_wait && usage.ready > 0 && usage.in_driver == 0
     }
 
-    /// What a context has used.
+    /// Returns what a context has used.
     pub(super) fn usage(&self, key: ContextKey) -> Usage {
         self.scheduler.usage(key).unwrap_or_default()
     }
 
-    /// What a VM has used here, with the contexts that have ended.
+    /// Returns what a VM has used here, contexts that have ended included.
     pub(super) fn tenant_usage(&self, tenant: TenantId) -> Usage {
         self.scheduler.tenant_usage(tenant).unwrap_or_default()
     }
@@ -289,7 +289,7 @@ impl Context {
     }
 }
 
-/// What was dispatched so long ago and has not completed is held up by what runs.
+/// The time after which a submission that was dispatched and has not completed counts as held up by what runs.
 const HELD_UP: Duration = Duration::from_millis(250);
 /// Time that a worker has to say that a submission runs.
 const SILENT: Duration = Duration::from_secs(1);

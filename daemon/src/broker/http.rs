@@ -1,13 +1,13 @@
-//! As much of HTTP/1.1 (RFC 9112) as a scraper of metrics needs: one GET, one answer, and the connection is closed.
+//! Implements as much of HTTP/1.1 (RFC 9112) as a scraper of metrics needs: one GET, one answer, and the connection is closed.
 
-/// What has come of a request.
+/// The meaning of what has come of a request so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// More has to come.
     Incomplete,
     /// The metrics are wanted.
     Metrics,
-    /// Something else is wanted; the answer to it.
+    /// Something else is wanted; the value is the status of the answer to it.
     Refused(&'static str),
 }
 

@@ -1,4 +1,4 @@
-//! What operators and collectors of metrics get: answers, after the device processes had a moment to say what memory they hold.
+//! Answers operators and collectors of metrics, after the device processes had a moment to say what memory they hold.
 
 use super::connections::{Asked, Peer, Waiting, Wants};
 use super::control::{self, Answer, Request};
@@ -198,7 +198,7 @@ impl Broker {
     }
 }
 
-/// What was used on several GPUs.
+/// Returns the sum of what was used on several GPUs.
 fn sum(usages: impl IntoIterator<Item = Usage>) -> Usage {
     usages.into_iter().fold(Usage::default(), Usage::and)
 }

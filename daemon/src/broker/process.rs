@@ -19,9 +19,9 @@ pub(super) struct Process {
     channel: Channel,
     outbox: Outbox<FromBroker>,
     started: Instant,
-    /// It was killed: what it says does not matter any more.
+    /// The process was killed: what it says does not matter any more.
     pub(super) dying: bool,
-    /// It said that it waits for a frontend.
+    /// The process said that it waits for a frontend.
     pub(super) ready: bool,
     /// A frontend is connected.
     pub(super) connected: bool,
@@ -66,17 +66,17 @@ impl Process {
         })
     }
 
-    /// What to wait for: its channel, its end.
+    /// Returns what to wait for: the process's channel, and the pidfd that tells its end.
     pub(super) fn watched(&self) -> (&Channel, &OwnedFd) {
         (&self.channel, &self.pidfd)
     }
 
-    /// Its number.
+    /// Returns the PID of the process.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// For how long it has lived.
+    /// Returns for how long the process has lived.
     pub(super) fn age(&self) -> Duration {
         self.started.elapsed()
     }
@@ -90,7 +90,7 @@ impl Process {
         self.channel.try_receive().map_err(|error| error.to_string())
     }
 
-    /// Sends a message now, or when it reads again. Whether some wait.
+    /// Sends a message now, or when the process reads again. Returns whether some messages wait.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl Process {
         sent.map(|()| !self.outbox.is_empty()).map_err(|error| error.to_string())
     }
 
-    /// Sends what waits, as far as there is room. Whether some wait still.
+    /// Sends the messages that wait, as far as there is room. Returns whether some still wait.
     ///
     /// # Errors
     ///
@@ -122,13 +122,13 @@ impl Process {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Its status, after its end was seen.
+    /// Reaps the process after its end was seen, and returns its exit status.
     pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
         self.child.wait()
     }
 }
 
-/// What bounds the messages that wait for a device process.
+/// Returns the bound on the messages that wait for a device process.
 fn backlog() -> AtMost {
     let (name, most) = BROKER_BACKLOG;
     AtMost(name, most)
@@ -147,7 +147,7 @@ pub(super) fn cpu_time(pid: u32) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    /// Whoever takes longer hangs.
+    /// The time after which a test counts as hung.
     const LONG: Duration = Duration::from_secs(300);
 
     #[test]

@@ -1,4 +1,4 @@
-//! How much of the last second something took, from a counter of nanoseconds that is looked at now and then.
+//! Computes how much of the last second something took, from a counter of nanoseconds that is looked at now and then.
 
 use std::collections::VecDeque;
 
@@ -10,13 +10,13 @@ const STEP: u64 = 100_000_000;
 /// Samples of one counter, not much older than [`PERIOD`].
 #[derive(Debug, Default)]
 pub(super) struct Rate {
-    /// When, and what the counter was.
+    /// Pairs of a time and what the counter was then.
     samples: VecDeque<(u64, u64)>,
 }
 
 impl Rate {
-    /// Takes a sample, unless the last one is fresh. To be called before the counter rises, so that it has not between the last sample
-    /// and this one's time.
+    /// Takes a sample, unless the last one is fresh. To be called before the counter rises, so that it has not risen between the last
+    /// sample and the time of this one.
     pub(super) fn sample(&mut self, now: u64, counter: u64) {
         if self.samples.back().is_some_and(|(last, _)| now.saturating_sub(*last) < STEP) {
             return;
@@ -28,14 +28,14 @@ impl Rate {
         }
     }
 
-    /// What part of the last second the counter says, at most 1: what took longer is counted when it is over.
+    /// Returns the part of the last second that the counter tells of, at most 1: what took longer is counted when it is over.
     pub(super) fn over_last_second(&self, now: u64, counter: u64) -> f64 {
         let begin = now.saturating_sub(PERIOD);
         let before = self.at(begin).unwrap_or(counter);
         (counter.saturating_sub(before) as f64 / PERIOD as f64).min(1.0)
     }
 
-    /// What the counter was, between two samples in proportion.
+    /// Returns what the counter was at a time, between two samples in proportion.
     fn at(&self, when: u64) -> Option<u64> {
         let after = self.samples.iter().position(|(at, _)| *at > when);
         match after {

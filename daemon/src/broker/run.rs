@@ -41,7 +41,7 @@ pub fn serve(settings: Settings) -> io::Result<()> {
 pub(super) struct Broker {
     pub(super) epoll: Arc<OwnedFd>,
     timer: OwnedFd,
-    /// When the timer fires.
+    /// The time at which the timer fires.
     armed: Option<Nanos>,
     signals: UnixStream,
     pub(super) settings: Settings,
@@ -53,12 +53,12 @@ pub(super) struct Broker {
     pub(super) connections: Connections,
     pub(super) groups: Groups,
     pub(super) starter: Starter,
-    /// Who waits for an answer.
+    /// The peers that wait for an answer.
     pub(super) waiting: Vec<Waiting>,
-    /// When the pages of those who do not ring are read next.
+    /// The time at which the pages of workers that do not ring are read next.
     next_tick: Option<Nanos>,
     last_sample: Nanos,
-    /// Since when it ends: when what has not ended by itself is killed.
+    /// The time at which device processes that have not ended by themselves are killed, if the broker is ending.
     pub(super) ending: Option<Nanos>,
 }
 
@@ -186,7 +186,7 @@ impl Broker {
         }
     }
 
-    /// What is due whatever has happened.
+    /// Does what is due, whatever has happened.
     fn run_due(&mut self, now: Nanos) {
         self.decide(now);
         if self.next_tick.is_some_and(|at| at <= now) {
@@ -213,7 +213,7 @@ impl Broker {
         }
     }
 
-    /// Every now and then while something happens.
+    /// Does what has to be done every now and then while something happens.
     fn tick(&mut self, now: Nanos) {
         for gpu in &mut self.gpus {
             gpu.look_at_busy(now, self.log.as_mut());
@@ -248,7 +248,7 @@ impl Broker {
         }
     }
 
-    /// A signal: everything is to end.
+    /// Begins to end everything, after a signal.
     fn end(&mut self, now: Nanos) {
         let _ = (&self.signals).read(&mut [0; 16]);
         if self.ending.is_some() {

@@ -1,6 +1,6 @@
-//! What the events are about that the broker's epoll instance reports.
+//! The sources of the events that the broker's epoll instance reports.
 
-/// What an event is about: the upper half of its token; the lower half is an index.
+/// The source of an event: the upper half of its token; the lower half is an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Doorbell,

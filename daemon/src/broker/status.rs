@@ -1,4 +1,4 @@
-//! What an operator is told: every GPU, VM and context, and what they have used.
+//! The status that an operator is told: every GPU, VM and context, and what they have used.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct Status {
 pub struct GpuStatus {
     /// `VkPhysicalDeviceIDProperties::deviceUUID` in hexadecimal.
     pub uuid: String,
-    /// Its name.
+    /// The GPU's name.
     pub name: String,
     /// Part of the last second in which it computed for VMs, from 0.
     pub utilisation: f64,
@@ -27,13 +27,13 @@ pub struct GpuStatus {
 /// A VM.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct VmStatus {
-    /// Its name.
+    /// The VM's name.
     pub name: String,
     /// `starting`, `waiting` (for its VMM), `connected`, or `ended` (and started again soon).
     pub state: String,
     /// The device process, if there is one.
     pub pid: Option<u32>,
-    /// Its GPUs in its order, once they are known.
+    /// The VM's GPUs in its order, once they are known.
     pub gpus: Vec<VmGpuStatus>,
     /// From 1 to 10 000.
     pub weight: u32,
@@ -43,7 +43,7 @@ pub struct VmStatus {
     pub ceiling: Option<f64>,
     /// Part of the last second of its GPUs: more than 1 if it used several.
     pub share: f64,
-    /// What it has used, on all of them.
+    /// The resources that the VM has used, on all of its GPUs.
     pub used: Used,
     /// Processor time of its device processes, in seconds.
     pub device_cpu_seconds: f64,
@@ -51,14 +51,14 @@ pub struct VmStatus {
     pub restarts: u64,
     /// Contexts that were ended.
     pub kills: KillCounts,
-    /// Its contexts, by number.
+    /// The VM's contexts, by number.
     pub contexts: Vec<ContextStatus>,
 }
 
 /// A VM on one of its GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct VmGpuStatus {
-    /// As in [`GpuStatus::uuid`].
+    /// The GPU's UUID, as in [`GpuStatus::uuid`].
     pub uuid: String,
     /// The most of it that the VM gets, from 0 to 1, if there is a bound.
     pub ceiling: Option<f64>,
@@ -77,7 +77,7 @@ pub struct VmGpuStatus {
 /// A context of a VM.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ContextStatus {
-    /// Its number, which `kill` takes.
+    /// The context's number, which `kill` takes.
     pub context: u32,
     /// The guest's program.
     pub name: String,
@@ -85,11 +85,11 @@ pub struct ContextStatus {
     pub state: String,
     /// Part of the last second of the GPUs: more than 1 if it used several.
     pub share: f64,
-    /// What it has used, on all of them.
+    /// The resources that the context has used, on all of the GPUs.
     pub used: Used,
 }
 
-/// What a VM or a context has used since it began, and the memory that it holds.
+/// The resources that a VM or a context has used since it began, and the memory that it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Used {
     /// Seconds of the GPU, computing.
@@ -111,13 +111,13 @@ pub struct Used {
 /// Contexts that were ended, by the reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KillCounts {
-    /// An operator wanted it.
+    /// Contexts that an operator wanted ended.
     pub operator: u64,
-    /// A submission ran for too long.
+    /// Contexts of which a submission ran for too long.
     pub hung: u64,
-    /// It was lost in another way.
+    /// Contexts that were lost in another way.
     pub lost: u64,
-    /// There were too many.
+    /// Contexts that were refused, as there were too many.
     pub refused: u64,
 }
 

@@ -54,7 +54,7 @@ fn vm_row(vm: &VmStatus) -> Row {
     row(words, &vm.used, cpu(vm), vm.kills.sum().to_string())
 }
 
-/// What a VM uses of one of its GPUs: what belongs to no GPU stays empty.
+/// Returns the row for what a VM uses of one of its GPUs: what belongs to no GPU stays empty.
 fn place_row(status: &Status, on: &VmGpuStatus) -> Row {
     let none = String::new;
     let name = status.gpus.iter().find(|gpu| gpu.uuid == on.uuid).map_or_else(none, |gpu| label(status, gpu));
@@ -90,7 +90,7 @@ fn label(status: &Status, gpu: &GpuStatus) -> String {
     }
 }
 
-/// Of the workers and the device process.
+/// Returns the processor time of a VM's workers and device processes, in seconds.
 fn cpu(vm: &VmStatus) -> f64 {
     vm.used.cpu_seconds + vm.device_cpu_seconds
 }

@@ -16,28 +16,28 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Vm {
     pub(super) settings: VmSettings,
-    /// Its number for schedulers.
+    /// The VM's number for schedulers.
     pub(super) tenant: TenantId,
-    /// Its share as an operator has set it.
+    /// The VM's share as an operator has set it.
     pub(super) share: Share,
     /// The GPUs it is on, in its order, since a device process of it said so.
     pub(super) gpus: Vec<OnGpu>,
     pub(super) process: Option<Process>,
     pub(super) contexts: FxHashMap<ContextId, VmContext>,
-    /// When its device process is to be started.
+    /// The time at which its device process is to be started.
     pub(super) start_at: Option<Nanos>,
     /// The starter has been asked for a device process and has not answered.
     pub(super) is_starting: bool,
     pub(super) backoff: Backoff,
     pub(super) memory: Asked,
-    /// What has ended has used, and how it ended.
+    /// Totals of what has ended: what that had used, and how it ended.
     pub(super) past: Past,
 }
 
 /// A VM on one of its GPUs.
 #[derive(Debug)]
 pub(super) struct OnGpu {
-    /// Which: an index, never out of range, for GPUs stay.
+    /// The GPU's index, which is never out of range, for GPUs stay.
     pub(super) gpu: usize,
     /// Share of its last second.
     pub(super) rate: Rate,
@@ -46,14 +46,14 @@ pub(super) struct OnGpu {
 /// A context of a VM. It is one for its scheduler on each GPU.
 #[derive(Debug)]
 pub(super) struct VmContext {
-    /// Its number on each GPU that it has begun on, in the VM's order.
+    /// The context's number on each GPU that it has begun on, in the VM's order.
     pub(super) keys: Vec<ContextKey>,
     pub(super) name: String,
-    /// As its device process said last.
+    /// The memory that the context holds, as its device process said last.
     pub(super) memory: HeldMemory,
-    /// Its worker's doorbell, when it has come.
+    /// The doorbell of the context's worker, when it has come.
     pub(super) doorbell: Option<Listener>,
-    /// When an operator wanted it ended.
+    /// The time at which an operator wanted the context ended.
     pub(super) killed: Option<Nanos>,
 }
 
@@ -72,13 +72,13 @@ impl VmContext {
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) held: HeldMemory,
-    /// When it was asked for and not yet answered.
+    /// The time at which the memory was asked for, while that is not answered.
     pub(super) asked: Option<Nanos>,
-    /// When the last answer came.
+    /// The time at which the last answer came.
     pub(super) answered: Option<Nanos>,
 }
 
-/// What is over, for metrics that only rise.
+/// Totals of what is over, for metrics that only rise.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Past {
     /// Processor time of workers that have ended.
@@ -112,12 +112,12 @@ impl Vm {
         }
     }
 
-    /// Its name, for logs.
+    /// Returns the VM's name, for logs.
     pub(super) fn name(&self) -> &str {
         &self.settings.name
     }
 
-    /// Its device process has said what memory it holds.
+    /// Notes what memory the VM's device process has said that it holds.
     pub(super) fn hold(&mut self, contexts: &[(ContextId, HeldMemory)], held: HeldMemory, now: Nanos) {
         self.memory = Asked { held, asked: None, answered: Some(now) };
         for (ctx_id, held) in contexts {
@@ -127,13 +127,13 @@ impl Vm {
         }
     }
 
-    /// When its device process must have ended what an operator wants ended.
+    /// Returns when its device process must have ended what an operator wants ended.
     pub(super) fn kill_deadline(&self) -> Option<Nanos> {
         let since = self.contexts.values().filter_map(|context| context.killed).min()?;
         self.process.as_ref().filter(|process| !process.dying).map(|_| since.saturating_add(KILL_PATIENCE))
     }
 
-    /// Whether its memory should be asked for before somebody is told of it.
+    /// Returns whether its memory should be asked for before somebody is told of it.
     pub(super) fn wants_to_be_asked(&self, now: Nanos) -> bool {
         let able = self.process.as_ref().is_some_and(|process| process.ready && !process.dying);
         let fresh = self.memory.answered.is_some_and(|at| now.saturating_sub(at) < FRESH);

@@ -1,4 +1,4 @@
-//! The command line. What is wrong with it is said in one line.
+//! The command line. An error in it is reported in one line.
 //!
 //! `quotas` has the options that bound what a guest takes, `values` the spelling of values.
 
@@ -80,10 +80,11 @@ pub struct Serve {
     /// Number of contexts lost to hung submissions before the VM is barred from creating more
     #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub strikes: u32,
-    /// How long the VM is barred after --strikes lost contexts; the time doubles with each further one
+    /// Time for which the VM is barred from creating contexts after it has lost --strikes of them; it doubles with each further one
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     pub strike_hold: Duration,
-    /// How long the frontend may take to answer a map or unmap request before its session is ended. The time does not run while the guest is paused
+    /// Longest time the frontend may take to answer a map or unmap request; after that its session is ended. The time does not run while
+    /// the guest is paused
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub frontend_timeout: Duration,
     /// Clear memory before a guest program gets it
@@ -137,7 +138,8 @@ pub struct Serve {
     pub exe: Option<PathBuf>,
 }
 
-/// What this process is, if not the device process: an operator's end of the control socket, or a process that the daemon starts for itself.
+/// The role of this process, if it is not the device process: an operator's end of the control socket, or a process that the daemon starts
+/// for itself.
 #[derive(Debug, Subcommand)]
 pub enum Role {
     /// Show the VMs served by a running broker, their contexts, and what they use
@@ -194,7 +196,7 @@ pub enum Role {
     },
 }
 
-/// Which broker.
+/// The options that tell which broker is meant.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Control {
     /// Path of the broker's control socket [default: the broker's own default]
@@ -203,14 +205,15 @@ pub struct Control {
 }
 
 impl Control {
-    /// Where it listens.
+    /// Returns the path at which the broker listens.
     pub fn path(self) -> PathBuf {
         self.control_socket.unwrap_or_else(broker::default_control_socket)
     }
 }
 
 impl Cli {
-    /// As [`Parser::try_parse`]; nothing but the log level stands beside `--config`.
+    /// Reads the command line, as [`Parser::try_parse`] does. Of the options of the device process only the log level may stand beside
+    /// `--config`.
     pub fn read() -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches()?;
         let cli = Self::from_arg_matches(&matches)?;
@@ -260,13 +263,13 @@ pub struct Child {
     pub confinement: Confinement,
 }
 
-/// How processes that a guest may take over are confined.
+/// The confinement of processes that a guest may take over.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Confinement {
     /// Sandbox of the workers. `strict` refuses to serve if a part of it is missing, `degraded` does without the parts that this system lacks, `none` confines nothing
     #[arg(long, value_name = "MODE", default_value = "strict", value_parser = words::<SandboxMode>())]
     pub sandbox: SandboxMode,
-    /// What happens when a worker makes a system call that is not on its list. `log` logs the call and allows it
+    /// Action that is taken when a worker makes a system call that is not on its list. `log` logs the call and allows it
     #[arg(long, value_name = "ACTION", default_value = "kill", value_parser = words::<SeccompMode>())]
     pub seccomp: SeccompMode,
 }
@@ -277,7 +280,7 @@ impl From<Confinement> for sandbox::Options {
     }
 }
 
-/// Whether guests map device memory that is not exported.
+/// The choice whether guests map device memory that is not exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MapDeviceMemory {
     Auto,
@@ -303,7 +306,7 @@ impl Serve {
 }
 
 impl Serve {
-    /// Who may connect at the socket's path.
+    /// Returns who may connect at the socket's path, as the permissions and the group of the socket.
     pub fn socket_access(&self) -> Access {
         let usual = if self.socket_group.is_some() { 0o660 } else { Access::default().mode };
         let mode = self.socket_mode.map_or(usual, |SocketMode(mode)| mode);

@@ -4,7 +4,8 @@ use super::values::size;
 use daemon::config::{ContextLimits, DeviceLimits};
 use daemon::sandbox::GroupLimits;
 
-/// What the guest may take; each program of it gets at most seven eighths, so that another finds something left.
+/// The quotas of a VM, which bound what its guest may take. Each program of the guest gets at most seven eighths, so that another finds
+/// something left.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[command(next_help_heading = "Quotas")]
 pub struct Quotas {

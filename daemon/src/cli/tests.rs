@@ -4,7 +4,7 @@ use super::values::*;
 use super::*;
 use daemon::broker::Settings;
 
-/// What `--config` makes of a file.
+/// Returns the settings that `--config` reads from a file of this text, or the error.
 fn settings(text: &str) -> Result<Settings, String> {
     use std::io::Write;
     let mut file = tempfile::NamedTempFile::new().unwrap();

@@ -1,4 +1,4 @@
-//! How values are spelled on the command line.
+//! The spelling of values on the command line.
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -6,14 +6,14 @@ use daemon::config::MemoryBackEnd;
 use log::LevelFilter;
 use std::time::Duration;
 
-/// The values of a type, by their names. What each does stands in the help of the option, not beside the names.
+/// Returns a parser for the values of a type, by their names. The help of the option tells what each does; there is none beside the names.
 pub fn words<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
     let all = T::value_variants().iter().filter_map(T::to_possible_value);
     let names = all.map(|value| value.help(None::<&'static str>));
     PossibleValuesParser::new(names).try_map(|name| T::from_str(&name, false))
 }
 
-/// What memory that guests map is made of: one back end, or the first that works.
+/// The kind of memory that guests map: one back end, or the first that works.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory(pub Option<MemoryBackEnd>);
 

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// What the memory that guests map is made of (`--memory`).
+/// The kind of memory that guests map (`--memory`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum MemoryBackEnd {
     /// Memory files of ours, imported by the driver through `VK_EXT_external_memory_host`.
@@ -14,14 +14,14 @@ pub enum MemoryBackEnd {
     DmaBuf,
 }
 
-/// What a driver can do with one [`MemoryBackEnd`], as tried out.
+/// The abilities of a driver with one [`MemoryBackEnd`], as they were tried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryTrial {
     /// Memory types, a bit each, that guests can map; never 0.
     pub mappable_types: u32,
     /// Memory of one device can be imported into another.
     pub shareable: bool,
-    /// What guests can map beside that, if it is offered.
+    /// The memory types that guests can map besides, if they are offered.
     pub driver_mapped: DriverMapped,
 }
 
@@ -40,13 +40,13 @@ pub struct DriverMapped {
 pub struct GpuChoice {
     /// `VkPhysicalDeviceIDProperties::deviceUUID`.
     pub uuid: [u8; 16],
-    /// What mappable memory is made of.
+    /// The back end of mappable memory.
     pub memory: MemoryBackEnd,
-    /// What can be done with it.
+    /// The result of the trial of that back end.
     pub trial: MemoryTrial,
-    /// What its queues are offered for.
+    /// The capabilities that its queues are offered with.
     pub queues: Queues,
-    /// What guests get that Vulkan does not promise.
+    /// The protections of guests beyond what Vulkan promises.
     pub protection: Protection,
 }
 
@@ -61,14 +61,14 @@ pub struct Protection {
     pub robustness: Robustness,
 }
 
-/// Who decides whether shaders are kept inside the buffers that are bound to them (`--robustness`).
+/// The party that decides whether shaders are kept inside the buffers that are bound to them (`--robustness`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Robustness {
-    /// We do where shaders run among the worker's own memory, on a processor; the guest does where a GPU gives each process an
-    /// address space of its own, in which there is nothing but the context's.
+    /// The daemon keeps them inside where shaders run among the worker's own memory, on a processor; the guest decides where a GPU gives
+    /// each process an address space of its own, in which there is nothing but the context's.
     #[default]
     Auto,
-    /// They are, whether the guest asks for it or not.
+    /// The daemon keeps them inside, whether the guest asks for it or not.
     On,
     /// The guest decides, as it does on the host.
     Guest,
@@ -80,26 +80,27 @@ impl Default for Protection {
     }
 }
 
-/// What queues of the GPU can do for guests (`--queues`).
+/// The capabilities of the GPU's queues that guests are offered (`--queues`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Queues {
     /// Compute and copy. No graphics command is executed.
     #[default]
     Compute,
-    /// The same, but families that draw on the host say so, for programs that compute only where they find one.
+    /// Compute and copy as well, but queue families that draw on the host say so, for programs that compute only where they find a family
+    /// that draws.
     Nominal,
     /// Graphics as well. More of the driver is open to guests.
     All,
 }
 
 impl Queues {
-    /// Whether graphics commands are executed.
+    /// Returns whether graphics commands are executed.
     #[must_use]
     pub fn draw(self) -> bool {
         self == Self::All
     }
 
-    /// Whether families say that they draw.
+    /// Returns whether queue families say that they draw.
     #[must_use]
     pub fn say_that_they_draw(self) -> bool {
         self != Self::Compute
@@ -121,19 +122,19 @@ pub struct GpuInfo {
     pub api_version: u32,
     /// A software device such as lavapipe.
     pub software: bool,
-    /// How [`MemoryBackEnd::Memfd`] works on it, or why not.
+    /// The result of the trial of [`MemoryBackEnd::Memfd`] on it, or the reason why that does not work.
     pub memfd: Result<MemoryTrial, String>,
-    /// How [`MemoryBackEnd::DmaBuf`] works on it, or why not.
+    /// The result of the trial of [`MemoryBackEnd::DmaBuf`] on it, or the reason why that does not work.
     pub dma_buf: Result<MemoryTrial, String>,
 }
 
 impl GpuInfo {
-    /// How to use it, to compute: with the back end that is wanted, or with the first that works. Memory files come first: they need no
-    /// device node, and cost the driver no descriptor.
+    /// Returns how to use the GPU, to compute: with the back end that is wanted, or with the first that works. Memory files come first:
+    /// they need no device node, and cost the driver no descriptor.
     ///
     /// # Errors
     ///
-    /// Why guests cannot use it.
+    /// The reason why guests cannot use it.
     pub fn choice(&self, wanted: Option<MemoryBackEnd>) -> Result<GpuChoice, String> {
         let queues = Queues::Compute;
         let protection = Protection::default();

@@ -4,7 +4,7 @@ use protocol::spirv::Limits;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What is shared by the contexts of a VM is taken by none of them alone: each may hold at most this many times what it leaves free.
+/// The bound on the share of one context in what all contexts of a VM share: each may hold at most this many times what it leaves free.
 /// However many contexts take as much as they get, something is left for the next.
 pub const SHARE: u64 = 7;
 
@@ -28,7 +28,8 @@ pub struct DeviceLimits {
     pub resources: usize,
     /// Blobs mapped at once, where the frontend announces each as a region of guest memory. QEMU aborts near 510. Shared. Default 400.
     pub live_maps: usize,
-    /// The same where it does not. crosvm has a slot of KVM's for each, of which there are 32 764. Shared. Default 16 384.
+    /// Blobs mapped at once, where the frontend does not announce each as a region of guest memory. crosvm has a slot of KVM's for each, of
+    /// which there are 32 764. Shared. Default 16 384.
     pub live_maps_unannounced: usize,
     /// Bytes of device memory that drivers allocate for guests. Shared. Default: no limit but the GPU's.
     pub device_memory: u64,
@@ -81,8 +82,8 @@ impl Default for DeviceLimits {
 }
 
 impl DeviceLimits {
-    /// The same for a process that may have so many descriptors open: some are kept for what no guest can do without, the others bound what
-    /// guests hold. Shares are left of them as of everything else.
+    /// Returns these limits for a process that may have `files` descriptors open: some are kept for what no guest can do without, the
+    /// others bound what guests hold. Shares are left of them as of everything else.
     #[must_use]
     pub fn within_files(self, files: u64) -> Self {
         let files = usize::try_from(files).unwrap_or(usize::MAX);
@@ -110,9 +111,9 @@ const FILES_KEPT: usize = 640;
 /// tell; what exceeds another ends the context. Each is logged with its name.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContextLimits {
-    /// As [`DeviceLimits::device_memory`]. Default: no limit of its own.
+    /// Bytes of device memory, counted as for [`DeviceLimits::device_memory`]. Default: no limit of its own.
     pub device_memory: u64,
-    /// As [`DeviceLimits::host_memory`]. Default: no limit of its own.
+    /// Bytes of the host's memory, counted as for [`DeviceLimits::host_memory`]. Default: no limit of its own.
     pub host_memory: u64,
     /// Vulkan objects alive at once. Default 1 048 576.
     pub objects: usize,
@@ -129,7 +130,7 @@ pub struct ContextLimits {
     pub arena_bytes: usize,
     /// Submissions of one queue that are not complete. Default 65 536.
     pub submissions: usize,
-    /// What one shader module may ask of a driver.
+    /// The bounds on what one shader module may ask of a driver.
     pub shaders: ShaderLimits,
 }
 
@@ -153,7 +154,7 @@ pub struct ShaderLimits {
 }
 
 impl ShaderLimits {
-    /// What the fields say.
+    /// The defaults that the comments of the fields tell.
     pub const DEFAULT: Self = Self {
         shader_bytes: Limits::DEFAULT.words * size_of::<u32>(),
         shader_ids: Limits::DEFAULT.ids,
@@ -183,7 +184,7 @@ impl Default for ContextLimits {
 }
 
 impl ContextLimits {
-    /// What one context can reach of what the VM's limits leave it.
+    /// Returns these limits, bounded by what the VM's limits leave one context.
     #[must_use]
     pub fn within(self, vm: &DeviceLimits) -> Self {
         Self {
@@ -194,20 +195,20 @@ impl ContextLimits {
     }
 }
 
-/// For how long submissions of a VM may run, and what follows if they run longer.
+/// The times for which submissions of a VM may run, and the consequences if they run longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HangLimits {
     /// A submission that runs longer costs its context. Default 30 s.
     pub max_submit_time: Duration,
-    /// The same while another context of the VM waits for the GPU. Default 10 s.
+    /// A submission that runs longer while another context of the VM waits for the GPU costs its context. Default 10 s.
     pub max_submit_time_contended: Duration,
     /// Contexts lost to hung submissions before the VM is barred from creating more for a while. Default 3.
     pub strikes: u32,
-    /// For how long, the first time; doubles with each. Default 10 s.
+    /// Time for which the VM is barred, the first time; it doubles with each further lost context. Default 10 s.
     pub strike_hold: Duration,
-    /// For how long at most. Default 10 min.
+    /// The longest time for which the VM is barred. Default 10 min.
     pub strike_hold_max: Duration,
-    /// Time after which one of them is forgotten. Default 5 min.
+    /// Time after which one of the lost contexts is forgotten. Default 5 min.
     pub strike_forgiven: Duration,
 }
 

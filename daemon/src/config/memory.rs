@@ -1,4 +1,4 @@
-//! What a worker asks the device process for before its driver allocates memory, and the names of what it gets.
+//! The requests for memory that a worker sends to the device process before its driver allocates any, and the names of what it gets.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemoryId(pub u64);
 
-/// Where memory is, and so which limit it counts to.
+/// The kind of place where memory is, which tells the limit that it counts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Heap {
     /// The GPU's own ([`super::limits::DeviceLimits::device_memory`]).
@@ -15,21 +15,21 @@ pub enum Heap {
     Host,
 }
 
-/// What is asked for.
+/// The memory that a worker asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wanted {
     /// A memory file of so many bytes, made by the device process: counts as host memory until nobody holds it any more.
     Pages(u64),
     /// Memory of the driver that may be exported: counts until nobody holds it any more.
     Piece {
-        /// Where it is.
+        /// The heap that the memory is in.
         heap: Heap,
         /// Bytes.
         bytes: u64,
     },
     /// Memory that only the driver uses, some of it in advance.
     Credit {
-        /// Where it is.
+        /// The heap that the memory is in.
         heap: Heap,
         /// Bytes that are needed now.
         least: u64,
@@ -48,7 +48,7 @@ pub struct PerHeap<T> {
 }
 
 impl<T> PerHeap<T> {
-    /// What is for this heap.
+    /// Returns the value for this heap.
     pub fn of(&mut self, heap: Heap) -> &mut T {
         match heap {
             Heap::Device => &mut self.device,

@@ -16,30 +16,30 @@ pub enum FromBroker {
         /// The context.
         ctx_id: ContextId,
     },
-    /// Wants a [`ToBroker::Memory`].
+    /// The broker wants a [`ToBroker::Memory`].
     Report,
 }
 
 /// Device process to broker. Whoever took over a device process can say what it likes: it speaks for its own VM only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToBroker {
-    /// It waits for a frontend from now on.
+    /// The device process waits for a frontend from now on.
     Ready {
-        /// Its GPUs.
+        /// The GPUs of the device process.
         gpus: Vec<SharedGpu>,
     },
     /// A frontend has come or gone.
     Frontend {
-        /// It has come.
+        /// The frontend has come, and not gone.
         connected: bool,
     },
     /// A context begins; said for each GPU in order. Descriptor: the page of grants that its worker has too.
     ContextBegins {
         /// The context.
         ctx_id: ContextId,
-        /// Which of the GPUs, from 0.
+        /// The index of the GPU among those of [`Self::Ready`], from 0.
         gpu: u8,
-        /// Its `debug_name`, printable.
+        /// The context's `debug_name`, printable.
         debug_name: String,
     },
     /// Said behind [`Self::ContextBegins`] for the last of the GPUs. Descriptor: the doorbell that the context's worker rings.
@@ -51,16 +51,16 @@ pub enum ToBroker {
     ContextEnds {
         /// The context.
         ctx_id: ContextId,
-        /// Why it was lost, if it was.
+        /// The reason why the context was lost, if it was.
         lost: Option<String>,
-        /// It was killed for a submission that ran too long.
+        /// The context was killed for a submission that ran too long.
         hung: bool,
     },
     /// Memory that the VM holds; answer to [`FromBroker::Report`].
     Memory {
-        /// What its contexts hold each, with the guest's id of the context.
+        /// The memory that each context of the VM holds, with the guest's id of the context.
         contexts: Vec<(ContextId, HeldMemory)>,
-        /// What the VM holds, contexts that have ended included.
+        /// The memory that the VM holds, contexts that have ended included.
         vm: HeldMemory,
     },
 }
@@ -70,7 +70,7 @@ pub enum ToBroker {
 pub struct SharedGpu {
     /// `VkPhysicalDeviceIDProperties::deviceUUID`.
     pub uuid: [u8; 16],
-    /// Its name.
+    /// The GPU's name.
     pub name: String,
     /// A software device such as lavapipe.
     pub software: bool,

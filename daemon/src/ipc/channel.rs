@@ -17,7 +17,7 @@ pub struct Channel {
     socket: OwnedFd,
 }
 
-/// Why a packet could not be sent.
+/// The reason why a packet could not be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// The socket buffer is full (only with [`Channel::try_send`]).
@@ -31,7 +31,7 @@ pub enum SendError {
     Encode(#[from] postcard::Error),
 }
 
-/// Why no message came.
+/// The reason why no message came.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
     /// The peer closed its end.

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What a child is for.
+/// The purpose of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChildRole {
     /// Serves one context.
@@ -13,10 +13,10 @@ pub enum ChildRole {
     Probe,
 }
 
-/// Which host driver a child is to load: it decides what the child can see and which system calls it may make.
+/// The host driver that a child is to load, which decides what the child can see and which system calls it may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum DriverFamily {
-    /// Whatever there is; for the probe.
+    /// Any driver that there is: for the probe, and for workers whose GPUs have drivers of several families.
     Any,
     /// Runs on the processor (lavapipe).
     Software,
@@ -29,26 +29,26 @@ pub enum DriverFamily {
 /// Device process to launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToLauncher {
-    /// What the child prints that is started next goes here. Descriptor: a socket, which becomes its standard output and error.
+    /// The child that is started next prints to this socket. Descriptor: the socket, which becomes the child's standard output and error.
     Output,
     /// Start a child. Descriptor: the socket that becomes its channel. Always answered by one [`FromLauncher::Ended`].
     Start {
         /// Chosen by the device process; no two live children have the same.
         child: u32,
-        /// Its role.
+        /// The child's role.
         role: ChildRole,
         /// The driver it is to load.
         family: DriverFamily,
     },
     /// Kill a child, if it still runs, and whatever it started.
     Kill {
-        /// As given at its start.
+        /// The child's number, as given at its start.
         child: u32,
     },
     /// The process that may have mapped what is kept from now on. Descriptor: of that process (`pidfd`); none if nobody knows it.
     Frontend,
-    /// Keep a descriptor, one of a set. Descriptor: that one. Until it is said otherwise, and when the device process is gone for as long
-    /// as the frontend's process lives.
+    /// Keep a descriptor, one of a set. Descriptor: that one. The launcher keeps it until it is told otherwise, and when the device process
+    /// is gone for as long as the frontend's process lives.
     Keep {
         /// The set.
         set: u64,
@@ -78,18 +78,18 @@ pub enum FromLauncher {
         /// One entry for each part.
         lacks: Vec<String>,
     },
-    /// What was said of a set is done: the device process may close its own descriptors.
+    /// The launcher has done what it was told to do with a set: the device process may close its own descriptors.
     Released {
         /// The set.
         set: u64,
     },
     /// A child is gone.
     Ended {
-        /// As given at its start.
+        /// The child's number, as given at its start.
         child: u32,
-        /// Its status as `wait` tells it, or why it was not started.
+        /// The child's status as `wait` tells it, or why it was not started.
         status: Result<i32, String>,
-        /// It was killed because the workers' control group has no memory left.
+        /// The child was killed because the workers' control group has no memory left.
         out_of_memory: bool,
     },
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Largest SUBMIT_3D payload in bytes that travels inside a packet; a larger one comes in a sealed memfd beside it.
 pub const INLINE_SUBMIT_MAX: usize = 64 * 1024;
 
-/// What a worker needs to know before it loads a driver; its first message.
+/// The settings that a worker needs to know before it loads a driver; its first message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerSetup {
     /// The context this worker serves.
@@ -20,7 +20,7 @@ pub struct WorkerSetup {
     pub gpus: Vec<GpuChoice>,
     /// Bounds on what the guest may make this worker allocate.
     pub limits: ContextLimits,
-    /// What pipeline caches are authenticated with.
+    /// The key that pipeline caches are authenticated with.
     pub cache_key: CacheKey,
     /// A scheduler grants submissions: [`ToWorker::Grants`] for each GPU and [`ToWorker::Doorbell`] follow.
     pub scheduled: bool,
@@ -35,7 +35,7 @@ pub struct Fence {
     pub fence_id: FenceId,
 }
 
-/// How a guest must map a blob (`VIRTIO_GPU_MAP_CACHE_*`).
+/// The way in which a guest must map a blob (`VIRTIO_GPU_MAP_CACHE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MapInfo {
     /// Ordinary write-back memory (1).
@@ -44,7 +44,7 @@ pub enum MapInfo {
     WriteCombined,
 }
 
-/// What a resource is to the contexts that see it.
+/// The kind of a resource, as the contexts that see it need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ResourceKind {
     /// Shared memory, for rings and streams.
@@ -68,16 +68,16 @@ pub enum ToWorker {
     /// A resource became visible to the context, or what was expected is there. Descriptor: its memory, of a size that cannot
     /// change, if there is any that the context can use.
     AttachResource {
-        /// Its id.
+        /// The resource's id.
         resource_id: ResourceId,
         /// Bytes that may be accessed.
         size: u64,
-        /// What it is.
+        /// The resource's kind.
         kind: ResourceKind,
     },
     /// The context no longer sees the resource.
     DetachResource {
-        /// Its id.
+        /// The resource's id.
         resource_id: ResourceId,
     },
     /// A virtqueue stream to execute (SUBMIT_3D). Descriptor: the payload if `inline` is empty and `size` is not 0.
@@ -104,7 +104,7 @@ pub enum ToWorker {
     },
     /// Answer to [`ToDevice::MemoryWanted`]. Descriptor: the file, if one was wanted. Handled ahead of what came before.
     MemoryGranted {
-        /// As asked.
+        /// The number of the request, as in [`ToDevice::MemoryWanted`].
         request: u32,
         /// The name of the piece, if one was wanted.
         memory: Option<MemoryId>,
@@ -113,7 +113,7 @@ pub enum ToWorker {
     },
     /// Answer to [`ToDevice::MemoryWanted`]: a limit is reached, which is logged already.
     MemoryRefused {
-        /// As asked.
+        /// The number of the request, as in [`ToDevice::MemoryWanted`].
         request: u32,
     },
     /// A blob of this piece that the worker exported is gone, and nobody has it mapped: sent once for each blob whose memory the driver
@@ -123,9 +123,9 @@ pub enum ToWorker {
         /// The piece.
         memory: MemoryId,
     },
-    /// Behind the set-up, for each GPU in order, if submissions are scheduled. Descriptor: the page of grants.
+    /// The page of grants, sent behind the set-up for each GPU in order, if submissions are scheduled. Descriptor: the page.
     Grants,
-    /// Behind [`Self::Grants`]. Descriptor: what to ring when the scheduler has something to look at.
+    /// The doorbell, sent behind [`Self::Grants`]. Descriptor: what to ring when the scheduler has something to look at.
     Doorbell,
 }
 
@@ -136,22 +136,22 @@ pub enum ToDevice {
     Ready,
     /// Answer to [`ToWorker::ExportBlob`]. Descriptor: the pages, mappable from offset 0; none if not mappable.
     BlobExported {
-        /// As asked.
+        /// The resource, as in [`ToWorker::ExportBlob`].
         resource_id: ResourceId,
-        /// How to map it.
+        /// The way in which the guest must map it.
         map_info: MapInfo,
         /// The piece it is; none without a descriptor.
         memory: Option<MemoryId>,
     },
-    /// Ahead of blobs whose memory the driver maps out of a device node. Descriptor: something that keeps that memory alive when the
-    /// worker is gone. What comes so replaces what came before, once none are left.
+    /// An anchor, sent ahead of blobs whose memory the driver maps out of a device node. Descriptor: something that keeps that memory alive
+    /// when the worker is gone. Anchors replace those that came before, once none are left to come.
     Anchor {
-        /// How many follow.
+        /// The number of anchors that follow.
         left: u32,
     },
     /// Answer to [`ToWorker::ExportBlob`]: there is no such memory, or it cannot be shared.
     BlobRefused {
-        /// As asked.
+        /// The resource, as in [`ToWorker::ExportBlob`].
         resource_id: ResourceId,
         /// For the log.
         reason: String,
@@ -176,24 +176,24 @@ pub enum ToDevice {
     MemoryWanted {
         /// A number for the answer.
         request: u32,
-        /// What is needed.
+        /// The memory that is needed.
         wanted: Wanted,
     },
     /// The worker does not hold a piece any more that it was given, once; one given twice is returned twice.
     MemoryReturned {
-        /// Its name.
+        /// The piece's name.
         memory: MemoryId,
     },
     /// The driver has freed memory.
     CreditReturned {
-        /// Where it was.
+        /// The heap that the memory was in.
         heap: Heap,
         /// Bytes.
         bytes: u64,
     },
     /// A limit of the worker's own is reached; for the log.
     LimitReached {
-        /// Its name in `config::ContextLimits`.
+        /// The limit's name in `config::ContextLimits`.
         limit: String,
     },
     /// A shader, or a pipeline of one, was refused.
@@ -215,13 +215,14 @@ pub enum ToDevice {
     },
     /// A submission runs longer than it may: the context is lost, and this process is to be killed.
     Hung {
-        /// For how long it was allowed to; in milliseconds on the wire, so that each value is written in one way only.
+        /// The time for which the submission was allowed to run; in milliseconds on the wire, so that each value is written in one way
+        /// only.
         #[serde(with = "milliseconds")]
         limit: Duration,
     },
 }
 
-/// What the probe process answers: the GPUs in the driver's order, or why no driver could be asked.
+/// The answer of the probe process: the GPUs in the driver's order, or why no driver could be asked.
 pub type ProbeReport = Result<Vec<GpuInfo>, String>;
 
 /// Byte vectors as one length and the bytes.

@@ -11,7 +11,7 @@ pub struct Outbox<M> {
     waiting: VecDeque<(M, Option<OwnedFd>)>,
 }
 
-/// What bounds the messages that wait. Several outboxes may share it.
+/// A bound on the messages that wait. Several outboxes may share it.
 pub trait Bound<M> {
     /// A message is to wait behind `before` others of its outbox.
     ///
@@ -28,7 +28,7 @@ pub trait Bound<M> {
 #[derive(Clone, Copy, Debug)]
 pub struct AtMost(pub &'static str, pub usize);
 
-/// Why a message was neither sent nor kept.
+/// The reason why a message was neither sent nor kept.
 #[derive(Debug, thiserror::Error)]
 pub enum OutboxError {
     /// The peer does not read what it is sent, and no more of it may wait.
@@ -46,7 +46,7 @@ impl<M> Default for Outbox<M> {
 }
 
 impl<M> Outbox<M> {
-    /// Whether no message waits.
+    /// Returns whether no message waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// What waits, in messages and files.
+    /// The number of messages that wait, and of files with them.
     #[derive(Debug, Default, PartialEq, Eq)]
     struct Counted(usize, usize);
 

@@ -1,4 +1,4 @@
-//! How the device thread waits for what happens next: whether it looks before it sleeps, and when it asks the driver for kicks.
+//! Decides how the device thread waits for what happens next: whether it looks before it sleeps, and when it asks the driver for kicks.
 //!
 //! A kick is an exit of the guest, and a thread that sleeps is woken late. What comes next mostly comes soon: the second request of a
 //! submission right behind the first, the worker's answer when the GPU is done, the next submission when the program has heard of it. So the
@@ -12,7 +12,7 @@ use protocol::ids::ContextId;
 use protocol::virtio_gpu::{CommandType, Header};
 use std::time::Duration;
 
-/// What is waited for.
+/// The event that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
     /// The second request of a submission: that the context's stream has got there (Mesa from 26.2 on).
@@ -23,36 +23,36 @@ pub enum Awaited {
     Request,
 }
 
-/// How to wait.
+/// The steps of a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patience {
-    /// Look for so long, without asking for kicks.
+    /// The time to look for, without asking for kicks.
     pub look: Duration,
-    /// Then sleep for so long, without asking for a kick for the next request, but with one for that behind it.
+    /// The time to sleep for then, without asking for a kick for the next request, but with one for that behind it.
     pub doze: Duration,
-    /// Then, with kicks, as planned; then until something happens.
+    /// The plan for what follows, with kicks; after that the thread waits until something happens.
     pub then: Plan,
 }
 
-/// What was learned of the guest and the workers.
+/// The habits of the guest and the workers, as far as they were learned.
 #[derive(Debug)]
 pub struct Attention {
     follow_ups: Habit,
     answers: Habit,
     requests: Habit,
-    /// Whose fence was submitted last, with nothing behind it yet.
+    /// The context whose fence was submitted last, with nothing behind it yet.
     fenced: Option<ContextId>,
     /// The last fence had a request of its context behind it.
     in_pairs: bool,
 }
 
 impl Attention {
-    /// Nothing is known yet.
+    /// Makes an instance that knows nothing yet.
     pub fn new() -> Self {
         Self::among(spin::processors())
     }
 
-    /// The same with so many processors.
+    /// Does the same as [`Self::new`] with so many processors.
     fn among(processors: usize) -> Self {
         let habit = |longest| Habit::among(processors, longest);
         Self {
@@ -64,7 +64,7 @@ impl Attention {
         }
     }
 
-    /// A request was taken.
+    /// Learns from a request that was taken.
     pub fn took(&mut self, header: &Header) {
         let is_stream = header.command == CommandType::SUBMIT_3D;
         let has_fence = header.fence().is_some();
@@ -74,7 +74,7 @@ impl Attention {
         self.fenced = header.context().filter(|_| is_stream && has_fence);
     }
 
-    /// What is waited for, if somebody `owes` an answer or nobody does.
+    /// Returns what is waited for, given whether somebody `owes` an answer.
     pub fn awaited(&self, owes: bool) -> Awaited {
         match (self.fenced, owes) {
             (Some(_), _) if self.in_pairs => Awaited::FollowUp,
@@ -83,7 +83,7 @@ impl Attention {
         }
     }
 
-    /// How to wait for it.
+    /// Returns how to wait for it.
     pub fn patience(&self, awaited: Awaited) -> Patience {
         let doze = if awaited == Awaited::FollowUp { DOZE } else { Duration::ZERO };
         let plan = self.habit(awaited).plan();
@@ -93,7 +93,7 @@ impl Attention {
         }
     }
 
-    /// It took so long until something happened.
+    /// Learns that it took so long until something happened.
     pub fn waited(&mut self, awaited: Awaited, time: Duration) {
         match awaited {
             Awaited::FollowUp => self.follow_ups.took(time),
@@ -102,7 +102,7 @@ impl Attention {
         }
     }
 
-    /// It did not come while it was waited for without kicks.
+    /// Notes that the second request did not come while it was waited for without kicks.
     pub fn no_follow_up(&mut self) {
         self.fenced = None;
     }
@@ -116,13 +116,14 @@ impl Attention {
     }
 }
 
-/// What takes longer is not looked for. A second request is right behind the first. Answers come when the GPU is done: half of a longer wait
-/// for them is slept through. A program that submits again does so when it has heard of the last submission.
+/// The longest waits for which the thread looks: what takes longer is not looked for. A second request is right behind the first. Answers
+/// come when the GPU is done: half of a longer wait for them is slept through. A program that submits again does so when it has heard of
+/// the last submission.
 const FOLLOW_UP_MAX: Duration = Duration::from_micros(50);
 const ANSWER_MAX: Duration = Duration::from_millis(3);
 const REQUEST_MAX: Duration = Duration::from_micros(100);
 
-/// How long the second request may stay unseen, if nothing else happens.
+/// The time for which the second request may stay unseen, if nothing else happens.
 const DOZE: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

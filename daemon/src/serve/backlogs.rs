@@ -4,7 +4,7 @@ use crate::config::DeviceLimits;
 use crate::device::{Owner, Quota};
 use crate::ipc::{Bound, ToWorker};
 
-/// What waits for all workers of the VM.
+/// The counts of what waits for all workers of the VM.
 #[derive(Debug)]
 pub struct Backlogs {
     messages: Quota,

@@ -1,8 +1,8 @@
-//! Who keeps others from the GPU, as far as that can be told of contexts whose submissions do not end.
+//! Finds out who keeps others from the GPU, as far as that can be told of contexts whose submissions do not end.
 //!
 //! A driver does not say what a GPU is busy with. What can be told from outside is how long submissions of a context took before, and since
-//! when one does not end. Who was served until another's submission began was held up by that; who did not end before the other began was
-//! not. Knows no clock and no limits.
+//! when one does not end. A context that was served until another's submission began was held up by that; one that failed to end before the
+//! other began was not. Knows no clock and no limits.
 
 use protocol::ids::ContextId;
 use std::cmp::Reverse;
@@ -15,24 +15,24 @@ pub const WAITING_MIN: Duration = Duration::from_millis(250);
 /// A context with a submission that could run: it runs, or others keep it from that.
 #[derive(Clone, Copy, Debug)]
 pub struct Running {
-    /// Its name.
+    /// The context's id.
     pub ctx_id: ContextId,
-    /// For how long the submission could run.
+    /// The time for which the submission could run so far.
     pub ran: Duration,
     /// The part of that in which it had the GPU, if those that run shared it evenly.
     pub charged: Duration,
-    /// How long its submissions took so far; none if none has ended.
+    /// The time that its submissions took so far; none if none has ended.
     pub usual: Option<Duration>,
 }
 
 impl Running {
-    /// Whether another may have held it up: that began before this was late.
+    /// Returns whether another may have held it up: one that began before this was late.
     fn may_wait_for(&self, other: &Self) -> bool {
         let late = self.usual.unwrap_or_default().saturating_add(WAITING_MIN);
         self.ran <= other.ran.saturating_add(late)
     }
 
-    /// Whether it cannot have had its part of the GPU, of which there are so many: with that it would have ended.
+    /// Returns whether it cannot have had its part of the GPU, of which there are so many: with that it would have ended.
     pub fn is_starved(&self, parts: u32) -> bool {
         self.usual.is_some_and(|usual| self.ran > usual.saturating_mul(2 * parts).saturating_add(WAITING_MIN))
     }

@@ -11,22 +11,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Why a worker's descriptor is not taken.
+/// The reason why a worker's descriptor is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlobError {
-    /// A mappable blob came without one.
+    /// A mappable blob came without a descriptor.
     #[error("no descriptor")]
     Missing,
-    /// Not what this GPU's memory is made of. Accessing a file that can shrink could kill whoever maps it.
+    /// The descriptor is not what this GPU's memory is made of. Accessing a file that can shrink could kill whoever maps it.
     #[error("not a sealed memory file, dma-buf or device, as agreed")]
     WrongKind,
-    /// Smaller than the blob.
+    /// The file is smaller than the blob.
     #[error("too small")]
     TooSmall,
-    /// Not the memory that was given to the worker: it would not be counted.
+    /// The file is not the memory that was given to the worker: it would not be counted.
     #[error("not the memory that was asked for")]
     Foreign,
-    /// Lent by a driver, and nothing says for how long.
+    /// The memory is lent by a driver, and nothing says for how long.
     #[error("memory that nothing keeps alive")]
     Loose,
 }
@@ -34,9 +34,9 @@ pub enum BlobError {
 /// An export that is due.
 #[derive(Clone, Copy, Debug)]
 pub struct Export {
-    /// Whose worker makes it.
+    /// The context whose worker makes it.
     pub ctx_id: ContextId,
-    /// For which resource.
+    /// The resource that it is for.
     pub resource_id: ResourceId,
     /// Bytes.
     pub size: u64,
@@ -47,9 +47,9 @@ pub struct Export {
 /// The table.
 #[derive(Debug)]
 pub struct Blobs {
-    /// What workers export.
+    /// The kind of file that workers export.
     exported: FixedFile,
-    /// Which file is which piece: device and inode. A file that has gone makes room for another with its number at worst.
+    /// The file that each piece is: its device and inode. A file that has gone makes room for another with its number at worst.
     made: FxHashMap<MemoryId, (u64, u64)>,
     files: FxHashMap<ResourceId, File>,
 }
@@ -58,16 +58,16 @@ pub struct Blobs {
 #[derive(Debug)]
 struct File {
     fd: OwnedFd,
-    /// Whose worker lends it: nobody but the frontend is given that, and nothing is read or written there.
+    /// The context whose worker lends it, if one does: nobody but the frontend is given that memory, and nothing is read or written there.
     lender: Option<ContextId>,
 }
 
-/// What was taken.
+/// The kind of memory that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It is there for as long as somebody holds it, or there is none.
+    /// The memory is there for as long as somebody holds it, or there is none.
     ForGood,
-    /// It is gone with its worker, and when its driver frees it.
+    /// The memory is gone with its worker, and when its driver frees it.
     Lent,
 }
 
@@ -144,7 +144,7 @@ impl Blobs {
         self.files.get(&resource_id).filter(|file| file.lender.is_none()).map(|file| file.fd.as_fd())
     }
 
-    /// What the frontend maps of a resource, and whose worker lends it, if one does.
+    /// Returns what the frontend maps of a resource, and whose worker lends it, if one does.
     pub fn for_frontend(&self, resource_id: ResourceId) -> Option<(BorrowedFd<'_>, Option<ContextId>)> {
         self.files.get(&resource_id).map(|file| (file.fd.as_fd(), file.lender))
     }

@@ -9,13 +9,13 @@ use protocol::ids::ContextId;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Our end.
+/// The device process's end of its channel to the broker.
 #[derive(Debug)]
 pub struct Broker {
     channel: Channel,
 }
 
-/// What a worker is sent behind its set-up.
+/// The messages that a worker is sent behind its set-up, with their descriptors.
 pub type Gate = Vec<(ToWorker, OwnedFd)>;
 
 impl Broker {
@@ -25,7 +25,7 @@ impl Broker {
         Self { channel: Channel::from_socket(socket) }
     }
 
-    /// Says something. A broker that does not read holds us up, which it is trusted not to do.
+    /// Sends the broker a message. A broker that does not read holds us up, which it is trusted not to do.
     pub fn tell(&self, message: &ToBroker, fd: Option<BorrowedFd<'_>>) {
         match self.channel.send(message, fd) {
             Ok(()) => {}
@@ -35,8 +35,8 @@ impl Broker {
         }
     }
 
-    /// A context begins on so many GPUs: the broker gets one end of its grants and of a doorbell, its worker what is answered. No worker has
-    /// another's doorbell, which one that was taken over could block.
+    /// Tells the broker that a context begins on so many GPUs. The broker gets one end of its grants and of a doorbell, and the context's
+    /// worker what is answered here. No worker has another's doorbell, which one that was taken over could block.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Broker {
         Ok(gate)
     }
 
-    /// What it says next, if it does.
+    /// Returns what the broker says next, if it does.
     ///
     /// # Errors
     ///

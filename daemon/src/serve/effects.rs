@@ -34,7 +34,7 @@ pub struct World {
     pub rings: Rings,
     pub hangs: Hangs,
     pub strikes: Strikes,
-    /// Who schedules the GPU, if somebody does.
+    /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
     pub limiter: LogLimiter,
     /// Offset and bytes of mappings the frontend made after it had stopped the queues: if that was for a reset, it has
@@ -43,13 +43,13 @@ pub struct World {
     /// Time that the frontend has to answer.
     pub frontend_timeout: Duration,
     pub progress: Progress,
-    /// Contexts whose workers were killed; who sees to the device tells the guest.
+    /// Contexts whose workers were killed; whoever sees to the device tells the guest.
     pub lost: Vec<ContextId>,
     /// The VM was told what to do about its maps running out.
     pub advised: bool,
     /// The broker wants to know what memory is held.
     pub report_due: bool,
-    /// When the next frontend is listened for, if one had to be refused.
+    /// The time at which the next frontend is listened for, if one had to be refused.
     pub listen_at: Option<Instant>,
 }
 
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// When the driver is to be told about answers that nobody waits for.
+    /// Returns when the driver is to be told about answers that nobody waits for.
     pub fn next_call(&self) -> Option<Instant> {
         let session = self.session.as_ref()?;
         (0..QUEUES).filter_map(|index| session.vring(index).deadline()).min()
@@ -72,7 +72,7 @@ impl World {
         self.log(Level::Warn, kind, message);
     }
 
-    /// The same at another level. A guest can reset its device as often as it likes, and a frontend connect.
+    /// Does the same as [`Self::warn`] at another level. A guest can reset its device as often as it likes, and a frontend connect.
     pub fn log(&mut self, level: Level, kind: &'static str, message: fmt::Arguments<'_>) {
         if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {
             log::log!(level, suppressed; "{message}");
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// What to do about maps that have run out, which depends on the frontend.
+    /// Returns what to do about maps that have run out, which depends on the frontend.
     fn advice_on_maps(&self) -> String {
         let announces = self.session.as_ref().is_some_and(Session::announces_maps);
         let bound = if announces {

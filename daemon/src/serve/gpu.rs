@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The probe among the launcher's children; workers are counted from 0.
 const PROBE: u32 = u32::MAX;
 
-/// Why there is no GPU to use.
+/// The reason why there is no GPU to use.
 #[derive(Debug, thiserror::Error)]
 pub enum NoGpu {
     /// The child could not be run.
@@ -26,7 +26,7 @@ pub enum NoGpu {
     /// The selection fits none.
     #[error("no GPU matches \"{selection}\"; there are:{list}")]
     Unknown {
-        /// As given.
+        /// The selection as given.
         selection: String,
         /// All GPUs.
         list: List,
@@ -34,7 +34,7 @@ pub enum NoGpu {
     /// The selection fits several.
     #[error("\"{selection}\" matches more than one GPU; there are:{list}")]
     Ambiguous {
-        /// As given.
+        /// The selection as given.
         selection: String,
         /// All GPUs.
         list: List,
@@ -42,19 +42,19 @@ pub enum NoGpu {
     /// The one that was chosen cannot serve guests.
     #[error("{name} cannot be used: {reason}")]
     Unusable {
-        /// Its name.
+        /// The GPU's name.
         name: String,
-        /// Why.
+        /// The reason why it cannot be used.
         reason: String,
     },
     /// Two selections mean the same one.
     #[error("\"{first}\" and \"{second}\" are the same GPU, {name}: name each GPU of a VM once")]
     Twice {
-        /// As given first.
+        /// The selection that was given first.
         first: String,
-        /// As given then.
+        /// The selection that was given later.
         second: String,
-        /// Its name.
+        /// The GPU's name.
         name: String,
     },
     /// There are more selections than a VM can have GPUs.
@@ -156,7 +156,7 @@ pub fn select(
     choices(&chosen, memory)
 }
 
-/// How to use these, with the same back end on all.
+/// Returns how to use these GPUs, with the same back end on all.
 fn choices(chosen: &[&GpuInfo], memory: Option<MemoryBackEnd>) -> Result<Vec<Chosen>, NoGpu> {
     let with = |gpu: &&GpuInfo, memory| match gpu.choice(memory) {
         Ok(choice) => Ok(((*gpu).clone(), choice)),
@@ -174,7 +174,7 @@ fn choices(chosen: &[&GpuInfo], memory: Option<MemoryBackEnd>) -> Result<Vec<Cho
     })
 }
 
-/// As on the command line.
+/// Returns the name of a back end, as on the command line.
 fn back_end(memory: MemoryBackEnd) -> &'static str {
     match memory {
         MemoryBackEnd::Memfd => "memfd",
@@ -182,7 +182,7 @@ fn back_end(memory: MemoryBackEnd) -> &'static str {
     }
 }
 
-/// What kind of driver serves all of these.
+/// Returns what kind of driver serves all of these.
 pub fn family(gpus: &[Chosen]) -> DriverFamily {
     let mut families = gpus.iter().map(|(gpu, _)| family_of(gpu));
     match families.next() {
@@ -191,7 +191,7 @@ pub fn family(gpus: &[Chosen]) -> DriverFamily {
     }
 }
 
-/// What kind of driver a GPU has.
+/// Returns what kind of driver a GPU has.
 fn family_of(gpu: &GpuInfo) -> DriverFamily {
     match gpu {
         gpu if gpu.software => DriverFamily::Software,

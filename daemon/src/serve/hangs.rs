@@ -41,13 +41,13 @@ pub struct Hangs {
 #[derive(Debug)]
 struct Watched {
     page: StatusPage,
-    /// For how long its submission may run, as it was told.
+    /// The time for which its submission may run, as the worker was told.
     limit: Duration,
-    /// For how long its submission has run, and what it was charged for that.
+    /// The time for which its submission has run; `charged` is what it was charged for that.
     ran: Duration,
     charged: Duration,
     looks: u32,
-    /// For how long it has not looked although something runs.
+    /// The time for which the worker has not looked although something runs.
     silent: Duration,
 }
 
@@ -70,7 +70,7 @@ impl Hangs {
         self.workers.remove(&ctx_id).map(|watched| watched.page)
     }
 
-    /// Which limit a worker has reached that was allowed to run for so long.
+    /// Returns which limit a worker has reached that was allowed to run for so long.
     pub fn reached(&self, limit: Duration) -> Reached {
         if limit < self.limits.max_submit_time { Reached::Contended } else { Reached::Alone }
     }
@@ -89,7 +89,7 @@ impl Hangs {
         }
     }
 
-    /// When [`Self::look`] wants to be called.
+    /// Returns when [`Self::look`] wants to be called.
     pub fn next_look(&self) -> Option<Instant> {
         (!self.workers.is_empty()).then_some(self.next)
     }
@@ -124,8 +124,8 @@ impl Hangs {
         dead.into_iter().map(|(ctx_id, limit)| (ctx_id, self.reached(limit))).collect()
     }
 
-    /// Charges all that run, and gives the shorter limit to the context that is in the way of another, and to no other: who waits for it has
-    /// not had the GPU, and may even take a little longer than alone, or it would be gone first. Answers what the one was charged.
+    /// Charges all that run, and gives the shorter limit to the context that is in the way of another, and to no other: one that waits for
+    /// it has not had the GPU, and may even take a little longer than alone, or it would be gone first. Answers what the one was charged.
     fn charge_and_limit(&mut self) -> Option<Duration> {
         let HangLimits { max_submit_time, max_submit_time_contended, .. } = self.limits;
         let running: Vec<_> =
@@ -164,7 +164,7 @@ impl Hangs {
 }
 
 impl Watched {
-    /// What runs, if anything does.
+    /// Returns what runs, if anything does.
     fn running(&mut self, ctx_id: ContextId) -> Option<Running> {
         let running = self.page.running();
         let ran = running.unwrap_or_default();

@@ -2,8 +2,8 @@
 //!
 //! Some drivers' memory can be mapped only out of a device node, and such a mapping keeps nothing alive: when the driver frees the memory,
 //! or its process ends, the pages are the next owner's, and whoever has them mapped sees them. So a worker frees what it has lent when it
-//! is told that all mappings are gone, and the device process holds descriptors of each such worker (*anchors*) without which the kernel
-//! frees nothing of it. They are closed as soon as the frontend has acknowledged that it unmapped all that the worker had lent: not
+//! is told that all mappings are gone, and the device process holds descriptors of each such worker (*anchors*): while they are open, the
+//! kernel frees nothing of it. They are closed as soon as the frontend has acknowledged that it unmapped all that the worker had lent: not
 //! before, and not later either, because what runs on the GPU runs for as long.
 //!
 //! Knows no sockets and no clock; what it is told of mappings decides.
@@ -28,18 +28,18 @@ pub struct Lenders {
 
 #[derive(Debug)]
 struct Lender {
-    /// Its context; none once the worker was told to end, or is gone.
+    /// The worker's context; none once the worker was told to end, or is gone.
     ctx_id: Option<ContextId>,
     anchors: Vec<OwnedFd>,
-    /// What the launcher knows them by.
+    /// The number of the set by which the launcher knows the anchors.
     set: u64,
-    /// Those that will replace them.
+    /// The anchors that will replace them.
     arriving: Vec<OwnedFd>,
     /// Offsets in the window at which the frontend has something of it mapped, or may have.
     mapped: FxHashSet<u64>,
 }
 
-/// What the launcher is to do, which keeps anchors as well: the device process may be killed.
+/// An order to the launcher, which keeps anchors as well: the device process may be killed.
 #[derive(Debug)]
 pub enum Order {
     /// Keep a copy, of this set.
@@ -51,7 +51,7 @@ pub enum Order {
 }
 
 impl Lenders {
-    /// None yet, for GPUs of which this can be mapped.
+    /// Makes an empty table, for GPUs of which this can be mapped.
     pub fn new(mapped: impl IntoIterator<Item = DriverMapped>) -> Self {
         let devices = mapped.into_iter().filter(|mapped| mapped.types != 0).map(|mapped| mapped.device);
         let (lenders, closing, orders) = Default::default();
@@ -63,7 +63,7 @@ impl Lenders {
         &self.devices
     }
 
-    /// Whether memory may be mapped out of this device node.
+    /// Returns whether memory may be mapped out of this device node.
     pub fn knows(&self, device: u64) -> bool {
         self.devices.contains(&device)
     }
@@ -104,7 +104,7 @@ impl Lenders {
         Ok(())
     }
 
-    /// Whether what a worker lends stays when the worker goes.
+    /// Returns whether what a worker lends stays when the worker goes.
     pub fn is_anchored(&self, ctx_id: ContextId) -> bool {
         self.lenders.iter().any(|lender| lender.ctx_id == Some(ctx_id) && !lender.anchors.is_empty())
     }
@@ -115,7 +115,7 @@ impl Lenders {
         self.lenders[at].mapped.insert(offset);
     }
 
-    /// What the frontend had mapped there it has not any more.
+    /// Notes that the frontend has unmapped what it had mapped at an offset.
     pub fn unmapped(&mut self, offset: u64) {
         for lender in &mut self.lenders {
             lender.mapped.remove(&offset);
@@ -149,12 +149,12 @@ impl Lenders {
         }
     }
 
-    /// What the launcher is to be told.
+    /// Takes the orders that the launcher is to be given.
     pub fn take_orders(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)
     }
 
-    /// The launcher does what it was told to do with a set: what can be closed now.
+    /// Returns the anchors of a set that can be closed now, as the launcher has carried out its order.
     pub fn released(&mut self, set: u64) -> Vec<OwnedFd> {
         self.closing.remove(&set).unwrap_or_default()
     }
@@ -175,7 +175,7 @@ impl Lenders {
         }
     }
 
-    /// The launcher closes its copies first, so that the last are closed by whom that may keep waiting.
+    /// Has the launcher close its copies first, so that the last are closed by somebody whom that may keep waiting.
     fn let_go(&mut self, (set, anchors): (u64, Vec<OwnedFd>)) {
         if !anchors.is_empty() {
             self.orders.push(Order::LetGo(set));

@@ -22,7 +22,7 @@ struct Kind {
 }
 
 impl LogLimiter {
-    /// Whether a line of this kind may be logged now, and how many were not since the last.
+    /// Returns how many lines of this kind were not logged since the last, if one may be logged now.
     pub fn allow(&mut self, kind: &'static str, now: Instant) -> Option<u64> {
         let kind = self.kinds.entry(kind).or_insert(Kind { left: BURST, refilled: now, suppressed: 0 });
         let periods = now.saturating_duration_since(kind.refilled).as_secs() / REFILL.as_secs();

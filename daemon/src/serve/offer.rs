@@ -1,4 +1,4 @@
-//! Whether guests are offered the GPU's own memory to map, where only the driver's own mappings make that possible.
+//! Decides whether guests are offered the GPU's own memory to map, where only the driver's own mappings make that possible.
 //!
 //! Programs that find such memory put everything into it and map all of it, as llama.cpp does with its weights. So it is offered only if
 //! the window can hold all that they may have: a program whose map fails is worse off than one that never saw the memory.

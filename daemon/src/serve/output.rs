@@ -20,7 +20,7 @@ const TURN_BYTES: usize = 64 << 10;
 /// Time that [`Budget`] counts lines for.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// How many lines may go into the log: so many a minute, of which one process leaves others a share ([`SHARE`]).
+/// The number of lines that may go into the log: so many a minute, of which one process leaves others a share ([`SHARE`]).
 #[derive(Debug)]
 pub struct Budget {
     limit: u32,
@@ -34,7 +34,7 @@ pub struct Budget {
 /// The end at which one process is heard.
 #[derive(Debug)]
 pub struct Output {
-    /// Who prints, for the log.
+    /// The name of the process that prints, for the log.
     name: String,
     socket: OwnedFd,
     line: Vec<u8>,
@@ -44,22 +44,22 @@ pub struct Output {
     used: (u64, u32),
 }
 
-/// Whether more may come.
+/// The state of a process's output: whether more may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Later.
+    /// More may come later.
     More,
-    /// Never: nobody holds the other end.
+    /// No more will come: nobody holds the other end.
     End,
 }
 
 impl Budget {
-    /// `limit` lines a minute (`log_lines`).
+    /// Makes a budget of `limit` lines a minute (`log_lines`).
     pub fn new(limit: u32) -> Self {
         Self { limit, begun: Instant::now(), period: 0, used: 0, dropped: 0 }
     }
 
-    /// Whether a line of who has had `used` may be logged.
+    /// Returns whether a line of a process that has had `used` may be logged, and counts the line.
     fn allow(&mut self, (period, used): &mut (u64, u32), now: Instant) -> bool {
         if now.saturating_duration_since(self.begun) >= PERIOD {
             if self.dropped > 0 {
@@ -80,14 +80,14 @@ impl Budget {
         allowed
     }
 
-    /// Whether a line was dropped that was the first of its period.
+    /// Returns whether one line was dropped, the first of its period.
     fn drops_first(&self) -> bool {
         self.dropped == 1
     }
 }
 
 impl Output {
-    /// One for who is called so, and the end to be given to it.
+    /// Makes the end at which a process called `name` is heard, and the end to be given to that process.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Time between two looks at what has no event.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long the frontend was waited for.
+/// The time for which the frontend was waited for, and its limit.
 #[derive(Debug)]
 struct Patience {
     limit: Duration,
@@ -30,8 +30,8 @@ impl Patience {
         Self { limit, waited: Duration::ZERO, looked: now }
     }
 
-    /// Whether it is at an end. Time counts while the queues run, as some frontends answer nothing while they do not; and not if nobody
-    /// looked, as this process was stopped itself then.
+    /// Returns whether the patience is at an end. Time counts while the queues run, as some frontends answer nothing while they do not; and
+    /// not if nobody looked, as this process was stopped itself then.
     fn is_over(&mut self, now: Instant, counts: bool) -> bool {
         let passed = now.saturating_duration_since(self.looked).min(4 * LOOK);
         self.looked = now;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What the device thread does: it counts up with each thing begun; the lowest bit says that it waits.
+/// The counter that says what the device thread does: it counts up with each thing begun; the lowest bit says that the thread waits.
 #[derive(Clone, Debug)]
 pub struct Progress(Arc<AtomicU64>);
 
@@ -57,7 +57,7 @@ impl Progress {
     }
 }
 
-/// How often the same thing was seen.
+/// The number of times that the same thing was seen.
 #[derive(Debug, Default)]
 struct Stands {
     seen: u64,
@@ -65,7 +65,7 @@ struct Stands {
 }
 
 impl Stands {
-    /// Whether it has lasted for too long.
+    /// Looks once more, and returns whether the same thing has lasted for too long.
     fn look(&mut self, now: u64, limit: Duration) -> bool {
         let same = now == self.seen && now & WAITS == 0;
         self.looks = if same { self.looks + 1 } else { 0 };

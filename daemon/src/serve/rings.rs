@@ -1,4 +1,4 @@
-//! Where the rings of each context report their status, so that the driver learns of a worker that died without a word.
+//! Keeps where the rings of each context report their status, so that the driver learns of a worker that died without a word.
 //!
 //! Drivers look at the FATAL bit whenever they submit and while they wait; without it they rely on a bit that the worker may have
 //! set just before it died, and notice ten seconds later. Workers are not believed: only a resource that the context sees is

@@ -34,10 +34,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
-/// How to serve.
+/// The options of a device process, which say how to serve.
 #[derive(Debug)]
 pub struct Options {
-    /// Where frontends come from.
+    /// The source of frontends.
     pub listen: Listen,
     /// Bytes of the host-visible region, a multiple of 4096.
     pub window_size: u64,
@@ -51,7 +51,7 @@ pub struct Options {
     pub capset: Vec<u8>,
     /// Signals that were taken already ([`take_signals`]).
     pub signals: Option<Signals>,
-    /// What starts workers.
+    /// The launcher, which starts workers.
     pub launcher: Launcher,
     /// The driver of the GPU.
     pub family: DriverFamily,
@@ -63,9 +63,9 @@ pub struct Options {
     pub frontend_timeout: Duration,
     /// Bounds per worker.
     pub context_limits: ContextLimits,
-    /// What pipeline caches are authenticated with ([`super::cache_key`]).
+    /// The key that pipeline caches are authenticated with ([`super::cache_key`]).
     pub cache_key: CacheKey,
-    /// Who schedules the GPU, if somebody does.
+    /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
     /// The VM's name, for the log, if there are several.
     pub vm: Option<String>,
@@ -283,8 +283,8 @@ impl Server {
         }
     }
 
-    /// What a session needs cannot be had: descriptors or a thread, perhaps because others have taken all there are. That can be
-    /// otherwise soon, so the next frontend is listened for after a pause.
+    /// Refuses a frontend, as what a session needs cannot be had: descriptors or a thread, perhaps because others have taken all there are.
+    /// That can be otherwise soon, so the next frontend is listened for after a pause.
     fn refuse_frontend(&mut self, why: &dyn std::fmt::Display) {
         let message = format_args!(
             "a frontend is refused: {why} (--max-tasks, TasksMax= and LimitNOFILE= of the unit bound threads and files)"

@@ -1,4 +1,4 @@
-//! Where the frontend comes from: a socket file of ours, or a descriptor given by whoever started us.
+//! The source of frontends: a socket file of ours, or a descriptor given by whoever started us.
 
 use crate::sandbox;
 use rustix::fs::Mode;
@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Why there is no socket to serve.
+/// The reason why there is no socket to serve.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another process accepts connections there.
@@ -20,7 +20,7 @@ pub enum SocketError {
     /// Something else lies there.
     #[error("{0}: exists and is no socket")]
     NotASocket(PathBuf),
-    /// It cannot be made.
+    /// The socket file cannot be made.
     #[error("{0}: {1}")]
     Path(PathBuf, io::Error),
     /// The descriptor is not what it should be.
@@ -28,7 +28,7 @@ pub enum SocketError {
     Descriptor(RawFd, io::Error),
 }
 
-/// Who may connect to a socket file: its mode, and its group if that is not the daemon's.
+/// The permission to connect to a socket file: its mode, and its group if that is not the daemon's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Permissions, as of `chmod`.
@@ -49,7 +49,7 @@ impl Default for Access {
 pub enum Listen {
     /// Frontends connect, one after another.
     Socket {
-        /// Where.
+        /// The socket at which frontends connect.
         listener: UnixListener,
         /// The socket file to remove in the end; none if somebody else made it.
         path: Option<PathBuf>,

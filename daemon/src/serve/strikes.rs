@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 pub struct Strikes {
     limits: HangLimits,
     count: u32,
-    /// When the last was counted or forgiven.
+    /// The time at which the last strike was counted or forgiven.
     changed: Option<Instant>,
     held_until: Option<Instant>,
 }
 
 impl Strikes {
-    /// None yet.
+    /// Makes the record of a VM that has no strikes yet.
     pub fn new(limits: HangLimits) -> Self {
         Self { limits, count: 0, changed: None, held_until: None }
     }
@@ -33,7 +33,7 @@ impl Strikes {
         Some(hold)
     }
 
-    /// For how much longer there are no new contexts.
+    /// Returns for how much longer there are no new contexts.
     pub fn held(&self, now: Instant) -> Option<Duration> {
         let left = self.held_until?.saturating_duration_since(now);
         (!left.is_zero()).then_some(left)

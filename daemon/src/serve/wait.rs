@@ -91,7 +91,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Whether there is a request.
+    /// Returns whether there is a request.
     fn has_requests(&self) -> bool {
         self.sound_queues().any(|vring| vring.has_requests())
     }
@@ -106,7 +106,7 @@ impl Server {
         queues.filter_map(|index| self.world.session.as_ref().map(|session| session.vring(index)))
     }
 
-    /// When there is something to do though nothing has happened.
+    /// Returns when there is something to do even if nothing has happened.
     fn deadline(&self) -> Option<Instant> {
         let workers = [self.world.workers.next_deadline(), self.world.hangs.next_look()];
         let deadlines = workers.into_iter().chain([self.world.next_call(), self.world.listen_at]);

@@ -46,7 +46,7 @@ pub struct Workers {
     running: FxHashMap<ContextId, Worker>,
     contexts: FxHashMap<u32, ContextId>,
     ending: VecDeque<Ending>,
-    /// What workers print, those that have ended included, by their serial numbers.
+    /// The ends at which the output of workers is read, by their serial numbers; those of workers that have ended are included.
     outputs: FxHashMap<u32, Output>,
     printing: Budget,
     /// The VM, for the log.
@@ -56,13 +56,13 @@ pub struct Workers {
 #[derive(Debug)]
 struct Worker {
     serial: u32,
-    /// What the device knows it by.
+    /// The number by which the device knows the worker.
     number: u64,
     channel: Channel,
     process: Process,
     /// Messages the socket had no room for, in order.
     outbox: Outbox<ToWorker>,
-    /// It was killed, for a reason that is told.
+    /// The worker was killed, for a reason that is told.
     killed: bool,
 }
 
@@ -79,9 +79,9 @@ struct Ending {
     number: u64,
     process: Process,
     kill_at: Instant,
-    /// Its context was lost without a word, and how it ends is the cause.
+    /// The worker's context if it was lost without a word, and how the worker ends is the cause.
     unexplained: Option<ContextId>,
-    /// It did not end by itself.
+    /// The worker did not end by itself.
     killed: bool,
 }
 
@@ -100,16 +100,16 @@ pub struct WorkerOptions {
     pub vm: Option<String>,
 }
 
-/// How a worker ended that had not said why its context was lost.
+/// The way in which a worker ended that had not said why its context was lost.
 #[derive(Debug)]
 pub struct Unexplained {
     /// The context.
     pub ctx_id: ContextId,
-    /// For the log.
+    /// The worker's end in words, for the log.
     pub how: String,
 }
 
-/// What came from a worker.
+/// A message from a worker, or its end.
 #[derive(Debug)]
 pub enum FromWorker {
     /// A message, perhaps with a descriptor.
@@ -184,7 +184,7 @@ impl Workers {
         &self.gpus
     }
 
-    /// Whether the context has a worker that was not told to end.
+    /// Returns whether the context has a worker that was not told to end.
     pub fn is_running(&self, ctx_id: ContextId) -> bool {
         self.running.contains_key(&ctx_id)
     }
@@ -268,8 +268,8 @@ impl Workers {
         self.end_worker(ctx_id, None);
     }
 
-    /// As [`Self::end`], for a worker that went without a word: [`Self::reap`] tells how it ended, unless why it was killed is
-    /// known already.
+    /// Does the same as [`Self::end`], for a worker that went without a word: [`Self::reap`] tells how it ended, unless why it was killed
+    /// is known already.
     pub fn end_unexplained(&mut self, ctx_id: ContextId) {
         self.end_worker(ctx_id, Some(ctx_id));
     }
@@ -295,7 +295,7 @@ impl Workers {
         self.ending.iter_mut().take(surplus).for_each(Ending::kill);
     }
 
-    /// What the launcher says: that a worker process has ended, for one.
+    /// Returns what the launcher says next, if it does: that a worker process has ended, for one.
     ///
     /// # Errors
     ///
@@ -337,7 +337,7 @@ impl Workers {
         Some((ending.number, ending.unexplained.map(|ctx_id| Unexplained { ctx_id, how })))
     }
 
-    /// When [`Self::kill_late`] has something to do.
+    /// Returns when [`Self::kill_late`] has something to do next.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.ending.front().map(|ending| ending.kill_at)
     }

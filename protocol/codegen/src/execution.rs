@@ -1,4 +1,4 @@
-//! How commands are executed: `inputs/execution.toml`, one row and one reason each.
+//! The list of commands whose execution is written by hand, wholly or in part: `inputs/execution.toml`, one row and one reason each.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ type Rows = BTreeMap<String, BTreeMap<String, String>>;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Execution {
-    /// Executed by a hand-written function.
+    /// Commands that a hand-written function executes.
     pub by_hand: Rows,
-    /// Checked by one before their parameters are lowered.
+    /// Commands that a hand-written function checks before their parameters are lowered.
     pub checked: Rows,
-    /// Preceded by one.
+    /// Commands before which a hand-written function runs.
     pub before: Rows,
-    /// Followed by one, which gets their answer and returns what is answered.
+    /// Commands after which a hand-written function runs, which gets their answer and returns what is answered.
     pub after: Rows,
-    /// Followed by one if they fail.
+    /// Commands after which a hand-written function runs if they fail.
     pub failed: Rows,
-    /// Executed by a hand-written function, which records.
+    /// Commands that a hand-written function executes, which records.
     pub recorded: Rows,
 }
 

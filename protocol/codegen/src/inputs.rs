@@ -22,7 +22,7 @@ pub struct AllowList {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExtensionRow {
-    /// Why they are decodable; for the reader of the list.
+    /// The reason for which they are decodable; for the reader of the list.
     pub reason: String,
     /// Registry names.
     pub names: Vec<String>,
@@ -36,7 +36,7 @@ pub struct GroupRow {
     pub name: String,
     /// First line of the file.
     pub doc: String,
-    /// Its commands are executed only where the operator offers graphics queues.
+    /// The commands of the group are executed only where the operator offers graphics queues.
     #[serde(default)]
     pub graphics: bool,
     /// Vulkan command names.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// The whole selected protocol.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Protocol {
-    /// Which registry this was resolved from.
+    /// The registry from which the protocol was resolved.
     pub source: Source,
     /// Output files in allow-list order. Each holds commands and the structs used by that group alone.
     pub groups: Vec<Group>,
@@ -63,7 +63,7 @@ pub struct Group {
     pub name: String,
     /// One line for the file's head.
     pub doc: String,
-    /// Its commands need a graphics queue.
+    /// The commands of the group need a graphics queue.
     pub graphics: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct Extension {
     pub promoted_to: Option<(u32, u32)>,
 }
 
-/// What makes a name exist.
+/// A core version or an extension that makes a name exist.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Provider {
     /// A core version.
@@ -119,7 +119,7 @@ pub struct Value {
     pub rust: String,
     /// The value. Flags are never negative.
     pub value: i64,
-    /// Whether this is another name for a value that the registry defines under a newer one; no constant is emitted for it.
+    /// True if this is another name for a value that the registry defines under a newer one; no constant is emitted for it.
     pub is_alias: bool,
 }
 
@@ -130,7 +130,7 @@ pub struct Enum {
     pub names: Names,
     /// Values in registry order, Rust names unique.
     pub values: Vec<Value>,
-    /// What provides the type.
+    /// The core versions and extensions that provide the type.
     pub providers: Vec<Provider>,
 }
 
@@ -143,7 +143,7 @@ pub struct Flags {
     pub bits: u32,
     /// Values (single bits and combinations), Rust names unique.
     pub values: Vec<Value>,
-    /// What provides the type.
+    /// The core versions and extensions that provide the type.
     pub providers: Vec<Provider>,
 }
 
@@ -158,7 +158,7 @@ pub struct Handle {
     pub parent: Option<String>,
     /// Rust name of its constant in `ObjectType`.
     pub object_type: String,
-    /// What provides the type.
+    /// The core versions and extensions that provide the type.
     pub providers: Vec<Provider>,
 }
 
@@ -171,9 +171,9 @@ pub struct Union {
     pub members: Vec<UnionMember>,
     /// Canonical name of the selecting enumeration; `None` for tag unions.
     pub selector: Option<String>,
-    /// Whether any member borrows.
+    /// True if any member borrows.
     pub needs_lifetime: bool,
-    /// What provides the type.
+    /// The core versions and extensions that provide the type.
     pub providers: Vec<Provider>,
 }
 
@@ -206,11 +206,11 @@ pub struct Struct {
     pub input: bool,
     /// Reachable from an out parameter (decoded partially, encoded in full into the reply).
     pub output: bool,
-    /// Whether the Rust type has a lifetime parameter.
+    /// True if the Rust type has a lifetime parameter.
     pub needs_lifetime: bool,
     /// The output file: a group's name, or one of `types` (shared), `features`, `properties`.
     pub module: String,
-    /// What provides the type.
+    /// The core versions and extensions that provide the type.
     pub providers: Vec<Provider>,
 }
 
@@ -234,15 +234,16 @@ pub struct Member {
     pub api_index: usize,
     /// Type of the thing itself, pointers and arrays removed.
     pub ty: Type,
-    /// How many, and behind what.
+    /// The number of elements, and the pointer or array that holds them.
     pub shape: Shape,
     /// The pointer may be null. For arrays: a 0 on the wire is accepted whatever the length says.
     pub optional: bool,
     /// The pointee is `const` (always true for values): false marks what the driver writes.
     pub is_const: bool,
-    /// When the condition does not hold the pointer is ignored by Vulkan: the guest sends 0, the executor passes null.
+    /// The condition under which Vulkan reads the pointer. When it does not hold, Vulkan ignores the pointer: the guest sends 0, the
+    /// executor passes null.
     pub condition: Option<Condition>,
-    /// What is on the wire when the enclosing struct or parameter is encoded partially.
+    /// The content of the wire when the enclosing struct or parameter is encoded partially.
     pub partial: Partial,
 }
 
@@ -332,7 +333,7 @@ pub enum Len {
     DivCeil(Box<Len>, u64),
 }
 
-/// When a pointer is meaningful.
+/// The condition under which a pointer is meaningful.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
     /// Only when a sibling enumeration has a value (`sharing_mode`, `CONCURRENT`).
@@ -356,7 +357,7 @@ pub enum Condition {
 pub enum Partial {
     /// Nothing; the Rust field gets its default.
     Absent,
-    /// As in full encoding: handles, and scalars that are lengths of siblings.
+    /// The content that full encoding has too: handles, and scalars that are lengths of siblings.
     Full,
     /// The presence or count only; elements get their default (out arrays of scalars, out pointers to scalars, out blobs).
     CountOnly,
@@ -381,26 +382,27 @@ pub struct Command {
     pub level: Level,
     /// Output file.
     pub module: String,
-    /// What provides the command.
+    /// The core versions and extensions that provide the command.
     pub providers: Vec<Provider>,
-    /// What of its execution is written by hand.
+    /// The parts of its execution that are written by hand.
     pub execution: Execution,
 }
 
-/// What of a command's execution is written by hand: the modules of `daemon::vulkan` that have a function of its name for each.
+/// The parts of a command's execution that are written by hand: for each, the module of `daemon::vulkan` that has a function of the
+/// command's name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Execution {
-    /// All of it.
+    /// The module whose function executes the whole command.
     pub by_hand: Option<String>,
-    /// It goes into a recording although it is written by hand.
+    /// The command goes into a recording although its execution is written by hand.
     pub is_recorded: bool,
-    /// A check, before parameters are lowered.
+    /// The module whose function checks the command before parameters are lowered.
     pub checked: Option<String>,
-    /// Something before.
+    /// The module whose function runs before the command.
     pub before: Option<String>,
-    /// Something that changes the answer.
+    /// The module whose function changes the answer.
     pub after: Option<String>,
-    /// Something if it fails.
+    /// The module whose function runs if the command fails.
     pub failed: Option<String>,
 }
 
@@ -409,7 +411,7 @@ pub struct Execution {
 pub struct Param {
     /// Declaration. `partial` applies to `Out` and `InOut` parameters in the request.
     pub member: Member,
-    /// Who writes it.
+    /// The parties that write the parameter: the guest, the driver, or both.
     pub direction: Direction,
 }
 
@@ -435,7 +437,7 @@ pub enum Return {
     Value(Scalar),
 }
 
-/// Whose function pointer a command is called through.
+/// The dispatch level of a command: the kind of object through whose function pointer it is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// No dispatchable parameter (`vkCreateInstance`).
@@ -485,7 +487,7 @@ impl Protocol {
         }
     }
 
-    /// Whether the Rust type takes a lifetime parameter.
+    /// Returns whether the Rust type takes a lifetime parameter.
     pub fn needs_lifetime(&self, ty: &Type) -> bool {
         match ty {
             Type::Struct(name) => self.structs[name].needs_lifetime,
@@ -508,7 +510,7 @@ impl Protocol {
 }
 
 impl Member {
-    /// Whether the Rust struct has a field for it.
+    /// Returns whether the Rust struct has a field for the member.
     pub fn has_field(&self) -> bool {
         !matches!(self.ty, Type::Opaque(_))
     }

@@ -26,7 +26,7 @@ pub struct ExcludedRow {
     /// Vulkan struct name.
     #[serde(rename = "struct")]
     pub name: String,
-    /// Why, and why no guest misses it.
+    /// The reason for which it is left out, and for which no guest misses it.
     pub reason: String,
 }
 
@@ -41,7 +41,7 @@ pub struct ConditionRow {
     pub member: String,
     /// The condition.
     pub only_if: OnlyIf,
-    /// Why the registry's own markup does not do.
+    /// The reason for which the registry's own markup does not suffice.
     pub reason: String,
 }
 
@@ -58,7 +58,7 @@ pub struct OnlyIf {
 }
 
 impl Overrides {
-    /// Whether a chain struct is left out.
+    /// Returns whether a chain struct is left out.
     pub fn excludes(&self, name: &str) -> bool {
         self.excluded.iter().any(|row| row.name == name)
     }

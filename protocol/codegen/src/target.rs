@@ -13,7 +13,7 @@ use crate::emit::Output;
 pub struct Target {
     /// The folder.
     pub folder: PathBuf,
-    /// Its complete content.
+    /// The complete content of the folder.
     pub outputs: Vec<Output>,
 }
 

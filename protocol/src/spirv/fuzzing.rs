@@ -2,7 +2,7 @@
 
 use super::{Device, Limits, check, zero};
 
-/// Small enough that a fuzzer reaches them.
+/// Limits that are small enough for a fuzzer to reach them.
 const LIMITS: Limits = Limits {
     words: 1 << 14,
     ids: 1 << 12,

@@ -53,7 +53,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits of the daemon unless it is told otherwise. They allow types and blocks to nest deeper than SPIR-V's universal limits (2.17) ask for.
+    /// The limits of the daemon unless it is told otherwise. They allow types and blocks to nest deeper than SPIR-V's universal limits
+    /// (2.17) ask for.
     pub const DEFAULT: Self = Self {
         words: 8 << 20,
         ids: 1 << 20,
@@ -95,11 +96,12 @@ impl std::fmt::Debug for Device<'_> {
 /// An entry point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryPoint {
-    /// Its execution model.
+    /// The execution model of the entry point.
     pub model: u32,
-    /// Its name.
+    /// The name of the entry point.
     pub name: Vec<u8>,
-    /// An error if the device does not take the size of its workgroups: such an entry point is for pipelines of other devices, or never used.
+    /// An error if the device does not take the size of its workgroups: such an entry point is for pipelines of other devices, or never
+    /// used.
     pub launch: Result<(), Error>,
 }
 

@@ -35,7 +35,8 @@ struct Walk<'o, 'w> {
 }
 
 impl Operands {
-    /// Reads the operands of `instruction`, one of the module `all`, in place of what was there: those of the one list behind those of the other.
+    /// Reads the operands of `instruction`, one of the module `all`, in place of what was there: those of the one list behind those of the
+    /// other.
     pub fn read(
         &mut self,
         instruction: &Instruction<'_>,

@@ -1,4 +1,4 @@
-//! That ids are defined where they are used, or later where the specification allows it.
+//! The check that ids are defined where they are used, or later where the specification allows it.
 
 use super::layout::error::{Error, ErrorKind};
 use super::layout::ids::Ids;
@@ -100,7 +100,8 @@ impl Uses {
         Ok(())
     }
 
-    /// Checks the ids that an extended instruction names. A remark may name functions and, where that is allowed, ids that are defined later.
+    /// Checks the ids that an extended instruction names. A remark may name functions and, where that is allowed, ids that are defined
+    /// later.
     fn extended(
         &mut self,
         instruction: &Instruction<'_>,

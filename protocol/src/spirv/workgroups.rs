@@ -19,11 +19,11 @@ enum Size {
 /// The workgroup sizes that a module declares.
 #[derive(Debug, Default)]
 pub struct Workgroups {
-    /// By function of an entry point: the words and the sizes.
+    /// The words and the sizes, by function of an entry point.
     modes: HashMap<u32, Vec<(usize, Size)>>,
-    /// By constant that is `WorkgroupSize`, which takes precedence for the whole module: the word that says so.
+    /// The word of the decoration, by constant that is `WorkgroupSize`, which takes precedence for the whole module.
     built_in: BTreeMap<u32, usize>,
-    /// By decoration group that carries `WorkgroupSize`: the word that says so.
+    /// The word of the decoration, by decoration group that carries `WorkgroupSize`.
     groups: HashMap<u32, usize>,
 }
 

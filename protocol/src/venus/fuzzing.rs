@@ -57,7 +57,7 @@ pub fn fuzz_reply(bytes: &[u8]) -> usize {
     })
 }
 
-/// Whatever a guest writes into a create info and into the counters, every range lies in the resource. The bytes are the
+/// Checks that every range lies in the resource, whatever a guest writes into a create info and into the counters. The bytes are the
 /// members of `VkRingCreateInfoMESA`, the resource's length, the device's position, the bytes pending, and an extra offset.
 pub fn fuzz_ring_layout(bytes: &[u8]) -> usize {
     let arena = Arena::new(4096);

@@ -24,7 +24,7 @@ pub struct RingLayout {
     pub extra: Range<usize>,
 }
 
-/// Why a ring cannot be created.
+/// The reason for which a ring cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RingError {
     /// The ring does not lie inside the resource.
@@ -85,8 +85,8 @@ impl RingLayout {
         Ok(pending)
     }
 
-    /// Returns the two ranges in which `len` bytes at a counter position lie: up to the end of the buffer, and from its start. `len` must not exceed
-    /// the buffer, as [`RingLayout::pending`] guarantees; more is cut off.
+    /// Returns the two ranges in which `len` bytes at a counter position lie: up to the end of the buffer, and from its start. `len` must
+    /// not exceed the buffer, as [`RingLayout::pending`] guarantees; more is cut off.
     pub fn copy_ranges(&self, position: u32, len: u32) -> (Range<usize>, Range<usize>) {
         let size = self.buffer.len();
         let len = (len as usize).min(size);

@@ -38,7 +38,7 @@ pub trait EncodePartial {
 /// A struct with an `sType`. Its wire form is the sType, the chain and the members, and in a chain other structs' parts come
 /// between (see [`chain`]), so the members are separate here.
 pub trait Structure<'a>: Copy + Default + 'a {
-    /// Its `VkStructureType`.
+    /// The struct's `VkStructureType`.
     const S_TYPE: i32;
     /// Rust name, for errors.
     const NAME: &'static str;
@@ -66,7 +66,7 @@ pub trait OutStructure<'a>: Structure<'a> {
 
 /// A handle type, for code that treats all of them alike.
 pub trait Handle: Copy {
-    /// Its constant in `ObjectType`.
+    /// The constant of the handle type in `ObjectType`.
     const KIND: ObjectType;
     /// The guest's object id; 0 is null.
     fn id(self) -> u64;
@@ -121,7 +121,7 @@ impl<'a, T: OutStructure<'a>> EncodePartial for T {
 
 /// A number that serves as the length of an array.
 pub(crate) trait Length {
-    /// Its value.
+    /// Returns the number.
     fn get(self) -> u64;
 }
 
@@ -307,7 +307,7 @@ macro_rules! handle {
             }
         }
         impl $name {
-            /// Its constant in `ObjectType`.
+            /// The constant of the handle type in `ObjectType`.
             pub const KIND: ObjectType = ObjectType::$kind;
             /// `VK_NULL_HANDLE`.
             pub const NULL: Self = Self(0);

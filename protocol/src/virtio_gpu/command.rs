@@ -135,7 +135,7 @@ impl fmt::Display for Command<'_> {
     }
 }
 
-/// Why bytes are no command of this device.
+/// The reason for which bytes are no command of this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     /// Fewer bytes than the command and its lists need.

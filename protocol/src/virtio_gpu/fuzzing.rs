@@ -2,7 +2,7 @@
 
 use super::{Command, CommandLimits, Header};
 
-/// Small enough that a fuzzer reaches them.
+/// Limits that are small enough for a fuzzer to reach them.
 const LIMITS: CommandLimits = CommandLimits { backing_entries: 16, submit_bytes: 256 };
 
 /// A request keeps to the limits and is the same after encoding and decoding it again. Answers whether it was one: 0 or 1.

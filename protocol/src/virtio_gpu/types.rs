@@ -110,8 +110,8 @@ pub enum FenceTimeline {
 /// A fence a request carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// Its timeline.
+    /// The timeline on which the fence is ordered.
     pub timeline: FenceTimeline,
-    /// Its id.
+    /// The id of the fence.
     pub fence_id: FenceId,
 }

@@ -1,7 +1,7 @@
-//! What submissions cost the host: processor time, sleeps, and signals across the virtqueue.
+//! The cost of submissions to the host: processor time, sleeps, and signals across the virtqueue.
 //!
-//! The client submits steadily, and a window of that is looked at: what it needs to begin does not count. Signals are counted by the frontend
-//! that this process plays, processor time and sleeps by the kernel. No counter of the daemon is believed.
+//! The client submits steadily, and a window of that time is measured: what the client needs to begin does not count. Signals are counted
+//! by the frontend that this process plays, processor time and sleeps by the kernel. No counter of the daemon is believed.
 
 use super::figures::Reading;
 use super::measures::Pace;
@@ -14,23 +14,23 @@ use rustix::process::Pid;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// What the client does before it is looked at, and at least goes on with afterwards.
+/// The time for which the client submits before the window that is measured, and for which it goes on at least after the window.
 const LEAD: Duration = Duration::from_millis(400);
-/// The window where nothing says how many submissions there will be.
+/// The length of the window where nothing says how many submissions there will be.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// What was used until now.
+/// The resources that were used until now.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
     client: Duration,
     host: Duration,
-    /// How often threads of the host's processes went to sleep, where the kernel counts it.
+    /// The number of times that threads of the host's processes went to sleep, where the kernel counts it.
     sleeps: Option<u64>,
     traffic: Traffic,
 }
 
-/// For each thousand submissions, or, where there are none, for each second: milliseconds of processor time of all processes and of the
-/// host's alone, sleeps of the host's, kicks, calls and requests. A native program has only the first.
+/// Measures, for each thousand submissions or, where there are none, for each second: milliseconds of processor time of all processes and
+/// of the host's alone, sleeps of the host's processes, kicks, calls and requests. A native program has only the first.
 pub(super) fn take(side: &mut Side, pace: Pace, timing: Timing) -> Result<Taken> {
     let window = match pace {
         Pace::Every(period) => period * timing.counted,
@@ -90,7 +90,7 @@ fn running_time(process: Pid) -> Result<Duration> {
     if ran.is_empty() { cpu_time(process) } else { Ok(Duration::from_nanos(ran.iter().sum())) }
 }
 
-/// How often the threads that a process has now went to sleep by themselves.
+/// Returns how often the threads that a process has now went to sleep by themselves.
 fn sleeps(process: Pid) -> Option<u64> {
     let of_thread = |status: String| {
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;

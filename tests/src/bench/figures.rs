@@ -1,14 +1,14 @@
-//! What was taken in rounds, as medians and ratios.
+//! The results of the rounds, as medians and ratios.
 
 use super::goals::{Goal, goal};
 use super::measures::{Row, Unit};
 
-/// What one round gave.
+/// The result of one round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
-    /// In the unit of the row; less is better.
+    /// The number in the unit of the row; less is better.
     pub value: f64,
-    /// Of single times in this round: the 99th percentile; nothing where there is one number for all.
+    /// The 99th percentile of single times in this round; nothing where there is one number for all.
     pub p99: Option<f64>,
 }
 
@@ -20,12 +20,12 @@ impl Reading {
     }
 }
 
-/// What one side gave, round by round.
+/// The results of one side, round by round.
 #[derive(Clone, Debug, Default)]
 pub struct Column {
     /// The side.
     pub name: String,
-    /// Nothing where the side has no such number.
+    /// The result of each round; nothing where the side has no such number.
     pub rounds: Vec<Option<Reading>>,
 }
 
@@ -34,27 +34,27 @@ pub struct Column {
 pub struct Line {
     /// The row.
     pub row: Row,
-    /// The host first.
+    /// The columns of the sides, the host's first.
     pub columns: Vec<Column>,
-    /// What kept its probe from being taken, or what limited it, and on which side; with the probe's last row.
+    /// The sides on which the row's probe could not be taken or was limited, each with what did that; only the probe's last row has them.
     pub notes: Vec<(String, String)>,
-    /// Whether the host's device is a driver in software.
+    /// True if the host's device is a driver in software.
     pub software: bool,
 }
 
-/// The middle half of what was found.
+/// The bounds of the middle half of the numbers that were found, and their median.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quartiles {
-    /// A quarter is less.
+    /// A quarter of the numbers is less.
     pub low: f64,
-    /// Half is less.
+    /// Half of the numbers is less.
     pub median: f64,
-    /// A quarter is more.
+    /// A quarter of the numbers is more.
     pub high: f64,
 }
 
 impl Quartiles {
-    /// Of these numbers, if there are any.
+    /// Returns the quartiles of these numbers, if there are any.
     #[must_use]
     pub fn of(mut numbers: Vec<f64>) -> Option<Self> {
         numbers.sort_by(f64::total_cmp);
@@ -96,13 +96,14 @@ impl Line {
         &self.columns[1..]
     }
 
-    /// How the guest does: what the host takes by what the guest takes, in the same round. 1 is as good as the host, and more is better.
+    /// Returns how the guest does, as quartiles over the rounds: what the host takes divided by what the guest takes in the same round. 1
+    /// is as good as the host, and more is better.
     #[must_use]
     pub fn ratio(&self, guest: &Column) -> Option<Quartiles> {
         self.ratio_to(self.native(), guest)
     }
 
-    /// The same with another side in the place of the host.
+    /// Returns the same quartiles as [`Line::ratio`], with another side in the place of the host.
     #[must_use]
     pub fn ratio_to(&self, base: &Column, guest: &Column) -> Option<Quartiles> {
         if matches!(self.row.unit, Unit::Amount(_)) {
@@ -113,13 +114,13 @@ impl Line {
         Quartiles::of(both.filter(|(_, guest)| *guest > 0.0).map(|(base, guest)| base / guest).collect())
     }
 
-    /// What a guest has to reach.
+    /// Returns the goal that a guest has to reach, if it has one.
     #[must_use]
     pub fn goal(&self, guest: &Column) -> Option<Goal> {
         goal(&self.row, &guest.name, self.software)
     }
 
-    /// Whether the guest reaches its goal, if it has one and there are numbers.
+    /// Returns whether the guest reaches its goal, if it has one and there are numbers.
     #[must_use]
     pub fn is_reached(&self, guest: &Column) -> Option<bool> {
         let ratio = self.ratio(guest).map(|ratio| ratio.median);

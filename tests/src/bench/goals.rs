@@ -1,10 +1,10 @@
-//! How good a guest has to be. The only place that has these numbers.
+//! The goals that a guest has to reach. No other place has these numbers.
 
 use super::measures::Row;
 use super::sides::LOOKING;
 use std::fmt;
 
-/// What a row has to reach.
+/// The goal that a row has to reach.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
     /// The time on the host, by the time in the guest, is at least so much.
@@ -20,7 +20,7 @@ pub enum Goal {
 const MS: f64 = 1e6;
 const US: f64 = 1e3;
 
-/// With a GPU. A name that ends with `*` is the beginning of names.
+/// The goals with a GPU. A name that ends with `*` is the beginning of names.
 const GPU: &[(&str, Goal)] = &[
     ("llama-prompt", Goal::Ratio(0.99)),
     ("llama-generate", Goal::Ratio(0.98)),
@@ -50,10 +50,10 @@ const GPU: &[(&str, Goal)] = &[
     ("start-up", Goal::Added(60.0 * MS)),
 ];
 
-/// With a software driver, which computes on the processors that everything else runs on.
+/// The goals with a software driver, which computes on the processors that everything else runs on.
 const SOFTWARE: &[(&str, Goal)] = &[("kernel-50ms-*", Goal::Ratio(0.98))];
 
-/// Anywhere.
+/// The goals with any driver.
 const ALWAYS: &[(&str, Goal)] = &[
     ("kicks-flat", Goal::AtMost(1.0)),
     ("kicks-1000Hz", Goal::AtMost(1.0)),
@@ -69,7 +69,7 @@ const ALWAYS: &[(&str, Goal)] = &[
 /// Mesa from 26.2 on has the fences of submissions in the virtqueue: one kick and one call for each.
 const FENCES_IN_THE_QUEUE: &str = "26.2";
 
-/// What a row has to reach in a guest of this name, if it has to reach anything.
+/// Returns the goal that a row has to reach in a guest of this name, if it has to reach any.
 #[must_use]
 pub fn goal(row: &Row, guest: &str, software: bool) -> Option<Goal> {
     let fits = |(name, _): &&(&str, Goal)| match name.strip_suffix('*') {
@@ -89,7 +89,7 @@ pub fn goal(row: &Row, guest: &str, software: bool) -> Option<Goal> {
 }
 
 impl Goal {
-    /// Whether it is reached, where there are numbers for it.
+    /// Returns whether the goal is reached, where there are numbers for it.
     #[must_use]
     pub fn is_reached(self, native: Option<f64>, guest: f64, ratio: Option<f64>) -> Option<bool> {
         match self {

@@ -21,9 +21,9 @@ pub struct Llama {
     _made: Option<NamedTempFile>,
 }
 
-/// Unless others are given. A prompt of half a thousand words is a matter of one large multiplication after the other.
+/// The arguments unless others are given. A prompt of half a thousand words is a matter of one large multiplication after the other.
 const ARGUMENTS: &str = "-p 512 -n 64 -r 1 -ngl 99";
-/// A driver in software takes its time.
+/// The arguments of a shorter run: a driver in software takes its time.
 const FEWER: &str = "-p 64 -n 16 -r 1 -ngl 99";
 
 impl Llama {
@@ -39,7 +39,7 @@ impl Llama {
         }
     }
 
-    /// That of the packages, with a small model of random weights.
+    /// The benchmark of the packages, with a small model of random weights.
     ///
     /// # Errors
     /// There is no room for the model.

@@ -1,8 +1,8 @@
-//! What is measured: probes, each of which gives one row of a table or several.
+//! The measurements: probes, each of which gives one row of a table or several.
 
 use std::time::Duration;
 
-/// What the numbers of a row are.
+/// The unit of the numbers of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unit {
     /// Nanoseconds for one.
@@ -13,38 +13,38 @@ pub enum Unit {
     Bandwidth(u64),
     /// Something counted, in all or for each thousand submissions or each second, of which less is better.
     Count(&'static str),
-    /// How many of something there could be; nothing that a ratio is made of.
+    /// A number of things that there could be; no ratio is made of it.
     Amount(&'static str),
 }
 
 /// One row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The table it is in.
+    /// The table that the row is in.
     pub group: &'static str,
-    /// What it is called.
+    /// The name of the row.
     pub name: String,
-    /// What its numbers are.
+    /// The unit of its numbers.
     pub unit: Unit,
 }
 
-/// How a client submits while its cost is counted.
+/// The pace at which a client submits while its cost is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// A submission and a wait, one behind the other.
     Flat,
-    /// The same, one in each period.
+    /// A submission and a wait in each period.
     Every(Duration),
-    /// Not at all.
+    /// No submissions at all.
     Idle,
 }
 
-/// What has to be done for a measurement.
+/// The task that has to be done for a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ask {
     /// Ask the program `gauge`; the time is added to the words. The key says what is taken of its answer.
     Gauge(String, &'static str),
-    /// The same with a kernel of so many microseconds, so many of them pending.
+    /// Ask the program `gauge` for kernels of so many microseconds, so many of them pending; the time is added here too.
     Kernels(u32, usize),
     /// Start so many processes.
     Start(usize),
@@ -63,13 +63,13 @@ pub enum Ask {
 /// One measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
-    /// How it is done.
+    /// The task that has to be done for it.
     pub ask: Ask,
-    /// What it gives.
+    /// The rows that it gives.
     pub rows: Vec<Row>,
 }
 
-/// The groups that are measured if none is named; of llama.cpp, if there is one.
+/// The groups that are measured if none is named; that of llama.cpp only if there is a llama-bench.
 const USUAL: [&str; 10] =
     ["waiting", "submitting", "kernels", "copies", "mapped", "memory", "pipelines", "start", "cost", "llama"];
 

@@ -1,7 +1,7 @@
-//! What an idle context keeps of the host's memory.
+//! The host's memory that an idle context keeps.
 //!
-//! Counted is what nobody else has: anonymous memory, memory files, and the daemon's executable once. Libraries are files that all programs share, and
-//! belong to the driver; what a driver keeps for a program itself is what the same program keeps natively.
+//! Only memory that nobody else has is counted: anonymous memory, memory files, and the daemon's executable once. Libraries are files that
+//! all programs share, and belong to the driver; what a driver keeps for a program itself is what the same program keeps natively.
 
 use super::figures::Reading;
 use super::sides::Side;
@@ -11,18 +11,18 @@ use rustix::process::Pid;
 use std::fs;
 use std::time::Duration;
 
-/// Until nothing is being brought up or put away any more.
+/// The time until nothing is being brought up or put away any more.
 const SETTLED: Duration = Duration::from_millis(500);
 
-/// Bytes.
+/// The bytes of memory that a process holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
     own: u64,
     executable: u64,
 }
 
-/// Mebibytes of a program natively, and of the processes that a guest's has on the host: its worker and what looks after it; then of those that
-/// the VM has in any case. Nothing where this process may not look.
+/// Measures the mebibytes of a program natively, and those of the processes that a guest's program has on the host: its worker and what
+/// looks after it; then those of the processes that the VM has in any case. It gives nothing where this process may not look.
 pub(super) fn take(side: &mut Side) -> Result<Taken> {
     // What every program does at some time: compile, submit and wait.
     side.ask("dispatch 20")?;
@@ -43,7 +43,7 @@ fn mebibytes(bytes: u64) -> Reading {
     Reading::of(bytes as f64 / f64::from(1 << 20))
 }
 
-/// What these processes hold, their executable counted once.
+/// Returns the memory that these processes hold, their executable counted once.
 fn together(processes: &[Pid]) -> Option<Reading> {
     let held: Vec<Held> = processes.iter().map(|process| held(*process)).collect::<Option<_>>()?;
     let executable = held.iter().map(|held| held.executable).max()?;
@@ -56,7 +56,8 @@ fn held(process: Pid) -> Option<Held> {
     held_of(&fs::read_to_string(format!("{folder}/smaps")).ok()?, executable.to_str()?)
 }
 
-/// From the kernel's account of each mapping: a line with addresses, rights, offset, device, inode and name, then lines such as `Rss: 4 kB`.
+/// Adds up the kernel's account of each mapping: a line with addresses, rights, offset, device, inode and name, then lines such as
+/// `Rss: 4 kB`.
 fn held_of(smaps: &str, executable: &str) -> Option<Held> {
     let (mut held, mut name) = (Held::default(), "");
     for line in smaps.lines() {

@@ -62,7 +62,7 @@ pub fn run(sides: &mut Sides, probe: &Probe, timing: Timing, llama: Option<&Llam
     Ok(lines)
 }
 
-/// Whether there is a round that does not count, and how many do.
+/// Returns whether there is a round that does not count, and how many rounds do.
 fn rounds_of(ask: &Ask, timing: Timing) -> (bool, u32) {
     match ask {
         Ask::Gauge(..) | Ask::Kernels(..) | Ask::Start(1) => (true, timing.rounds),

@@ -7,8 +7,8 @@ use crate::stand::{Dialogue, Place};
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
-/// Starts idle contexts until there are so many with the one that works; the time of a small submission in that one, and of starting the
-/// others, one after the other.
+/// Starts idle contexts until there are so many with the one that works, and measures the time of a small submission in that one, and the
+/// time of starting the others, one after the other.
 pub(super) fn take(side: &mut Side, place: &Place, contexts: usize, time: Duration) -> Result<Taken> {
     let (begun, before) = (Instant::now(), side.idle.len() + 1);
     while side.idle.len() + 1 < contexts {

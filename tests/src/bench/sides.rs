@@ -8,12 +8,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// What the side is called that is on the host and waits as a guest does.
+/// The name of the side that is on the host and waits as a guest does.
 pub const LOOKING: &str = "native-looks";
-/// The argument by which `gauge` does that.
+/// The argument by which `gauge` waits as a guest does.
 pub const LOOK: &str = "--look";
 
-/// Where a measure is taken.
+/// The host or a guest, on which a measure is taken.
 pub struct Side {
     /// `native`, or what the guest's Mesa is called.
     pub name: String,
@@ -21,18 +21,18 @@ pub struct Side {
     pub stand: Option<Stand>,
     /// The program that measures.
     pub gauge: Dialogue,
-    /// More of them, which do nothing.
+    /// More programs of its kind, which do nothing.
     pub idle: Vec<Dialogue>,
     mesa: usize,
-    /// What it said of its device.
+    /// The message in which the program described its device.
     hello: Value,
 }
 
 /// The host, and all guests behind it.
 pub struct Sides {
-    /// The host first; the host with the guests' way of waiting last, if it is there.
+    /// The sides, the host first; the host with the guests' way of waiting last, if it is there.
     pub all: Vec<Side>,
-    /// Where they come from.
+    /// The program and the drivers with which the sides are started.
     pub place: Place,
     /// A kernel whose length is known, and its length in microseconds.
     known: Option<(Size, f64)>,
@@ -52,7 +52,8 @@ impl Sides {
         Ok(Self { all, place, known: None })
     }
 
-    /// One more program on the host, which waits for fences as Mesa does in guests. What a guest lacks of it is the daemon's.
+    /// Adds one more program on the host, which waits for fences as Mesa does in guests. What a guest lacks in comparison with it is due to
+    /// the daemon.
     ///
     /// # Errors
     /// It does not start.
@@ -70,7 +71,7 @@ impl Sides {
         self.all[0].hello["device"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Whether the host's device is a driver in software.
+    /// Returns whether the host's device is a driver in software.
     #[must_use]
     pub fn is_software(&self) -> bool {
         self.all[0].hello["software"].as_bool().unwrap_or_default()
@@ -99,7 +100,7 @@ impl Sides {
     }
 }
 
-/// For how long a kernel runs again and again until its length is known.
+/// The time for which a kernel runs again and again until its length is known.
 const CALIBRATION: Duration = Duration::from_millis(300);
 
 impl Side {
@@ -147,7 +148,7 @@ impl Side {
         }
     }
 
-    /// What the daemon logged.
+    /// Returns what the daemon logged.
     #[must_use]
     pub fn log(&self) -> String {
         self.stand.as_ref().map(Stand::log).unwrap_or_default()

@@ -10,10 +10,11 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::Instant;
 
-/// How often one alone is started in a round.
+/// The number of times that one process alone is started in a round.
 const TIMES: usize = 3;
 
-/// Of one process: how long it takes to a device, and until that is destroyed again, as it says. Of several: until all have ended.
+/// Measures the start of processes. For one process: the time that it takes to get a device, and until that is destroyed again, as the
+/// process says. For several: the time until all have ended.
 pub(super) fn take(side: &Side, place: &Place, count: usize) -> Result<Taken> {
     let command = || -> Result<Command> {
         let mut command = side.command(place, &place.program)?;

@@ -1,4 +1,4 @@
-//! What was found, as text and as JSON.
+//! The results, as text and as JSON.
 
 use super::figures::{Column, Line, Quartiles};
 use super::measures::Unit;
@@ -72,7 +72,7 @@ pub(super) fn show(number: f64, unit: Unit) -> String {
     }
 }
 
-/// Everything, with each round. Times are in nanoseconds, of one or of what a bandwidth's bytes take.
+/// Returns all results, with each round, as JSON. Times are in nanoseconds: for one, or for the bytes of a bandwidth.
 #[must_use]
 pub fn to_json(lines: &[Line]) -> Value {
     let rounds = |column: &Column| -> Vec<Option<f64>> {

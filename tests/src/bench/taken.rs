@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use std::time::Duration;
 
-/// How often and for how long.
+/// The number of rounds and submissions of a measurement, and the time of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// Rounds that count; one more before them does not.
@@ -16,16 +16,16 @@ pub struct Timing {
     pub counted: u32,
 }
 
-/// What one side gave in one round.
+/// The result of one side in one round.
 #[derive(Clone, Debug)]
 pub enum Taken {
-    /// Of each row of the probe.
+    /// A reading for each row of the probe, if there is one, and what limited the probe, if anything did.
     Readings(Vec<Option<Reading>>, Option<String>),
     /// The device has not got what is needed.
     Missing(String),
 }
 
-/// What the program said of one round.
+/// Returns the reading of one round from what the program said: the number under `key`, and the 99th percentile.
 pub(super) fn reading(said: &Value, key: &str) -> Result<Reading> {
     let number = |key: &str| said[key].as_f64().with_context(|| format!("no {key} in {said}"));
     Ok(Reading { value: number(key)?, p99: Some(number("p99")?) })

@@ -1,8 +1,9 @@
-//! Which file of a package uses which: an arrow from the file with a path to the file that defines the name at its end.
+//! The uses between the files of a package: an arrow leads from the file with a path to the file that defines the name at its end.
 //!
 //! Names are looked up as the compiler does it, through imports and through what a module re-exports, so a file that takes a name from the
-//! `mod.rs` of a folder has an arrow to the file that defines it. No arrows are: declarations of modules, re-exports of what is below the
-//! module, imports of whole modules (the paths that begin with their names count), code that no product contains, and generated files.
+//! `mod.rs` of a folder has an arrow to the file that defines it. There are no arrows for declarations of modules, re-exports of what is
+//! below the module, imports of whole modules (the paths that begin with their names count), code that no product contains, and generated
+//! files.
 
 use super::{Tree, is_generated};
 use std::collections::{BTreeMap, BTreeSet};

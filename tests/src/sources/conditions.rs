@@ -1,4 +1,4 @@
-//! What attributes say about when code is compiled: code for tests and fuzzing is told from what a product contains.
+//! The conditions that attributes set for the compilation of code: code for tests and fuzzing is told from what a product contains.
 
 use proc_macro2::TokenStream;
 use syn::punctuated::Punctuated;

@@ -1,9 +1,9 @@
 //! The sources of this repository as the guards of its structure see them: parsed, with what is compiled for tests told apart.
 //!
-//! `conditions` tells from attributes what a product never contains, `words` counts keywords and finds names, also in the bodies of
-//! macros, `tree` is the modules of a package, `arrows` which file uses which, `cycles` where that goes in circles, `layers` the tables that
-//! say which module may use which, `comments` the documentation. `exceptions` compares what was found with what is agreed. None of
-//! them knows a rule: those are the tests `tidy`, `layering` and `modules`.
+//! `conditions` tells from attributes what a product never contains, `words` counts keywords and finds names, also in the bodies of macros,
+//! `tree` is the modules of a package, `arrows` which file uses which, `cycles` where that goes in circles, `layers` the tables that say
+//! which module may use which, `comments` the documentation. `exceptions` compares what was found with what is agreed. None of them knows a
+//! rule: those are the tests `tidy`, `layering` and `modules`.
 
 pub mod arrows;
 pub mod comments;

@@ -2,7 +2,7 @@
 
 use super::Problem;
 
-/// What each VM gets of `total` bytes, given what some have of their own: those without share the rest equally.
+/// Returns what each VM gets of `total` bytes, given what some have of their own: those without share the rest equally.
 pub(super) fn share_out(key: &str, total: u64, own: &[(&str, Option<u64>)]) -> Result<Vec<u64>, Problem> {
     let mut left = total;
     for (name, bytes) in own.iter().filter_map(|(name, bytes)| Some((name, (*bytes)?))) {
@@ -29,10 +29,10 @@ pub(super) fn share_out(key: &str, total: u64, own: &[(&str, Option<u64>)]) -> R
     Ok(own.iter().map(|(_, bytes)| bytes.unwrap_or(part)).collect())
 }
 
-/// The least that is called something.
+/// The least that a VM without memory of its own may get, in bytes; if there is less, nothing is left for it.
 const LEAST: u64 = 1 << 20;
 
-/// With the largest unit that needs no fraction.
+/// Writes a number of bytes with the largest unit that needs no fraction.
 fn show(bytes: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.into_iter().find(|(shift, _)| bytes != 0 && bytes.trailing_zeros() >= *shift);

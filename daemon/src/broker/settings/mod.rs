@@ -25,17 +25,17 @@ use toml::{Table, Value};
 /// The whole file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// How VMs share a GPU.
+    /// The policy by which VMs share a GPU.
     pub policy: Policy,
     /// Part of a GPU's time that may be left unused at most to wait for VMs that submit again at once; if none, the scheduler's default.
     pub anticipation: Option<f64>,
-    /// Where an operator asks and commands.
+    /// The path of the socket at which an operator asks and commands.
     pub control_socket: PathBuf,
-    /// Where metrics can be had, if anywhere.
+    /// The address at which metrics can be had, if anywhere.
     pub metrics: Option<MetricsAddress>,
-    /// Where a line for each completed piece of work goes, if anywhere.
+    /// The file that gets a line for each completed piece of work, if any.
     pub log_grants: Option<PathBuf>,
-    /// Whether the control group that the broker was started in is divided among VMs.
+    /// The choice of whether the control group that the broker was started in is divided among VMs.
     pub cgroup: CgroupMode,
     /// The VMs, by name.
     pub vms: Vec<VmSettings>,
@@ -44,9 +44,9 @@ pub struct Settings {
 /// One VM.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VmSettings {
-    /// Its name.
+    /// The VM's name.
     pub name: String,
-    /// Its part of the GPU.
+    /// The VM's part of the GPU.
     pub share: Share,
     /// Options of its device process.
     pub arguments: Vec<OsString>,
@@ -54,11 +54,11 @@ pub struct VmSettings {
     pub contexts: usize,
     /// Limits of its own on its workers' control group.
     pub group_limits: GroupLimits,
-    /// For how long a submission of it may run while others wait.
+    /// The time for which a submission of the VM may run while others wait.
     pub max_submit_time_contended: Duration,
 }
 
-/// Where metrics are served: to this machine only.
+/// The address at which metrics are served, to this machine only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAddress {
     /// At a port of the loopback interface.
@@ -67,7 +67,7 @@ pub enum MetricsAddress {
     Unix(PathBuf),
 }
 
-/// What is wrong with a file, and where in it.
+/// An error in a configuration file: what is wrong, and where in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}{what}")]
 pub struct Problem {
@@ -89,7 +89,7 @@ impl Problem {
         Self { place: String::new(), what: what.into() }
     }
 
-    /// Keys and values of the file may hold line breaks, and what moves a terminal's cursor.
+    /// Replaces control characters by spaces: keys and values of the file may hold line breaks, and what moves a terminal's cursor.
     fn on_one_line(self) -> Self {
         let clean = |text: String| text.replace(char::is_control, " ");
         Self { place: clean(self.place), what: clean(self.what) }
@@ -160,7 +160,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Our own sockets are nobody else's.
+    /// Checks that our own sockets are nobody else's.
     fn check_own_sockets(&self, file: &Table) -> Result<(), Problem> {
         let metrics = match &self.metrics {
             Some(MetricsAddress::Unix(path)) => Some(path),
@@ -178,7 +178,8 @@ impl Settings {
     }
 }
 
-/// Where an operator asks and commands if nobody says otherwise: in the user's own folder, or the system's for root.
+/// Returns the path of the control socket if nobody names one: in the user's own folder (`XDG_RUNTIME_DIR`), or in the system's (`/run`)
+/// for root and if there is no other.
 #[must_use]
 pub fn default_control_socket() -> PathBuf {
     const NAME: &str = "vhost-user-vulkan.sock";
@@ -250,7 +251,7 @@ fn vms<'a>(file: &'a Table, options: &VmOptions<'a>, policy: Policy) -> Result<V
     vms.iter().map(|(name, table)| draft(name, table, defaults, options, policy)).collect()
 }
 
-/// One VM with what it says itself, before what all VMs have.
+/// Reads one VM; what its own table says goes before what all VMs have.
 fn draft<'a>(
     name: &'a str,
     table: &'a Value,
@@ -299,7 +300,7 @@ fn share_of(keys: &BTreeMap<&str, ShareKey>) -> Share {
     share
 }
 
-/// Those of the share; and the rest as words of the command line, none for a switch that is off.
+/// The keys of the share; and the rest as words of the command line, none for a switch that is off.
 type Keys<'a> = (BTreeMap<&'a str, ShareKey>, BTreeMap<&'a str, Vec<OsString>>);
 
 /// Keys of a table of VMs: those of the share, and the rest as arguments.
@@ -339,7 +340,7 @@ fn share_key(key: &str, value: &Value, policy: Policy) -> Result<ShareKey, Strin
     }
 }
 
-/// No two VMs have the same socket, or the same folder.
+/// Checks that no two VMs have the same socket, or the same folder.
 fn check_paths(vms: &[Draft<'_>]) -> Result<(), Problem> {
     let mut taken: BTreeMap<PathBuf, String> = BTreeMap::new();
     for vm in vms {

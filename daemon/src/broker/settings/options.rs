@@ -1,5 +1,5 @@
-//! The options of one VM as keys of a file: which there are, and whether a value is one, is asked of the command line's parser, so that
-//! both always know the same.
+//! The options of one VM as keys of a file. The command line's parser is asked which there are, and whether a value is one, so that both
+//! always know the same.
 
 use crate::config::GPUS_MAX;
 use clap::builder::ValueParser;
@@ -50,7 +50,7 @@ impl<'a> VmOptions<'a> {
         named.filter(|(name, _)| !NOT_OF_A_VM.contains(name))
     }
 
-    /// What is to stand on the command line for this key and value; nothing for a switch that is off.
+    /// Returns the words of the command line for this key and value; none for a switch that is off.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl<'a> VmOptions<'a> {
         Ok(words)
     }
 
-    /// What all arguments of a VM say together.
+    /// Parses all arguments of a VM together.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl<'a> VmOptions<'a> {
     }
 }
 
-/// What an option takes.
+/// The kind of value that an option takes.
 enum Kind {
     Switch,
     Number,

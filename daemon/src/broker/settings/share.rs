@@ -1,4 +1,4 @@
-//! What an operator may say about a VM's share of the GPU, in the configuration and while it runs: the words and their bounds.
+//! The words by which an operator sets a VM's share of the GPU, in the configuration and while it runs, and their bounds.
 
 use sched::{Class, Share};
 use serde::{Deserialize, Serialize};
@@ -9,15 +9,15 @@ pub const WEIGHTS: RangeInclusive<u32> = 1..=10_000;
 /// The weight of a VM of which nothing is said.
 pub const WEIGHT: u32 = 100;
 
-/// How the VMs share a GPU.
+/// The policy by which the VMs share a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// By weight; what one leaves, the others get, and no time is left unused to keep a place for somebody.
+    /// VMs share by weight; what one leaves, the others get, and no time is left unused to keep a place for somebody.
     #[default]
     BestEffort,
-    /// All the same.
+    /// All VMs get the same.
     Equal,
-    /// By weight, and nobody gets more than that, even if others leave something.
+    /// VMs share by weight, and nobody gets more than that, even if others leave something.
     Fixed,
 }
 
@@ -37,14 +37,14 @@ impl Policy {
     }
 }
 
-/// What is to change about a VM's share. What is not named stays.
+/// The changes to a VM's share. What is not named stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// Its part in proportion to those of the others, from `WEIGHTS`.
+    /// The VM's part in proportion to those of the others, from `WEIGHTS`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<i64>,
-    /// How urgent its work is: `normal`, `latency` or `background`.
+    /// The urgency of the VM's work: `normal`, `latency` or `background`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
     /// The most it gets, as `25%`, or `none`.
@@ -77,7 +77,7 @@ impl Change {
         Ok(change)
     }
 
-    /// What `share` becomes.
+    /// Returns what `share` becomes.
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl Change {
     }
 }
 
-/// Why no weight may be given.
+/// The reason why no weight may be given with [`Policy::Equal`].
 pub const EQUAL: &str = "with policy = \"equal\" all weights are the same, and none may be given";
 
 /// A weight.

@@ -213,7 +213,7 @@ impl Broker {
         }
     }
 
-    /// It has read no guest byte yet, so this can be believed.
+    /// Notes that a device process is ready, and which GPUs the VM is on. The process has read no guest byte yet, so this can be believed.
     fn ready(&mut self, index: usize, gpus: &[SharedGpu], now: Nanos) -> Result<(), String> {
         let Some(process) = &mut self.vms[index].process else { return Ok(()) };
         if std::mem::replace(&mut process.ready, true) {

@@ -52,7 +52,7 @@ pub fn decode(protocol: &Protocol, owner: &str, member: &Member) -> TokenStream 
     bind(protocol, member, call)
 }
 
-/// The same in partial form; nothing for members that are absent.
+/// The statement that decodes a member in partial form, as [`decode`] does in full form; nothing for members that are absent.
 pub fn decode_partial(protocol: &Protocol, owner: &str, member: &Member) -> TokenStream {
     let what = format!("{owner}.{}", member.vk);
     if !member.has_field() {
@@ -122,7 +122,7 @@ pub fn encode(member: &Member) -> TokenStream {
     }
 }
 
-/// The same in partial form.
+/// The statement that encodes a member in partial form, as [`encode`] does in full form; nothing for members that are absent.
 pub fn encode_partial(member: &Member) -> TokenStream {
     let field = ident(&member.rust);
     match (member.partial, &member.shape) {

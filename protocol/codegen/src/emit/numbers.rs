@@ -66,7 +66,7 @@ fn newtype(names: &Names, ty: TokenStream, kind: TokenStream, values: TokenStrea
     }
 }
 
-/// Which numbers are values, in as few ranges as possible.
+/// The numbers that are values of the enumeration, in as few ranges as possible.
 fn known(e: &Enum) -> TokenStream {
     let mut values: Vec<i64> = e.values.iter().map(|v| v.value).collect();
     values.sort_unstable();

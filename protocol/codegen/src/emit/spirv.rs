@@ -297,7 +297,7 @@ fn operand_list(operands: &[LogicalOperand]) -> TokenStream {
     quote! { &[#(#operands),*] }
 }
 
-/// Which capabilities a guest's module may declare: those that the registry ties to something that is served.
+/// The capabilities that a guest's module may declare: those that the registry ties to something that is served.
 fn capabilities(protocol: &Protocol, registry: &str) -> Result<TokenStream> {
     let document = roxmltree::Document::parse(registry).context("the registry is not XML")?;
     let numbers: BTreeMap<String, u32> = (0..ENUMERANT_MAX)

@@ -255,7 +255,7 @@ fn writer_name(body: &TokenStream) -> TokenStream {
     }
 }
 
-/// Whether an identifier occurs at the top level of the tokens.
+/// Returns whether an identifier occurs at the top level of the tokens.
 fn mentions(tokens: &TokenStream, name: &str) -> bool {
     tokens.clone().into_iter().any(|t| matches!(t, proc_macro2::TokenTree::Ident(i) if i == name))
 }

@@ -53,7 +53,7 @@ pub enum TypeDef {
     Enum,
     /// A `Flags` type.
     Bitmask {
-        /// Its `FlagBits` type.
+        /// The name of the `FlagBits` type, if there is one.
         bits: Option<String>,
         /// `VkFlags64`.
         wide: bool,
@@ -92,13 +92,13 @@ pub struct EnumDef {
 pub struct EnumValue {
     /// Name.
     pub name: String,
-    /// Its value or the name it stands for.
+    /// The value of the enumerant, or the name that it stands for.
     pub value: Given,
     /// The block that adds it; `None` for values of the original type.
     pub block: Option<String>,
 }
 
-/// How an enumerant is given.
+/// The form in which the registry gives an enumerant.
 #[derive(Debug, Clone)]
 pub enum Given {
     /// A number.
@@ -126,7 +126,7 @@ pub enum CommandDef {
 pub struct Block {
     /// `VK_VERSION_1_1`, `VK_KHR_maintenance5`.
     pub name: String,
-    /// Which of the two.
+    /// The kind of the block: a core version or an extension.
     pub kind: BlockKind,
     /// Required types.
     pub types: Vec<String>,
@@ -141,9 +141,9 @@ pub enum BlockKind {
     Core(u32, u32),
     /// An extension.
     Extension {
-        /// Its number.
+        /// The number of the extension.
         number: u32,
-        /// Its `SPEC_VERSION`.
+        /// The extension's `SPEC_VERSION`.
         spec_version: u32,
         /// `promotedto`.
         promoted_to: Option<String>,

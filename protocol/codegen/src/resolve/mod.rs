@@ -30,7 +30,7 @@ use crate::ir::{Protocol, Source, Value};
 use crate::overrides::{self, Overrides};
 use crate::registry::Registry;
 
-/// What the passes share.
+/// The state that the passes share.
 struct Resolver<'r> {
     registry: &'r Registry,
     allow: &'r AllowList,

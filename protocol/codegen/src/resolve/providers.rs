@@ -57,12 +57,12 @@ impl Providers {
         self.of.get(canonical).into_iter().flatten().cloned().collect()
     }
 
-    /// Whether a selected block provides this name.
+    /// Returns whether a selected block provides this name.
     pub fn is_selected(&self, canonical: &str) -> bool {
         self.of.get(canonical).is_some_and(|of| of.iter().any(|p| self.selected.contains(p)))
     }
 
-    /// Whether a value that this block adds to a type is selected; values of the type itself always are.
+    /// Returns whether a value that this block adds to a type is selected; values of the type itself always are.
     pub fn selects_value(&self, block: Option<&str>) -> bool {
         block.is_none_or(|block| self.selected_blocks.contains(block))
     }

@@ -75,7 +75,7 @@ fn struct_names(protocol: &Protocol, ty: &Type) -> Vec<String> {
     }
 }
 
-/// What partial encoding keeps of every member and out parameter.
+/// Determines what partial encoding keeps of every member and out parameter.
 pub fn partials(protocol: &mut Protocol) -> Result<()> {
     for found in protocol.structs.values_mut() {
         let lengths: BTreeSet<String> = found.members.iter().filter_map(len_of).map(str::to_owned).collect();

@@ -1,4 +1,5 @@
-//! Why a shader module is refused: which instruction breaks which rule. Names numbers and ids, never text of the guest's.
+//! The reasons for which a shader module is refused: an error tells which instruction breaks which rule. It names numbers and ids, never
+//! text of the guest's.
 
 use super::grammar::{self, Kind, Operand};
 use std::fmt;
@@ -19,7 +20,7 @@ pub struct Error {
 /// The instruction that an error is about; none for the module as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Culprit {
-    /// Its number; 0 for none.
+    /// The opcode of the instruction; 0 for none.
     pub opcode: u16,
     /// The id that it defines; 0 for none.
     pub result: u32,
@@ -109,7 +110,7 @@ impl ErrorKind {
         matches!(self, Self::NotOffered(_) | Self::Capability(_))
     }
 
-    /// At this word.
+    /// Returns an error of this kind at the word of index `at`.
     pub fn at(self, at: usize) -> Error {
         Error { at, instruction: Culprit::default(), kind: self }
     }

@@ -5,7 +5,7 @@ use crate::spirv::generated::tables::INSTRUCTIONS;
 /// An operand of an instruction, or of an enumerant.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand {
-    /// Exactly one.
+    /// Exactly one operand.
     One(Kind),
     /// An operand that may be absent.
     Optional(Kind),
@@ -48,7 +48,7 @@ pub type Enumerant = (u32, &'static [Operand]);
 /// The grammar of one instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Instruction {
-    /// Its name in the specification.
+    /// The name of the instruction in the specification.
     pub name: &'static str,
     /// Operands in order.
     pub operands: &'static [Operand],
@@ -66,7 +66,7 @@ impl Instruction {
 /// The conditions under which a device offers a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// Its version, a feature or a property.
+    /// The device offers it by its version, a feature or a property.
     Device,
     /// One of these extensions, if it is enabled.
     Extensions(&'static [&'static str]),

@@ -35,7 +35,7 @@ pub struct Instruction<'w> {
     pub at: usize,
     /// The opcode.
     pub opcode: u16,
-    /// Its words behind the first.
+    /// The words of the instruction behind the first.
     pub operands: &'w [u32],
 }
 

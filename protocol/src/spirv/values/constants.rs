@@ -44,12 +44,12 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// With these values for specialisation constants; without, what depends on them counts as 1.
+    /// Starts with these values for specialisation constants; without values, what depends on them counts as 1.
     pub fn new(overrides: Option<HashMap<u32, u64>>) -> Self {
         Self { overrides, ..Self::default() }
     }
 
-    /// Specialisation constants have values.
+    /// Returns whether specialisation constants have values.
     pub fn is_specialised(&self) -> bool {
         self.overrides.is_some()
     }

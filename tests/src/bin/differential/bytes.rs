@@ -39,7 +39,7 @@ pub fn from_bytes<T: Plain>(bytes: &[u8]) -> Vec<T> {
     values
 }
 
-/// Both are the same, or the first difference is the error. Answers the bytes, as a case's result.
+/// Checks that both are the same: the first difference is the error. Returns the bytes, as a case's result.
 pub fn expect<T: Plain + PartialEq + Debug>(found: &[T], expected: &[T]) -> Result<Vec<u8>> {
     ensure!(found.len() == expected.len(), "{} values instead of {}", found.len(), expected.len());
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
@@ -48,7 +48,7 @@ pub fn expect<T: Plain + PartialEq + Debug>(found: &[T], expected: &[T]) -> Resu
     Ok(bytes_of(found))
 }
 
-/// As [`expect`] for floats that may differ by a relative error.
+/// Checks floats as [`expect`] does, but they may differ by a relative error.
 pub fn expect_near(found: &[f64], expected: &[f64], tolerance: f64) -> Result<()> {
     ensure!(found.len() == expected.len(), "{} values instead of {}", found.len(), expected.len());
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {

@@ -1,4 +1,4 @@
-//! What a case is: a name, shaders, and a program that runs them and answers what came out.
+//! The parts of a case: a name, shaders, and a program that runs them and returns what came out.
 
 use anyhow::Result;
 
@@ -23,7 +23,7 @@ pub enum Shader {
     Assembly(String),
 }
 
-/// In front of every GLSL shader: types of all widths.
+/// The lines in front of every GLSL shader: types of all widths.
 const PREAMBLE: &str = "#version 460
 #extension GL_EXT_shader_explicit_arithmetic_types : enable
 #extension GL_EXT_shader_8bit_storage : enable

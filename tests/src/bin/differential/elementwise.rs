@@ -24,7 +24,7 @@ pub struct Elementwise<A, R> {
     pub x: Vec<A>,
     /// Second inputs, as many.
     pub y: Vec<A>,
-    /// What the processor says to one pair; empty if it cannot tell.
+    /// The results that the processor computes of one pair; empty if it cannot tell.
     pub expected: fn(A, A) -> Vec<R>,
 }
 
@@ -94,12 +94,12 @@ pub fn noise(seed: u64, count: usize) -> Vec<u64> {
     std::iter::repeat_with(step).take(count).collect()
 }
 
-/// The same as 32-bit numbers.
+/// The upper halves of the numbers of [`noise`], as 32-bit numbers.
 pub fn noise32(seed: u64, count: usize) -> Vec<u32> {
     noise(seed, count).into_iter().map(|value| (value >> 32) as u32).collect()
 }
 
-/// The same as floats between -1 and 1.
+/// The numbers of [`noise`] as floats between -1 and 1.
 pub fn noise_floats(seed: u64, count: usize) -> Vec<f64> {
     noise(seed, count).into_iter().map(|value| (value >> 11) as f64 / (1u64 << 52) as f64 - 1.0).collect()
 }

@@ -1,4 +1,4 @@
-//! What a device can do, by the names of the Vulkan specification: its extensions and the members of its feature structs.
+//! The features of a device, by the names of the Vulkan specification: its extensions and the members of its feature structs.
 //!
 //! Structs of features hold one `VkBool32` after the other, so a table of names describes them, whatever the Vulkan headers at hand
 //! know. Knows no case.
@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_void};
 use anyhow::Result;
 use ash::vk;
 
-/// What a physical device has, and the structs that switch it on.
+/// The extensions and features that a physical device has, and the structs that switch them on.
 pub struct Features {
     extensions: Vec<String>,
     core: vk::PhysicalDeviceFeatures,
@@ -61,7 +61,7 @@ impl Features {
         Ok(Self { extensions, core, chain, values })
     }
 
-    /// Whether a feature is there. Names nobody knows are an error of the case.
+    /// Returns whether the device has a feature. An unknown name is an error of the case.
     pub fn has(&self, name: &str) -> bool {
         self.values.get(name).copied().unwrap_or_else(|| {
             let known = SHAPES.iter().any(|shape| shape.members.contains(&name));
@@ -70,7 +70,7 @@ impl Features {
         })
     }
 
-    /// Whether an extension is listed.
+    /// Returns whether the device lists an extension.
     pub fn has_extension(&self, name: &CStr) -> bool {
         name.to_str().is_ok_and(|name| self.extensions.iter().any(|extension| extension == name))
     }

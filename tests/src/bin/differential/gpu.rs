@@ -11,10 +11,10 @@ use ash::vk;
 use crate::bytes::{Plain, bytes_of, from_bytes};
 use crate::features::Features;
 
-/// Longer than any case may take on the slowest machine: whoever waits as long hangs.
+/// Nanoseconds after which a wait counts as a hang: longer than any case may take on the slowest machine.
 pub const PATIENCE: u64 = 600_000_000_000;
 
-/// Off unless a case asks for them: they change what memory accesses out of bounds mean.
+/// The features that are off unless a case asks for them: they change what memory accesses out of bounds mean.
 pub const ROBUSTNESS: &[&str] = &[
     "robustBufferAccess",
     "robustImageAccess",
@@ -43,11 +43,11 @@ pub fn skip<T>(what: impl Into<String>) -> Result<T> {
 /// One queue of the device.
 #[derive(Clone, Copy)]
 pub struct Queue {
-    /// Its family's index.
+    /// The index of its queue family.
     pub family: u32,
-    /// What the family can do.
+    /// The capabilities of the family.
     pub flags: vk::QueueFlags,
-    /// How many bits of a timestamp count there.
+    /// The number of valid bits in a timestamp of the family.
     pub timestamp_bits: u32,
     /// The queue.
     pub handle: vk::Queue,
@@ -63,9 +63,9 @@ pub struct Gpu {
     pub physical: vk::PhysicalDevice,
     /// The device.
     pub device: ash::Device,
-    /// What it can do.
+    /// The extensions and features of the physical device.
     pub features: Features,
-    /// Its properties of Vulkan 1.0.
+    /// The physical device's properties of Vulkan 1.0.
     pub properties: vk::PhysicalDeviceProperties,
     /// The types of its memory.
     pub memory: vk::PhysicalDeviceMemoryProperties,
@@ -81,7 +81,7 @@ pub struct Gpu {
 pub struct Buffer {
     /// The buffer.
     pub handle: vk::Buffer,
-    /// Its memory.
+    /// The memory that is bound to the buffer.
     pub memory: vk::DeviceMemory,
     /// Bytes that were asked for.
     pub size: u64,
@@ -89,13 +89,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Its bytes.
+    /// Returns the bytes of the buffer.
     pub fn read(&self) -> Vec<u8> {
         assert!(!self.at.is_null(), "the buffer is not mapped");
         unsafe { std::slice::from_raw_parts(self.at, self.size as usize) }.to_vec()
     }
 
-    /// Its content as numbers.
+    /// Returns the content of the buffer as numbers.
     pub fn values<T: Plain>(&self) -> Vec<T> {
         from_bytes(&self.read())
     }
@@ -107,7 +107,7 @@ impl Buffer {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at, bytes.len()) };
     }
 
-    /// Its mapping.
+    /// Returns the address of the buffer's mapping.
     pub fn pointer<T: Plain>(&self) -> *mut T {
         self.at.cast()
     }
@@ -192,7 +192,7 @@ impl Gpu {
         self.queues[0].handle
     }
 
-    /// Its family.
+    /// The index of that queue's family.
     pub fn family(&self) -> u32 {
         self.queues[0].family
     }
@@ -347,7 +347,7 @@ impl Gpu {
         usage
     }
 
-    /// Where a buffer lies for shaders.
+    /// Returns the device address of a buffer, which is where it lies for shaders.
     pub fn address(&self, buffer: &Buffer) -> u64 {
         let info = vk::BufferDeviceAddressInfo::default().buffer(buffer.handle);
         unsafe { self.device.get_buffer_device_address(&info) }

@@ -10,9 +10,9 @@ use crate::gpu::{Buffer, Gpu, skip};
 pub struct Picture {
     /// The image.
     pub image: vk::Image,
-    /// Its memory.
+    /// The memory that is bound to the image.
     pub memory: vk::DeviceMemory,
-    /// How it was made.
+    /// The format with which the image was made.
     pub format: vk::Format,
     /// Texels of its largest level.
     pub extent: vk::Extent3D,
@@ -23,7 +23,7 @@ pub struct Picture {
     view_type: vk::ImageViewType,
 }
 
-/// What kind of image.
+/// The kind of an image.
 #[derive(Clone, Copy)]
 pub struct Shape {
     /// The view's type, which gives the image's.
@@ -40,7 +40,7 @@ pub struct Shape {
     pub usage: vk::ImageUsageFlags,
     /// Further flags; those that cubes need come of themselves.
     pub flags: vk::ImageCreateFlags,
-    /// How texels lie in memory.
+    /// The tiling, which says how texels lie in memory.
     pub tiling: vk::ImageTiling,
 }
 
@@ -59,7 +59,7 @@ impl Shape {
         }
     }
 
-    /// How such an image is made.
+    /// Returns the create info of such an image.
     pub fn info(&self) -> vk::ImageCreateInfo<'static> {
         let [width, height, depth] = self.size;
         let cube = [vk::ImageViewType::CUBE, vk::ImageViewType::CUBE_ARRAY].contains(&self.view);
@@ -81,7 +81,7 @@ impl Shape {
             .usage(self.usage | vk::ImageUsageFlags::TRANSFER_SRC | vk::ImageUsageFlags::TRANSFER_DST)
     }
 
-    /// How large such images may be, if the device has them.
+    /// Returns how large such images may be, if the device has them.
     pub fn properties(&self, gpu: &Gpu) -> Result<vk::ImageFormatProperties, vk::Result> {
         let info = self.info();
         unsafe {

@@ -23,13 +23,13 @@ pub struct Builder<'a> {
 pub struct Kernel {
     /// The pipeline.
     pub pipeline: vk::Pipeline,
-    /// Its layout: one set, and push constants if any.
+    /// The layout of the pipeline: one set, and push constants if any.
     pub layout: vk::PipelineLayout,
     /// The set's layout.
     pub set_layout: vk::DescriptorSetLayout,
 }
 
-/// What a binding is filled with.
+/// The resource with which a binding is filled.
 #[derive(Clone, Copy)]
 pub enum Slot {
     /// A whole buffer.
@@ -46,7 +46,7 @@ pub enum Slot {
     Sampled(vk::ImageView, vk::Sampler),
 }
 
-/// Short for the type of most bindings.
+/// The descriptor type of most bindings, for short.
 pub const STORAGE: vk::DescriptorType = vk::DescriptorType::STORAGE_BUFFER;
 
 impl Gpu {
@@ -68,7 +68,7 @@ impl Gpu {
         self.compute_with(shader, buffers, &[0u8; 0], groups)
     }
 
-    /// As [`Gpu::compute`], with push constants.
+    /// Runs a shader as [`Gpu::compute`] does, with push constants.
     pub fn compute_with<T: Plain>(
         &self,
         shader: usize,
@@ -244,7 +244,7 @@ impl Slot {
 }
 
 impl Builder<'_> {
-    /// This many storage buffers.
+    /// Sets the bindings: this many storage buffers.
     pub fn buffers(self, count: usize) -> Self {
         self.bindings(&vec![STORAGE; count])
     }
@@ -279,12 +279,12 @@ impl Builder<'_> {
         self
     }
 
-    /// Makes it.
+    /// Makes the pipeline.
     pub fn build(self) -> Result<Kernel> {
         self.build_with(&mut vk::ComputePipelineCreateInfo::default(), vk::PipelineCache::null())
     }
 
-    /// Makes it from a description that may hold flags, a chain or a base already.
+    /// Makes the pipeline from a description that may hold flags, a chain or a base already.
     pub fn build_with(
         self,
         info: &mut vk::ComputePipelineCreateInfo,

@@ -9,7 +9,7 @@ use crate::ir::{Command, Direction, Len, Level, Param, Protocol, Return, Scalar,
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::{format_ident, quote};
 
-/// How a command is executed.
+/// The way in which a command is executed.
 enum Kind<'a> {
     /// `vkCreate…`: the parameter that receives the handle.
     Create(&'a Param),
@@ -17,9 +17,9 @@ enum Kind<'a> {
     Destroy(&'a Param),
     /// Anything else that can be generated.
     Plain,
-    /// Hand-written in this module of `daemon::vulkan`.
+    /// A command with a hand-written function in this module of `daemon::vulkan`.
     ByHand(&'a str),
-    /// Never reaches the executor.
+    /// A command that never reaches the executor.
     Transport,
 }
 
@@ -66,7 +66,7 @@ pub fn emit(protocol: &Protocol, module: &str) -> TokenStream {
     quote!(#(#functions)*)
 }
 
-/// Whether a command goes into a recording and does nothing else.
+/// Returns whether a command goes into a recording and does nothing else.
 fn is_recorded(c: &Command) -> bool {
     let plain = matches!(kind(c), Kind::Plain) || c.execution.is_recorded;
     c.level == Level::CommandBuffer && plain
@@ -211,7 +211,7 @@ fn lower_params(c: &Command, created: Option<&Param>) -> TokenStream {
     }
 }
 
-/// Whether values are looked up or stored by the lowering, which locks the object table.
+/// Returns whether the lowering `l`, which locks the object table, looks up or stores any of the values.
 fn names_lowering(values: &TokenStream) -> bool {
     values.clone().into_iter().any(|token| match token {
         TokenTree::Ident(name) => name == "l",
@@ -298,7 +298,7 @@ fn raised(protocol: &Protocol, c: &Command, p: &Param) -> TokenStream {
     }
 }
 
-/// How many elements the driver filled: the count it wrote, or all.
+/// Returns the code for the number of elements that the driver filled: the count that it wrote, or all.
 fn written_count(c: &Command, len: &Len) -> TokenStream {
     match len {
         Len::Deref(name) if outs(c).any(|p| p.member.rust == *name) => {
@@ -372,7 +372,7 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
     }
 }
 
-/// Where the executor of a command is.
+/// Returns the path of the function that executes a command.
 fn path(c: &Command) -> TokenStream {
     match kind(c) {
         Kind::ByHand(module) => by_hand(module, c),

@@ -5,7 +5,8 @@ use crate::ir::{Len, Member, Protocol, Scalar, Shape, Struct, Type, Union, Union
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
-/// Flags of which the host knows some that no guest names; what a guest says is translated by hand (`daemon::vulkan::lowering::handle_types`).
+/// Flags of which the host knows some that no guest names; what a guest says is translated by hand
+/// (`daemon::vulkan::lowering::handle_types`).
 const TRANSLATED: &str = "VkExternalMemoryHandleTypeFlags";
 
 /// Implementations for the structs of one module; unions go with `types`.
@@ -57,7 +58,7 @@ fn uses_lowering(m: &Member) -> bool {
     }
 }
 
-/// Whether it says which queue families, of which a guest has an order of its own (`daemon::vulkan::driver::families`).
+/// Returns whether a member names queue families, of which a guest has an order of its own (`daemon::vulkan::driver::families`).
 fn is_family(m: &Member) -> bool {
     ["queue_family_index", "queue_family_indices"].iter().any(|name| m.rust.ends_with(name))
 }
@@ -183,7 +184,7 @@ fn raise_member(protocol: &Protocol, s: &Struct, m: &Member) -> TokenStream {
     }
 }
 
-/// Whether the driver may set bits of it that the codec does not know: they belong to extensions that no guest has.
+/// Returns whether the driver may set bits of this type that the codec does not know: they belong to extensions that no guest has.
 fn is_masked(ty: &Type) -> bool {
     matches!(ty, Type::Flags(name) if name != TRANSLATED)
 }

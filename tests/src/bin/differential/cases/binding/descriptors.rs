@@ -12,7 +12,7 @@ use crate::kernel::{Kernel, STORAGE, Slot};
 const NONUNIFORM: &str = "#extension GL_EXT_nonuniform_qualifier : require\n";
 const POINT: vk::PipelineBindPoint = vk::PipelineBindPoint::COMPUTE;
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![dynamic_storage(), dynamic_uniform(), array(), nonuniform(), runtime_array()];
     cases.extend([variable_count(), update_after_bind(), update_unused_while_pending(), many()]);

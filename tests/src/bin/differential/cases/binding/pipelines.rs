@@ -8,7 +8,7 @@ use crate::case::Case;
 use crate::gpu::Gpu;
 use crate::kernel::{Kernel, STORAGE, Slot};
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = specialization();
     cases.extend(creation());

@@ -19,7 +19,7 @@ layout(binding = 2) buffer To { uint to[]; };
 layout(push_constant) uniform Push { uint factor; };
 void main() { uint i = gl_GlobalInvocationID.x; to[i] += (a[i] * 1000 + b[i]) * factor; }";
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("push_descriptors.pushed", |gpu| run(gpu, pushed)).glsl(ADD),

@@ -9,7 +9,7 @@ use crate::gpu::Gpu;
 use crate::images::Picture;
 use crate::kernel::{STORAGE, Slot};
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     vec![
         storage_read(),

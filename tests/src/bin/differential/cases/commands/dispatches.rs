@@ -1,4 +1,4 @@
-//! How work is dispatched: dimensions, bases, counts from buffers, limits.
+//! The ways in which work is dispatched: dimensions, bases, counts from buffers, limits.
 
 use anyhow::Result;
 use ash::vk;
@@ -8,7 +8,7 @@ use crate::case::Case;
 use crate::gpu::Gpu;
 use crate::kernel::{STORAGE, Slot};
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     const WHO: &str = "layout(local_size_x = 2, local_size_y = 2) in;
 layout(binding = 0) buffer To { uint to[]; };

@@ -7,7 +7,7 @@ use crate::bytes::{bytes_of, expect};
 use crate::case::Case;
 use crate::gpu::{Gpu, skip};
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = timestamps();
     cases.extend(statistics());

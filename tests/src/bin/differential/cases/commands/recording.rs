@@ -9,7 +9,7 @@ use crate::elementwise::noise32;
 use crate::gpu::{Buffer, Gpu};
 use crate::kernel::{Kernel, STORAGE, Slot};
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = transfers();
     cases.extend(orders());

@@ -1,5 +1,5 @@
-//! Programs reset and record again what a submission used as soon as they know that it has ended, while later submissions wait for a value that
-//! the host signals.
+//! Programs reset and record again what a submission used as soon as they know that it has ended, while later submissions wait for a value
+//! that the host signals.
 
 use anyhow::Result;
 use ash::vk;
@@ -9,7 +9,7 @@ use crate::bytes::expect;
 use crate::case::Case;
 use crate::gpu::{Buffer, Gpu, PATIENCE, skip};
 
-/// What one submission used, to be destroyed when the program knows that it is over.
+/// The objects that one submission used, to be destroyed when the program knows that it is over.
 struct Used {
     pool: vk::CommandPool,
     commands: vk::CommandBuffer,
@@ -47,7 +47,7 @@ impl Used {
         })
     }
 
-    /// Its pool is reset, which is not allowed before the end.
+    /// Resets the command pool, which is not allowed before the end of the submission.
     fn reset(&self, gpu: &Gpu) -> Result<()> {
         Ok(unsafe { gpu.device.reset_command_pool(self.pool, vk::CommandPoolResetFlags::empty()) }?)
     }
@@ -61,7 +61,7 @@ impl Used {
     }
 }
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     fn case(name: &str, run: fn(&Gpu) -> Result<Vec<u8>>) -> Case {
         Case::new(format!("synchronization.release.{name}"), move |gpu| {

@@ -10,7 +10,7 @@ use crate::bytes::expect;
 use crate::case::Case;
 use crate::gpu::{Buffer, Gpu, PATIENCE, skip};
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = fences();
     cases.extend(binary());

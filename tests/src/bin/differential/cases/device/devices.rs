@@ -11,7 +11,7 @@ use crate::case::Case;
 use crate::gpu::{Gpu, PATIENCE, ROBUSTNESS, entry, instance};
 use crate::kernel::{STORAGE, Slot};
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = several();
     cases.extend(groups());
@@ -171,7 +171,7 @@ fn groups() -> Vec<Case> {
     ]
 }
 
-/// What a thread needs to compute by itself; queues are shared under a lock.
+/// Creates what a thread needs to compute by itself, and computes; queues are shared under a lock.
 fn compute(
     device: &ash::Device,
     family: u32,

@@ -11,7 +11,7 @@ use crate::gpu::Gpu;
 use crate::images::{Picture, Shape};
 use crate::kernel::{STORAGE, Slot};
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     vec![
         conditional(),

@@ -12,10 +12,10 @@ use crate::elementwise::noise32;
 use crate::gpu::{Buffer, Gpu, skip};
 use crate::images::{Picture, Shape};
 
-/// Whoever takes longer hangs.
+/// The time after which a wait counts as a hang.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = mappings();
     cases.extend(allocations());

@@ -1,4 +1,4 @@
-//! What the device says of itself: limits, formats, images, sizes. The bytes are the result.
+//! The properties that the device reports: limits, formats, images, sizes. The bytes are the result.
 
 use anyhow::{Result, ensure};
 use ash::vk;
@@ -7,7 +7,7 @@ use crate::bytes::bytes_of;
 use crate::case::Case;
 use crate::gpu::Gpu;
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     vec![
         limits(),

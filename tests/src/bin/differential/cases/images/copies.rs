@@ -13,7 +13,7 @@ const FORMAT: vk::Format = vk::Format::R32_UINT;
 const GENERAL: vk::ImageLayout = vk::ImageLayout::GENERAL;
 const NONE: vk::ImageUsageFlags = vk::ImageUsageFlags::SAMPLED;
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = buffers();
     cases.extend(images());

@@ -22,7 +22,7 @@ const CURTAILED: [vk::Format; 4] = [
     vk::Format::R10X6G10X6B10X6A10X6_UNORM_4PACK16,
 ];
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![
         Case::new("images.formats.features", features),
@@ -68,7 +68,7 @@ fn features(gpu: &Gpu) -> Result<Vec<u8>> {
     Ok(bytes_of(&words))
 }
 
-/// Which images there are, for each type, tiling, use and flag of Vulkan 1.1 that needs no optional feature.
+/// Tells which images there are, for each type, tiling, use and flag of Vulkan 1.1 that needs no optional feature.
 fn support(gpu: &Gpu) -> Result<Vec<u8>> {
     let uses = (0..8).map(|bit| 1 << bit).chain([0x7, 0xb, 0x17, 0x27, 0x9f]);
     let kinds: Vec<(u32, u32)> = uses
@@ -148,7 +148,7 @@ fn planes(format: vk::Format) -> Vec<Part> {
     vec![first, Part::new(second, bytes, shared), third]
 }
 
-/// What of a format is copied ("Depth/Stencil Aspect Copy Table" for those).
+/// The parts of a format that are copied (for depth and stencil, see the "Depth/Stencil Aspect Copy Table").
 fn parts(format: vk::Format) -> Vec<Part> {
     use vk::Format as F;
     let depth = |bytes| Part::new(vk::ImageAspectFlags::DEPTH, bytes, [1, 1]);
@@ -241,7 +241,7 @@ fn image(gpu: &Gpu, shape: &Shape, aspect: vk::ImageAspectFlags) -> Result<vk::I
     Ok(image)
 }
 
-/// Whether there is such an image.
+/// Returns whether the device has such images.
 fn is_supported(gpu: &Gpu, shape: &Shape) -> bool {
     shape
         .properties(gpu)

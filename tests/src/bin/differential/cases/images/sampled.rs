@@ -14,7 +14,7 @@ const COMBINED: vk::DescriptorType = vk::DescriptorType::COMBINED_IMAGE_SAMPLER;
 const SAMPLED: vk::ImageUsageFlags = vk::ImageUsageFlags::SAMPLED;
 const RED: vk::Format = vk::Format::R32_SFLOAT;
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = dimensions();
     cases.extend(addresses());
@@ -164,7 +164,7 @@ fn dimensions() -> Vec<Case> {
 
 fn addresses() -> Vec<Case> {
     use vk::SamplerAddressMode as Mode;
-    /// What the texel of coordinate `at` outside of 0 to 7 is; none: the border.
+    /// The texel that a coordinate `at`, also one outside of 0 to 7, addresses; none: the border.
     fn texel(mode: Mode, at: i32) -> Option<i32> {
         match mode {
             Mode::REPEAT => Some(at.rem_euclid(8)),

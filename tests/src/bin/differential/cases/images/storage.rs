@@ -10,7 +10,7 @@ use crate::gpu::Gpu;
 use crate::images::{Picture, Shape};
 use crate::kernel::Slot;
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = FORMATS.iter().map(format).collect();
     cases.extend(dimensions());

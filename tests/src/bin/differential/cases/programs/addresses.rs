@@ -12,7 +12,7 @@ const HEAD: &str = "#extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 ";
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     vec![
         from_push_constants(),

@@ -8,7 +8,7 @@ use crate::elementwise::{Elementwise, noise, noise_floats, noise32};
 
 const COUNT: usize = 200;
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = integers();
     cases.extend(floats());

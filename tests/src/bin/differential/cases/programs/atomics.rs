@@ -11,7 +11,7 @@ use crate::images::Picture;
 use crate::kernel::{STORAGE, Slot};
 use ash::vk;
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = integers();
     cases.extend(returned_values());
@@ -96,7 +96,7 @@ fn integers() -> Vec<Case> {
     cases
 }
 
-/// What an atomic operation returns, as a set: every invocation gets another number.
+/// The cases of what an atomic operation returns, as a set: every invocation gets another number.
 fn returned_values() -> Vec<Case> {
     let tickets = |name: &str, needs: &'static [&'static str], take: &str| {
         Case::new(format!("atomics.{name}"), move |gpu: &Gpu| {

@@ -10,7 +10,7 @@ use crate::elementwise::{Elementwise, noise_floats, noise32};
 use crate::gpu::{Buffer, Gpu, skip};
 use crate::kernel::{STORAGE, Slot};
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = PRODUCTS.iter().map(product).collect();
     cases.extend(operations());
@@ -68,7 +68,7 @@ layout(constant_id = 2) const uint N = 16;
 layout(constant_id = 3) const uint K = 16;
 ";
 
-/// What the device says it can multiply, at subgroup scope: M, N, K, and the types of both factors, the summand and the result.
+/// The matrix products that the device reports, at subgroup scope: M, N, K, and the types of both factors, the summand and the result.
 fn shapes(gpu: &Gpu) -> Result<Vec<([u32; 3], [i32; 4])>> {
     gpu.require(&["cooperativeMatrix"])?;
     let entry = crate::gpu::entry()?;

@@ -1,4 +1,4 @@
-//! What shaders may use besides arithmetic: shared memory, clocks, hints, derivatives, pointers.
+//! The features that shaders may use besides arithmetic: shared memory, clocks, hints, derivatives, pointers.
 
 use ash::vk;
 
@@ -7,7 +7,7 @@ use crate::bytes::{bytes_of, expect};
 use crate::case::Case;
 use crate::gpu::skip;
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("shaders.shared_memory", |gpu| {

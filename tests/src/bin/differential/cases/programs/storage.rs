@@ -1,4 +1,4 @@
-//! How numbers lie in buffers and push constants: narrow types and layout rules.
+//! The layout of numbers in buffers and push constants: narrow types and layout rules.
 
 use half::f16;
 
@@ -11,7 +11,7 @@ use ash::vk;
 
 const UNIFORM: vk::DescriptorType = vk::DescriptorType::UNIFORM_BUFFER;
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![storage_8(), storage_16(), storage_half(), uniform_8(), uniform_16()];
     cases.extend([push_8(), push_16(), scalar_layout(), std430(), std140(), uniform_standard_layout()]);

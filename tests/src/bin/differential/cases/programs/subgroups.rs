@@ -16,7 +16,7 @@ const LANES: usize = 128;
 /// The inputs of one subgroup in the order of its lanes, and what each lane should answer.
 type Expected = fn(&[u32]) -> Vec<u32>;
 
-/// All of them.
+/// All cases of this module.
 pub fn cases() -> Vec<Case> {
     let mut cases = classes();
     cases.extend(arithmetic());
@@ -222,7 +222,7 @@ fn classes() -> Vec<Case> {
 
 fn arithmetic() -> Vec<Case> {
     use vk::SubgroupFeatureFlags as Class;
-    /// Of a reduction, an inclusive and an exclusive scan.
+    /// The results of a reduction, an inclusive and an exclusive scan, combined into one number for each invocation.
     fn scans(x: &[u32], identity: u32, join: fn(u32, u32) -> u32) -> Vec<u32> {
         let total = x.iter().copied().fold(identity, join);
         let before = |lane: usize| x[..lane].iter().copied().fold(identity, join);
