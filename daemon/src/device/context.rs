@@ -27,7 +27,7 @@ enum State {
 
 /// A context.
 #[derive(Debug)]
-pub struct Context<T> {
+pub(super) struct Context<T> {
     state: State,
     /// Whom its resources count for.
     owner: Owner,
@@ -45,47 +45,47 @@ pub struct Context<T> {
 
 impl<T> Context<T> {
     /// Whom its resources count for.
-    pub fn owner(&self) -> Owner {
+    pub(super) fn owner(&self) -> Owner {
         self.owner
     }
 
     /// A worker has to be ended with this context.
-    pub fn has_worker(&self) -> bool {
+    pub(super) fn has_worker(&self) -> bool {
         self.state == State::Alive
     }
 
     /// Notes a resource; false if it was attached before.
-    pub fn attach(&mut self, resource_id: ResourceId) -> bool {
+    pub(super) fn attach(&mut self, resource_id: ResourceId) -> bool {
         self.attached.insert(resource_id)
     }
 
     /// Forgets a resource; false if it was not attached.
-    pub fn detach(&mut self, resource_id: ResourceId) -> bool {
+    pub(super) fn detach(&mut self, resource_id: ResourceId) -> bool {
         self.attached.remove(&resource_id)
     }
 
     /// Notes an export the worker was asked for.
-    pub fn export_begins(&mut self, resource_id: ResourceId) {
+    pub(super) fn export_begins(&mut self, resource_id: ResourceId) {
         self.exporting.insert(resource_id);
     }
 
     /// Forgets an export that was answered.
-    pub fn export_ends(&mut self, resource_id: ResourceId) {
+    pub(super) fn export_ends(&mut self, resource_id: ResourceId) {
         self.exporting.remove(&resource_id);
     }
 
     /// Notes a resource whose memory its worker lends.
-    pub fn lends(&mut self, resource_id: ResourceId) {
+    pub(super) fn lends(&mut self, resource_id: ResourceId) {
         self.lending.insert(resource_id);
     }
 
     /// Forgets such a resource.
-    pub fn lends_no_more(&mut self, resource_id: ResourceId) {
+    pub(super) fn lends_no_more(&mut self, resource_id: ResourceId) {
         self.lending.remove(&resource_id);
     }
 
     /// Keeps the ticket of a fenced submission.
-    pub fn await_fence(&mut self, ring_idx: RingIdx, fence_id: FenceId, ticket: T) {
+    pub(super) fn await_fence(&mut self, ring_idx: RingIdx, fence_id: FenceId, ticket: T) {
         self.timelines.entry(ring_idx).or_default().push_back((fence_id, ticket));
     }
 
@@ -257,12 +257,12 @@ impl<T> Device<T> {
     }
 
     /// Whether a resource is attached to a context.
-    pub fn sees(&self, ctx_id: ContextId, resource_id: ResourceId) -> bool {
+    pub(crate) fn sees(&self, ctx_id: ContextId, resource_id: ResourceId) -> bool {
         self.contexts.get(&ctx_id).is_some_and(|context| context.attached.contains(&resource_id))
     }
 
     /// Resources that a context sees, by the counted memory they show.
-    pub fn shown_memory(&self, ctx_id: ContextId) -> FxHashMap<MemoryId, ResourceId> {
+    pub(crate) fn shown_memory(&self, ctx_id: ContextId) -> FxHashMap<MemoryId, ResourceId> {
         let attached = self.contexts.get(&ctx_id).into_iter().flat_map(|context| &context.attached);
         let shown = attached.filter_map(|resource_id| Some((self.memory_of(*resource_id)?, *resource_id)));
         shown.collect()
@@ -292,7 +292,7 @@ impl<T> Device<T> {
 
     /// A worker says that a fence is passed. Answers that fence and those before it on its timeline; what is not pending is
     /// ignored.
-    pub fn fence_signalled<E: Effects<Ticket = T>>(
+    pub(crate) fn fence_signalled<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
         ring_idx: RingIdx,
@@ -306,7 +306,7 @@ impl<T> Device<T> {
     }
 
     /// Nobody may have any memory mapped that workers lend: they are about to go.
-    pub fn revoke_all<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
+    pub(crate) fn revoke_all<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
         let lending = self.contexts.values_mut().flat_map(|context| std::mem::take(&mut context.lending));
         let lending: Vec<_> = lending.collect();
         self.revoke(lending, effects);
@@ -314,7 +314,7 @@ impl<T> Device<T> {
 
     /// A context's worker ended or gave up. Its fences are passed, its exports are refused; what was mapped stays mapped, but for what
     /// was lent.
-    pub fn context_lost<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
+    pub(crate) fn context_lost<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
         let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
         if context.state != State::Alive {
             return;

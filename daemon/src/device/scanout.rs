@@ -6,18 +6,18 @@ use protocol::virtio_gpu::{DisplayMode, Rect, Response};
 
 /// What each scanout shows.
 #[derive(Debug)]
-pub struct Scanouts {
+pub(super) struct Scanouts {
     shown: Vec<Option<ResourceId>>,
 }
 
 impl Scanouts {
     /// `count` scanouts that show nothing.
-    pub fn new(count: u32) -> Self {
+    pub(super) fn new(count: u32) -> Self {
         Self { shown: vec![None; count as usize] }
     }
 
     /// A resource is gone: no scanout shows it any more.
-    pub fn forget(&mut self, resource_id: ResourceId) {
+    pub(super) fn forget(&mut self, resource_id: ResourceId) {
         for shown in &mut self.shown {
             shown.take_if(|shown| *shown == resource_id);
         }
