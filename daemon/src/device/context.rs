@@ -18,7 +18,7 @@ pub(super) enum State {
 
 /// A context.
 #[derive(Debug)]
-pub struct Context<T> {
+pub(crate) struct Context<T> {
     pub(super) state: State,
     /// Whom its resources count for.
     pub(super) owner: Owner,
@@ -36,47 +36,47 @@ pub struct Context<T> {
 
 impl<T> Context<T> {
     /// Whom its resources count for.
-    pub fn owner(&self) -> Owner {
+    pub(crate) fn owner(&self) -> Owner {
         self.owner
     }
 
     /// A worker has to be ended with this context.
-    pub fn has_worker(&self) -> bool {
+    pub(crate) fn has_worker(&self) -> bool {
         self.state == State::Alive
     }
 
     /// Notes a resource; false if it was attached before.
-    pub fn attach(&mut self, resource_id: ResourceId) -> bool {
+    pub(crate) fn attach(&mut self, resource_id: ResourceId) -> bool {
         self.attached.insert(resource_id)
     }
 
     /// Forgets a resource; false if it was not attached.
-    pub fn detach(&mut self, resource_id: ResourceId) -> bool {
+    pub(crate) fn detach(&mut self, resource_id: ResourceId) -> bool {
         self.attached.remove(&resource_id)
     }
 
     /// Notes an export the worker was asked for.
-    pub fn export_begins(&mut self, resource_id: ResourceId) {
+    pub(crate) fn export_begins(&mut self, resource_id: ResourceId) {
         self.exporting.insert(resource_id);
     }
 
     /// Forgets an export that was answered.
-    pub fn export_ends(&mut self, resource_id: ResourceId) {
+    pub(crate) fn export_ends(&mut self, resource_id: ResourceId) {
         self.exporting.remove(&resource_id);
     }
 
     /// Notes a resource whose memory its worker lends.
-    pub fn lends(&mut self, resource_id: ResourceId) {
+    pub(crate) fn lends(&mut self, resource_id: ResourceId) {
         self.lending.insert(resource_id);
     }
 
     /// Forgets such a resource.
-    pub fn lends_no_more(&mut self, resource_id: ResourceId) {
+    pub(crate) fn lends_no_more(&mut self, resource_id: ResourceId) {
         self.lending.remove(&resource_id);
     }
 
     /// Keeps the ticket of a fenced submission.
-    pub fn await_fence(&mut self, ring_idx: RingIdx, fence_id: FenceId, ticket: T) {
+    pub(crate) fn await_fence(&mut self, ring_idx: RingIdx, fence_id: FenceId, ticket: T) {
         self.timelines.entry(ring_idx).or_default().push_back((fence_id, ticket));
     }
 

@@ -170,12 +170,12 @@ impl<T> Device<T> {
     }
 
     /// Whether a resource is attached to a context.
-    pub fn sees(&self, ctx_id: ContextId, resource_id: ResourceId) -> bool {
+    pub(crate) fn sees(&self, ctx_id: ContextId, resource_id: ResourceId) -> bool {
         self.contexts.get(&ctx_id).is_some_and(|context| context.attached.contains(&resource_id))
     }
 
     /// Resources that a context sees, by the counted memory they show.
-    pub fn shown_memory(&self, ctx_id: ContextId) -> FxHashMap<MemoryId, ResourceId> {
+    pub(crate) fn shown_memory(&self, ctx_id: ContextId) -> FxHashMap<MemoryId, ResourceId> {
         let attached = self.contexts.get(&ctx_id).into_iter().flat_map(|context| &context.attached);
         let shown = attached.filter_map(|resource_id| Some((self.memory_of(*resource_id)?, *resource_id)));
         shown.collect()
@@ -205,7 +205,7 @@ impl<T> Device<T> {
 
     /// A worker says that a fence is passed. Answers that fence and those before it on its timeline; what is not pending is
     /// ignored.
-    pub fn fence_signalled<E: Effects<Ticket = T>>(
+    pub(crate) fn fence_signalled<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
         ring_idx: RingIdx,
@@ -219,7 +219,7 @@ impl<T> Device<T> {
     }
 
     /// Nobody may have any memory mapped that workers lend: they are about to go.
-    pub fn revoke_all<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
+    pub(crate) fn revoke_all<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
         let lending = self.contexts.values_mut().flat_map(|context| std::mem::take(&mut context.lending));
         let lending: Vec<_> = lending.collect();
         self.revoke(lending, effects);
@@ -227,7 +227,7 @@ impl<T> Device<T> {
 
     /// A context's worker ended or gave up. Its fences are passed, its exports are refused; what was mapped stays mapped, but for what
     /// was lent.
-    pub fn context_lost<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
+    pub(crate) fn context_lost<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
         let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
         if context.state != State::Alive {
             return;

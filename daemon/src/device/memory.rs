@@ -19,7 +19,7 @@ const WAITING_MAX: usize = 128;
 
 impl<T> Device<T> {
     /// A worker asks for memory before its driver allocates it. Answered at once, or when workers have ended whose memory it takes.
-    pub fn memory_wanted<E: Effects<Ticket = T>>(
+    pub(crate) fn memory_wanted<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
         request: u32,
@@ -114,7 +114,7 @@ impl<T> Device<T> {
     }
 
     /// A worker has let go of a piece.
-    pub fn memory_returned<E: Effects<Ticket = T>>(
+    pub(crate) fn memory_returned<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
         memory: MemoryId,
@@ -139,7 +139,7 @@ impl<T> Device<T> {
     }
 
     /// A worker gives back what it was given in advance.
-    pub fn credit_returned(&mut self, ctx_id: ContextId, heap: Heap, bytes: u64) {
+    pub(crate) fn credit_returned(&mut self, ctx_id: ContextId, heap: Heap, bytes: u64) {
         let owner = self.owner(Some(ctx_id));
         let Some(holdings) = self.pieces.workers.get_mut(&owner) else { return };
         let credit = holdings.credit.of(heap);
@@ -153,7 +153,7 @@ impl<T> Device<T> {
     /// # Errors
     ///
     /// The name of the limit that is reached.
-    pub fn ring_begins(&mut self, ctx_id: ContextId) -> Result<(), &'static str> {
+    pub(crate) fn ring_begins(&mut self, ctx_id: ContextId) -> Result<(), &'static str> {
         let owner = self.owner(Some(ctx_id));
         if self.quotas.rings.take(owner, 1).is_err() {
             // Those of workers that are ending have no work any more.
@@ -164,7 +164,7 @@ impl<T> Device<T> {
     }
 
     /// A worker says that a ring has ended.
-    pub fn ring_ends(&mut self, ctx_id: ContextId) {
+    pub(crate) fn ring_ends(&mut self, ctx_id: ContextId) {
         let owner = self.owner(Some(ctx_id));
         let Some(holdings) = self.pieces.workers.get_mut(&owner).filter(|held| held.rings > 0) else {
             return;
@@ -174,7 +174,7 @@ impl<T> Device<T> {
     }
 
     /// Bytes of a piece that this context's worker holds.
-    pub fn held_piece(&self, ctx_id: ContextId, memory: MemoryId) -> Option<u64> {
+    pub(crate) fn held_piece(&self, ctx_id: ContextId, memory: MemoryId) -> Option<u64> {
         let holdings = self.pieces.workers.get(&self.owner(Some(ctx_id)))?;
         holdings
             .pieces
@@ -189,20 +189,20 @@ impl<T> Device<T> {
     }
 
     /// Bytes of memory that each context holds.
-    pub fn held_memory(&self) -> Vec<(ContextId, PerHeap<u64>)> {
+    pub(crate) fn held_memory(&self) -> Vec<(ContextId, PerHeap<u64>)> {
         let PerHeap { device, host } = &self.quotas.memory;
         let held = |owner| PerHeap { device: device.held(owner), host: host.held(owner) };
         self.contexts.iter().map(|(ctx_id, context)| (*ctx_id, held(context.owner()))).collect()
     }
 
     /// Bytes of memory that the VM holds, contexts that have ended included.
-    pub fn held_memory_of_all(&self) -> PerHeap<u64> {
+    pub(crate) fn held_memory_of_all(&self) -> PerHeap<u64> {
         let PerHeap { device, host } = &self.quotas.memory;
         PerHeap { device: device.used(), host: host.used() }
     }
 
     /// The process of a worker has ended, and with it all it held; `worker` is what [`Effects::start_worker`] was given.
-    pub fn worker_ended<E: Effects<Ticket = T>>(&mut self, worker: u64, effects: &mut E) {
+    pub(crate) fn worker_ended<E: Effects<Ticket = T>>(&mut self, worker: u64, effects: &mut E) {
         let owner = Owner(worker);
         let Some(holdings) = self.pieces.workers.remove(&owner) else { return };
         self.quotas.memory.device.give_back(owner, holdings.credit.device);
@@ -237,7 +237,8 @@ impl<T> Device<T> {
     }
 
     /// Bytes that count as device memory and as host memory.
-    pub fn memory_used(&self) -> (u64, u64) {
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn memory_used(&self) -> (u64, u64) {
         (self.quotas.memory.device.used(), self.quotas.memory.host.used())
     }
 }

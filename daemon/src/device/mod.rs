@@ -11,6 +11,7 @@ mod contexts;
 mod effects;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(not(feature = "fuzzing"), allow(unreachable_pub, reason = "fuzz targets name its items"))]
 pub mod fuzzing;
 mod memory;
 mod model;
@@ -25,8 +26,8 @@ mod scanouts;
 mod tests;
 mod window;
 
-pub use effects::{Effects, Shown};
-pub use error::{EffectFailed, GuestError};
+pub(crate) use effects::{Effects, Shown};
+pub(crate) use error::{EffectFailed, GuestError};
 
-pub use model::{Device, DeviceOptions, MapsAtReset};
+pub(crate) use model::{Device, DeviceOptions, MapsAtReset};
 pub(crate) use quota::{Owner, Quota};

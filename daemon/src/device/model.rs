@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 
 /// What a device offers; fixed for its life.
 #[derive(Clone, Debug)]
-pub struct DeviceOptions {
+pub(crate) struct DeviceOptions {
     /// Scanouts, 0 to 16; all of them disconnected.
     pub num_scanouts: u32,
     /// Bytes of the host-visible region.
@@ -28,7 +28,7 @@ pub struct DeviceOptions {
 
 /// What happens to live mappings when the driver resets the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapsAtReset {
+pub(crate) enum MapsAtReset {
     /// The frontend dropped them, or is gone.
     Forget,
     /// The frontend keeps them: each has to be unmapped.
@@ -37,7 +37,7 @@ pub enum MapsAtReset {
 
 /// The device. `T` is the ticket of a command.
 #[derive(Debug)]
-pub struct Device<T> {
+pub(crate) struct Device<T> {
     pub(super) options: DeviceOptions,
     pub(super) contexts: FxHashMap<ContextId, Context<T>>,
     pub(super) resources: FxHashMap<ResourceId, Resource<T>>,
@@ -51,7 +51,7 @@ pub struct Device<T> {
 
 impl<T> Device<T> {
     /// A device as it is after power-on.
-    pub fn new(options: DeviceOptions) -> Self {
+    pub(crate) fn new(options: DeviceOptions) -> Self {
         Self {
             contexts: FxHashMap::default(),
             resources: FxHashMap::default(),
@@ -66,7 +66,7 @@ impl<T> Device<T> {
     }
 
     /// Returns to the state after power-on. Tickets of commands that were not answered yet are dropped.
-    pub fn reset<E: Effects<Ticket = T>>(&mut self, maps: MapsAtReset, effects: &mut E) {
+    pub(crate) fn reset<E: Effects<Ticket = T>>(&mut self, maps: MapsAtReset, effects: &mut E) {
         for (offset, size, resource_id) in self.window.take_all() {
             if maps == MapsAtReset::Unmap && effects.unmap_blob(resource_id, offset, size).is_err() {
                 log::error!(resource_id = resource_id.0, offset; "cannot unmap a blob at reset");
@@ -89,23 +89,27 @@ impl<T> Device<T> {
         self.pieces.clear().into_iter().for_each(|memory| effects.forget_memory(memory));
     }
 
+    /// Bounds the blobs that are mapped at a time from now on, as the frontend can hold them.
+    pub(crate) fn limit_maps(&mut self, most: usize) {
+        self.quotas.live_maps.limit(most as u64);
+    }
+}
+
+/// Counts that only tests compare.
+#[cfg(any(test, feature = "fuzzing"))]
+impl<T> Device<T> {
     /// Contexts alive, lost ones included.
-    pub fn contexts(&self) -> usize {
+    pub(crate) fn contexts(&self) -> usize {
         self.contexts.len()
     }
 
     /// Resources alive.
-    pub fn resources(&self) -> usize {
+    pub(crate) fn resources(&self) -> usize {
         self.resources.len()
     }
 
-    /// Bounds the blobs that are mapped at a time from now on, as the frontend can hold them.
-    pub fn limit_maps(&mut self, most: usize) {
-        self.quotas.live_maps.limit(most as u64);
-    }
-
-    /// Blobs mapped.
-    pub fn live_maps(&self) -> usize {
-        self.window.len()
+    /// Blobs mapped, as the quota counts them.
+    pub(crate) fn live_maps(&self) -> usize {
+        self.quotas.live_maps.used() as usize
     }
 }

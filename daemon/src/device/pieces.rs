@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 /// A request for memory that workers which are ending still hold.
 #[derive(Debug)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     pub(super) ctx_id: ContextId,
     pub(super) request: u32,
     pub(super) wanted: Wanted,
@@ -16,7 +16,7 @@ pub struct Waiting {
 
 /// All pieces.
 #[derive(Debug, Default)]
-pub struct Pieces {
+pub(crate) struct Pieces {
     pub(super) table: FxHashMap<MemoryId, Piece>,
     pub(super) workers: FxHashMap<Owner, Holdings>,
     pub(super) next: u64,
@@ -44,7 +44,7 @@ pub(super) struct Holdings {
 
 impl Pieces {
     /// Forgets everything but which names were used.
-    pub fn clear(&mut self) -> Vec<MemoryId> {
+    pub(crate) fn clear(&mut self) -> Vec<MemoryId> {
         self.workers.clear();
         self.table.drain().map(|(memory, _)| memory).collect()
     }

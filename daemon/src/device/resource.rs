@@ -8,7 +8,7 @@ use protocol::virtio_gpu::{Command, Header, MapCache};
 
 /// A resource.
 #[derive(Debug)]
-pub struct Resource<T> {
+pub(super) struct Resource<T> {
     /// Bytes, for a blob; 0 for a 2D resource.
     pub size: u64,
     pub kind: Kind<T>,
@@ -20,7 +20,7 @@ pub struct Resource<T> {
 
 /// Where a resource's memory is.
 #[derive(Debug)]
-pub enum Kind<T> {
+pub(super) enum Kind<T> {
     /// In the guest.
     Guest,
     /// In the host.
@@ -29,7 +29,7 @@ pub enum Kind<T> {
 
 /// Host memory of a resource.
 #[derive(Debug)]
-pub struct HostBlob<T> {
+pub(super) struct HostBlob<T> {
     pub state: HostBlobState<T>,
     pub mappable: bool,
     /// Offset in the host-visible region, if mapped.
@@ -39,7 +39,7 @@ pub struct HostBlob<T> {
 }
 
 #[derive(Debug)]
-pub enum HostBlobState<T> {
+pub(super) enum HostBlobState<T> {
     /// The worker of `creator` has not answered yet.
     Pending { creator: ContextId, create: Option<(Header, T)>, waiting: Vec<(Header, Command<'static>, T)> },
     /// Shared memory.
@@ -55,12 +55,12 @@ pub enum HostBlobState<T> {
 
 impl<T> HostBlob<T> {
     /// Its memory is there.
-    pub fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         !matches!(self.state, HostBlobState::Pending { .. })
     }
 
     /// What a worker is shown of it.
-    pub fn shown(&self) -> Shown {
+    pub(super) fn shown(&self) -> Shown {
         match self.state {
             HostBlobState::Pending { .. } => Shown::Expected,
             HostBlobState::Shmem => Shown::SharedMemory,
@@ -75,7 +75,7 @@ impl<T> HostBlob<T> {
     }
 
     /// The context whose worker lends it, and what it lends.
-    pub fn lent(&self) -> Option<(ContextId, MemoryId)> {
+    pub(super) fn lent(&self) -> Option<(ContextId, MemoryId)> {
         match self.state {
             HostBlobState::Lent(_, lender) => Some((lender, self.memory?)),
             _ => None,
@@ -83,7 +83,7 @@ impl<T> HostBlob<T> {
     }
 
     /// The context whose worker exported it, and what.
-    pub fn exported(&self) -> Option<(ContextId, MemoryId)> {
+    pub(super) fn exported(&self) -> Option<(ContextId, MemoryId)> {
         match self.state {
             HostBlobState::Exported(_, creator) => Some((creator?, self.memory?)),
             _ => None,
@@ -91,29 +91,29 @@ impl<T> HostBlob<T> {
     }
 
     /// The counted memory it shows.
-    pub fn memory(&self) -> Option<MemoryId> {
+    pub(super) fn memory(&self) -> Option<MemoryId> {
         self.memory
     }
 
     /// It counts as shared memory of the VM.
-    pub fn is_shmem(&self) -> bool {
+    pub(super) fn is_shmem(&self) -> bool {
         matches!(self.state, HostBlobState::Shmem)
     }
 }
 
 impl<T> Resource<T> {
     /// A new resource.
-    pub fn new(size: u64, kind: Kind<T>, owner: Owner) -> Self {
+    pub(super) fn new(size: u64, kind: Kind<T>, owner: Owner) -> Self {
         Self { size, kind, owner, uuid: None }
     }
 
     /// The host keeps memory for it.
-    pub fn holds_blob(&self) -> bool {
+    pub(super) fn holds_blob(&self) -> bool {
         matches!(&self.kind, Kind::HostBlob(blob) if blob.is_ready())
     }
 
     /// What a worker is shown of it: nothing of memory in the guest.
-    pub fn shown(&self) -> Option<Shown> {
+    pub(super) fn shown(&self) -> Option<Shown> {
         match &self.kind {
             Kind::Guest => None,
             Kind::HostBlob(blob) => Some(blob.shown()),

@@ -5,18 +5,18 @@ use protocol::ids::{ResourceId, ScanoutId};
 
 /// What each scanout shows.
 #[derive(Debug)]
-pub struct Scanouts {
+pub(crate) struct Scanouts {
     pub(super) shown: Vec<Option<ResourceId>>,
 }
 
 impl Scanouts {
     /// `count` scanouts that show nothing.
-    pub fn new(count: u32) -> Self {
+    pub(crate) fn new(count: u32) -> Self {
         Self { shown: vec![None; count as usize] }
     }
 
     /// A resource is gone: no scanout shows it any more.
-    pub fn forget(&mut self, resource_id: ResourceId) {
+    pub(crate) fn forget(&mut self, resource_id: ResourceId) {
         for shown in &mut self.shown {
             shown.take_if(|shown| *shown == resource_id);
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
+pub(super) enum Awaited {
     /// The second request of a submission: that the context's stream has got there (Mesa from 26.2 on).
     FollowUp,
     /// A worker's answer to a request that was taken.
@@ -25,7 +25,7 @@ pub enum Awaited {
 
 /// How to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Patience {
+pub(super) struct Patience {
     /// Look for so long, without asking for kicks.
     pub look: Duration,
     /// Then sleep for so long, without asking for a kick for the next request, but with one for that behind it.
@@ -36,7 +36,7 @@ pub struct Patience {
 
 /// What was learned of the guest and the workers.
 #[derive(Debug)]
-pub struct Attention {
+pub(super) struct Attention {
     follow_ups: Habit,
     answers: Habit,
     requests: Habit,
@@ -48,7 +48,7 @@ pub struct Attention {
 
 impl Attention {
     /// Nothing is known yet.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::among(spin::processors())
     }
 
@@ -65,7 +65,7 @@ impl Attention {
     }
 
     /// A request was taken.
-    pub fn took(&mut self, header: &Header) {
+    pub(super) fn took(&mut self, header: &Header) {
         let is_stream = header.command == CommandType::SUBMIT_3D;
         let has_fence = header.fence().is_some();
         if let Some(before) = self.fenced.take() {
@@ -75,7 +75,7 @@ impl Attention {
     }
 
     /// What is waited for, if somebody `owes` an answer or nobody does.
-    pub fn awaited(&self, owes: bool) -> Awaited {
+    pub(super) fn awaited(&self, owes: bool) -> Awaited {
         match (self.fenced, owes) {
             (Some(_), _) if self.in_pairs => Awaited::FollowUp,
             (_, true) => Awaited::Answer,
@@ -84,7 +84,7 @@ impl Attention {
     }
 
     /// How to wait for it.
-    pub fn patience(&self, awaited: Awaited) -> Patience {
+    pub(super) fn patience(&self, awaited: Awaited) -> Patience {
         let doze = if awaited == Awaited::FollowUp { DOZE } else { Duration::ZERO };
         let plan = self.habit(awaited).plan();
         match plan.sleep.is_zero() {
@@ -94,7 +94,7 @@ impl Attention {
     }
 
     /// It took so long until something happened.
-    pub fn waited(&mut self, awaited: Awaited, time: Duration) {
+    pub(super) fn waited(&mut self, awaited: Awaited, time: Duration) {
         match awaited {
             Awaited::FollowUp => self.follow_ups.took(time),
             Awaited::Answer => self.answers.took(time),
@@ -103,7 +103,7 @@ impl Attention {
     }
 
     /// It did not come while it was waited for without kicks.
-    pub fn no_follow_up(&mut self) {
+    pub(super) fn no_follow_up(&mut self) {
         self.fenced = None;
     }
 

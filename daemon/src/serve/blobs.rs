@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 /// Why a worker's descriptor is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BlobError {
+pub(super) enum BlobError {
     /// A mappable blob came without one.
     #[error("no descriptor")]
     Missing,
@@ -33,7 +33,7 @@ pub enum BlobError {
 
 /// An export that is due.
 #[derive(Clone, Copy, Debug)]
-pub struct Export {
+pub(super) struct Export {
     /// Whose worker makes it.
     pub ctx_id: ContextId,
     /// For which resource.
@@ -46,7 +46,7 @@ pub struct Export {
 
 /// The table.
 #[derive(Debug)]
-pub struct Blobs {
+pub(super) struct Blobs {
     /// What workers export.
     exported: FixedFile,
     /// Which file is which piece: device and inode. A file that has gone makes room for another with its number at worst.
@@ -64,7 +64,7 @@ struct File {
 
 /// What was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub(super) enum Taken {
     /// It is there for as long as somebody holds it, or there is none.
     ForGood,
     /// It is gone with its worker, and when its driver frees it.
@@ -73,7 +73,7 @@ pub enum Taken {
 
 impl Blobs {
     /// An empty table; workers export memory of `memory`.
-    pub fn new(memory: MemoryBackEnd) -> Self {
+    pub(super) fn new(memory: MemoryBackEnd) -> Self {
         let exported = match memory {
             MemoryBackEnd::Memfd => FixedFile::Memfd,
             MemoryBackEnd::DmaBuf => FixedFile::DmaBuf,
@@ -82,28 +82,28 @@ impl Blobs {
     }
 
     /// Makes zeroed shared memory for a resource.
-    pub fn create(&mut self, resource_id: ResourceId, size: u64) -> io::Result<()> {
+    pub(super) fn create(&mut self, resource_id: ResourceId, size: u64) -> io::Result<()> {
         let fd = shm::create("virtio-gpu blob", size)?;
         self.files.insert(resource_id, File { fd, lender: None });
         Ok(())
     }
 
     /// Makes a zeroed memory file for a worker.
-    pub fn make(&mut self, memory: MemoryId, size: u64) -> io::Result<OwnedFd> {
+    pub(super) fn make(&mut self, memory: MemoryId, size: u64) -> io::Result<OwnedFd> {
         let file = shm::create("vulkan-memory", size)?;
         self.made.insert(memory, identity(&file)?);
         Ok(file)
     }
 
     /// Nobody holds this piece any more.
-    pub fn forget(&mut self, memory: MemoryId) {
+    pub(super) fn forget(&mut self, memory: MemoryId) {
         self.made.remove(&memory);
     }
 
     /// Takes what a worker exported, after checking that it cannot harm whoever maps its first `size` bytes, and that it is the piece
     /// `memory`. A device node that `lenders` know is taken from a worker that gave anchors; how much of it can be mapped its driver will
     /// say to the frontend.
-    pub fn accept(
+    pub(super) fn accept(
         &mut self,
         export: &Export,
         file: Option<OwnedFd>,
@@ -140,18 +140,21 @@ impl Blobs {
     }
 
     /// The memory of a resource; `None` for one that nobody but its worker can access, and for one that a worker lends.
-    pub fn get(&self, resource_id: ResourceId) -> Option<BorrowedFd<'_>> {
+    pub(super) fn get(&self, resource_id: ResourceId) -> Option<BorrowedFd<'_>> {
         self.files.get(&resource_id).filter(|file| file.lender.is_none()).map(|file| file.fd.as_fd())
     }
 
     /// What the frontend maps of a resource, and whose worker lends it, if one does.
-    pub fn for_frontend(&self, resource_id: ResourceId) -> Option<(BorrowedFd<'_>, Option<ContextId>)> {
+    pub(super) fn for_frontend(
+        &self,
+        resource_id: ResourceId,
+    ) -> Option<(BorrowedFd<'_>, Option<ContextId>)> {
         self.files.get(&resource_id).map(|file| (file.fd.as_fd(), file.lender))
     }
 
     /// Stores `VK_ERROR_DEVICE_LOST` where the driver looks for the results of its fences, for a worker that is gone. `shown` names the
     /// resource that shows a piece of memory to the worker's context: nothing else is written to.
-    pub fn answer_fences(&self, words: &ResultWords, shown: impl Fn(MemoryId) -> Option<ResourceId>) {
+    pub(super) fn answer_fences(&self, words: &ResultWords, shown: impl Fn(MemoryId) -> Option<ResourceId>) {
         for (memory, offset) in words.told() {
             let Some(file) = shown(MemoryId(memory)).and_then(|resource_id| self.get(resource_id)) else {
                 continue;
@@ -168,7 +171,7 @@ impl Blobs {
     }
 
     /// Lets go of a resource's memory; answers the descriptor of a device, which may take long to close.
-    pub fn remove(&mut self, resource_id: ResourceId) -> Option<OwnedFd> {
+    pub(super) fn remove(&mut self, resource_id: ResourceId) -> Option<OwnedFd> {
         self.files.remove(&resource_id).filter(|file| file.lender.is_some()).map(|file| file.fd)
     }
 }
