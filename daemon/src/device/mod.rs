@@ -21,7 +21,6 @@ mod quotas;
 mod resource;
 mod resources;
 mod scanout;
-mod scanouts;
 #[cfg(test)]
 mod tests;
 mod window;

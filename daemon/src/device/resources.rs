@@ -5,8 +5,8 @@
 use super::quota::Owner;
 use super::resource::{HostBlob, Kind, Resource};
 use super::{Device, Effects, GuestError};
-use protocol::ids::ResourceId;
-use protocol::virtio_gpu::Response;
+use protocol::ids::{ResourceId, ScanoutId};
+use protocol::virtio_gpu::{DisplayMode, Rect, Response};
 
 impl<T> Device<T> {
     /// Checks that a resource may be created under this id.
@@ -117,5 +117,33 @@ impl<T> Device<T> {
         uuid[8] = uuid[8] & 0x3f | 0x80;
         resource.uuid = Some(uuid);
         Ok(Response::OkResourceUuid(uuid))
+    }
+}
+
+/// Scanouts: none is ever connected, so what a driver shows on them is only noted.
+impl<T> Device<T> {
+    pub(super) fn get_display_info(&self) -> Response {
+        let off = DisplayMode { r: Rect { x: 0, y: 0, width: 0, height: 0 }, enabled: false };
+        Response::OkDisplayInfo(vec![off; self.scanouts.shown.len()])
+    }
+
+    pub(super) fn set_scanout(
+        &mut self,
+        scanout_id: ScanoutId,
+        resource_id: Option<ResourceId>,
+    ) -> Result<Response, GuestError> {
+        let scanout = self.scanouts.get(scanout_id)?;
+        if let Some(resource_id) = resource_id
+            && !self.resources.contains_key(&resource_id)
+        {
+            return Err(GuestError::UnknownResource(resource_id));
+        }
+        *scanout = resource_id;
+        Ok(Response::OkNodata)
+    }
+
+    pub(super) fn move_cursor(&mut self, scanout_id: ScanoutId) -> Result<Response, GuestError> {
+        self.scanouts.get(scanout_id)?;
+        Ok(Response::OkNodata)
     }
 }

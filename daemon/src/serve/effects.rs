@@ -1,14 +1,14 @@
 //! Performs the device's effects.
 
 use super::blobs::Blobs;
+use super::blobs::lenders::{Lenders, Order};
 use super::broker::Broker;
 use super::closer::Closer;
 use super::hangs::Hangs;
-use super::lenders::{Lenders, Order};
-use super::limiter::LogLimiter;
-use super::progress::Progress;
+use super::hangs::progress::Progress;
+use super::hangs::strikes::Strikes;
+use super::logging::limiter::LogLimiter;
 use super::rings::Rings;
-use super::strikes::Strikes;
 use super::workers::Workers;
 use crate::config::MemoryId;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};

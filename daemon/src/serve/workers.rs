@@ -2,7 +2,7 @@
 
 use super::backlogs::Backlogs;
 use super::broker::Gate;
-use super::output::{Budget, Heard, Output};
+use super::logging::output::{Budget, Heard, Output};
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
 use crate::device::Owner;
 use crate::ipc::{

@@ -2,14 +2,14 @@
 //!
 //! `conditions` tells from attributes what a product never contains, `words` counts keywords and finds names, also in the bodies of
 //! macros, `tree` is the modules of a package, `arrows` which file uses which, `cycles` where that goes in circles, `layers` the tables that
-//! say which module may use which, `comments` the documentation. `exceptions` compares what was found with what is agreed. None of
+//! say which module may use which, `comments` the documentation. `bounds` names what is larger than it may be. None of
 //! them knows a rule: those are the tests `tidy`, `layering` and `modules`.
 
 pub mod arrows;
+pub mod bounds;
 pub mod comments;
 pub mod conditions;
 pub mod cycles;
-pub mod exceptions;
 pub mod layers;
 mod tree;
 pub mod words;

@@ -1,6 +1,8 @@
 //! The memory behind host blobs, by resource.
 
-use super::lenders::Lenders;
+pub(super) mod lenders;
+
+use self::lenders::Lenders;
 use crate::config::{MemoryBackEnd, MemoryId};
 use crate::shm::{self, FixedFile, Mapping, ResultWords};
 use protocol::ids::{ContextId, ResourceId};

@@ -7,7 +7,11 @@
 //! Contexts that run at the same time slow each other down, so while others wait a submission is charged its share of the time that
 //! passes, as if those that run shared the GPU evenly. Never does it run longer than it may alone.
 
-use super::blame::{Running, WAITING_MIN, in_the_way};
+mod blame;
+pub(super) mod progress;
+pub(super) mod strikes;
+
+use self::blame::{Running, WAITING_MIN, in_the_way};
 use crate::config::HangLimits;
 use crate::shm::StatusPage;
 use protocol::ids::ContextId;
