@@ -3,8 +3,8 @@
 //! The crate `epoll` takes descriptors as numbers, of which nobody knows whether they are open. This module takes borrowed descriptors, which
 //! are. `rustix` makes the instances: the crate's `create` returns a number, which only unsafe code can turn into an owned descriptor.
 
-use ::epoll::ControlOptions;
-pub(crate) use ::epoll::{Event, Events};
+use epoll::ControlOptions;
+pub(crate) use epoll::{Event, Events};
 use rustix::event::epoll::{CreateFlags, create};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -33,7 +33,7 @@ pub(crate) fn unwatch(epoll: impl AsFd, fd: impl AsFd) -> io::Result<()> {
 }
 
 fn control(epoll: impl AsFd, option: ControlOptions, fd: impl AsFd, event: Event) -> io::Result<()> {
-    ::epoll::ctl(epoll.as_fd().as_raw_fd(), option, fd.as_fd().as_raw_fd(), event)
+    epoll::ctl(epoll.as_fd().as_raw_fd(), option, fd.as_fd().as_raw_fd(), event)
 }
 
 /// Events that an epoll instance has reported.
@@ -65,7 +65,7 @@ impl Reported {
     /// there are any; a signal ends the wait.
     pub(crate) fn fetch(&mut self, epoll: impl AsFd, limit: Option<Duration>) -> io::Result<bool> {
         let limit = limit.map_or(FOREVER, milliseconds);
-        self.count = match ::epoll::wait(epoll.as_fd().as_raw_fd(), limit, &mut self.room) {
+        self.count = match epoll::wait(epoll.as_fd().as_raw_fd(), limit, &mut self.room) {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             Err(error) => return Err(error),

@@ -1,13 +1,12 @@
 //! The files of a package use each other in small cycles at most, its folders in none, and a folder has few files.
 //!
-//! `cargo test -p tests --test modules -- --nocapture` prints each arrow of the cycles that are agreed on. When a cycle gets smaller, the
-//! number in the table has to follow.
+//! A failure prints each arrow of the cycle, and the names that make it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use tests::sources::arrows::Arrows;
+use tests::sources::bounds::larger;
 use tests::sources::cycles::{common_folder, cycles, described};
-use tests::sources::exceptions::compare;
 use tests::sources::{Module, Tree, is_generated};
 
 /// The packages whose modules are looked at.
@@ -19,17 +18,8 @@ const FILES_IN_A_CYCLE: usize = 3;
 /// A folder may have this many Rust files; generated files and tests do not count.
 const FILES_IN_A_FOLDER: usize = 16;
 
-/// Folders with a larger cycle of files, and how many are on the largest. A number may only fall.
-const LARGER_CYCLES: &[(&str, usize)] = &[("daemon/src/device", 7)];
-
-/// Folders with folders on a cycle, and how many are on the largest. A number may only fall.
-const CYCLES_OF_FOLDERS: &[(&str, usize)] = &[("daemon/src/broker", 2)];
-
-/// Folders with more files, and how many. A number may only fall.
-const LARGER_FOLDERS: &[(&str, usize)] = &[("daemon/src/broker", 19), ("daemon/src/serve", 22)];
-
-/// Fails unless the largest cycles are as agreed. `files` are arrows between files, and `places` says where a file counts.
-fn assert_agreed(agreed: &[(&str, usize)], files: &Arrows, places: &BTreeMap<String, String>, free: usize) {
+/// Fails if a cycle has more than `most` places. `files` are arrows between files, and `places` says where a file counts.
+fn assert_small(files: &Arrows, places: &BTreeMap<String, String>, most: usize) {
     let place = |file| places.get(file).map_or(file, String::as_str);
     let mut arrows = Arrows::new();
     for ((from, to), names) in files {
@@ -39,14 +29,14 @@ fn assert_agreed(agreed: &[(&str, usize)], files: &Arrows, places: &BTreeMap<Str
         }
     }
     let (mut found, mut text) = (BTreeMap::<String, usize>::new(), String::new());
-    for cycle in cycles(&arrows).iter().filter(|cycle| cycle.len() > free) {
+    for cycle in cycles(&arrows).iter().filter(|cycle| cycle.len() > most) {
         let folder = common_folder(cycle);
         let ways = described(cycle, files, place, &folder);
         text += &format!("{} on a cycle in {folder}:\n{ways}", cycle.len());
         let size = found.entry(folder).or_default();
         *size = cycle.len().max(*size);
     }
-    let wrong = compare(agreed, &found, free);
+    let wrong = larger(&found, most);
     println!("{text}");
     assert!(wrong.is_empty(), "cycles, whose arrows stand above:\n{}", wrong.join("\n"));
 }
@@ -54,7 +44,7 @@ fn assert_agreed(agreed: &[(&str, usize)], files: &Arrows, places: &BTreeMap<Str
 #[test]
 fn files_use_each_other_in_small_cycles_at_most() {
     let arrows = PACKAGES.iter().flat_map(|package| Tree::of(package).arrows()).collect();
-    assert_agreed(LARGER_CYCLES, &arrows, &BTreeMap::new(), FILES_IN_A_CYCLE);
+    assert_small(&arrows, &BTreeMap::new(), FILES_IN_A_CYCLE);
 }
 
 #[test]
@@ -65,7 +55,7 @@ fn folders_use_each_other_in_no_cycle() {
         places.extend(folders(&tree));
         arrows.extend(tree.arrows());
     }
-    assert_agreed(CYCLES_OF_FOLDERS, &arrows, &places, 1);
+    assert_small(&arrows, &places, 1);
 }
 
 /// The folder of each file. `x.rs` with children in `x/` belongs to `x`, and a file beside the root of a crate is a place of its own.
@@ -94,7 +84,7 @@ fn a_folder_has_few_files() {
             *found.entry(folder.to_owned()).or_default() += 1;
         }
     }
-    let wrong = compare(LARGER_FOLDERS, &found, FILES_IN_A_FOLDER);
+    let wrong = larger(&found, FILES_IN_A_FOLDER);
     assert!(wrong.is_empty(), "files of folders:\n{}", wrong.join("\n"));
 }
 

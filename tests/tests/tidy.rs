@@ -7,9 +7,9 @@ use std::path::Path;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, Local, Macro};
+use tests::sources::bounds::larger;
 use tests::sources::comments::{documented, offenders};
 use tests::sources::conditions::{TEST, attributes, needs, without_tests};
-use tests::sources::exceptions::compare;
 use tests::sources::words::{calls_of, idents, unsafe_count};
 use tests::sources::{Source, Tree, all};
 
@@ -23,12 +23,12 @@ const UNSAFE: &[(&str, usize)] = &[
     // One or two calls for each command of the allow-list, all of one form.
     ("daemon/src/vulkan/dispatch/generated/", 441),
     ("daemon/src/vulkan/driver/generated/", 441),
-    ("daemon/src/vulkan/objects/generated/", 0),
+    ("daemon/src/vulkan/objects/generated/", 26),
     // A driver that only fuzzing loads.
     ("daemon/src/vulkan/fuzzing/", 94),
-    ("daemon/src/vulkan/", 264),
+    ("daemon/src/vulkan/", 273),
     // Tokens of the code that it generates.
-    ("protocol/codegen/src/emit/", 4),
+    ("protocol/codegen/src/emit/", 5),
     ("tests/src/bin/differential/", 477),
     ("tests/src/bin/gauge/", 27),
     ("tests/src/bin/hog.rs", 21),
@@ -49,78 +49,7 @@ const LINES_MAX: usize = 1000;
 const FORBIDDEN_MODULES: &[&str] = &["util", "utils", "common", "misc", "helpers", "helper"];
 
 /// Packages of the product, whose code is told from that of their tests.
-const PRODUCT: &[&str] = &["daemon", "protocol"];
-
-/// Folders with documentation comments whose first sentence has no subject, and how many. A number may only fall;
-/// `cargo run -p tests --bin doc-subjects` prints the comments, and the rows of this table.
-const NO_SUBJECT: &[(&str, usize)] = &[
-    ("daemon", 1),
-    ("daemon/examples", 2),
-    ("daemon/examples/instructions", 2),
-    ("daemon/sched/src", 82),
-    ("daemon/sched/src/scheduler", 28),
-    ("daemon/sched/src/scheduler/tests", 20),
-    ("daemon/src", 59),
-    ("daemon/src/broker", 84),
-    ("daemon/src/broker/settings", 16),
-    ("daemon/src/broker/vms", 1),
-    ("daemon/src/config", 6),
-    ("daemon/src/device", 38),
-    ("daemon/src/device/fuzzing", 13),
-    ("daemon/src/ipc", 41),
-    ("daemon/src/sandbox", 58),
-    ("daemon/src/serve", 105),
-    ("daemon/src/shm", 34),
-    ("daemon/src/transport", 44),
-    ("daemon/src/transport/fuzzing", 7),
-    ("daemon/src/vulkan", 286),
-    ("daemon/src/vulkan/fuzzing", 16),
-    ("daemon/src/vulkan/memory", 46),
-    ("daemon/src/vulkan/validity", 44),
-    ("daemon/src/worker", 65),
-    ("daemon/src/worker/fuzzing", 3),
-    ("protocol/codegen/src", 31),
-    ("protocol/codegen/src/emit", 5),
-    ("protocol/codegen/src/emit/lower", 7),
-    ("protocol/codegen/src/registry", 6),
-    ("protocol/codegen/src/resolve", 4),
-    ("protocol/src", 6),
-    ("protocol/src/spirv", 27),
-    ("protocol/src/spirv/layout", 24),
-    ("protocol/src/spirv/tests", 1),
-    ("protocol/src/spirv/values", 9),
-    ("protocol/src/venus", 14),
-    ("protocol/src/virtio_gpu", 11),
-    ("protocol/tests", 1),
-    ("tests/src", 43),
-    ("tests/src/acceptance", 10),
-    ("tests/src/attacks", 6),
-    ("tests/src/bench", 50),
-    ("tests/src/bin", 10),
-    ("tests/src/bin/differential", 29),
-    ("tests/src/bin/differential/cases/commands", 3),
-    ("tests/src/bin/differential/cases/device", 3),
-    ("tests/src/bin/differential/cases/images", 4),
-    ("tests/src/bin/differential/cases/programs", 5),
-    ("tests/src/bin/gauge", 13),
-    ("tests/src/bin/gauge/measures", 10),
-    ("tests/src/bin/many_threads", 3),
-    ("tests/src/bin/residue", 1),
-    ("tests/src/bin/share_memory", 2),
-    ("tests/src/bin/tenant", 2),
-    ("tests/src/bridge", 5),
-    ("tests/src/clients", 17),
-    ("tests/src/frontend", 27),
-    ("tests/src/guest", 20),
-    ("tests/src/instructions", 14),
-    ("tests/src/packages", 12),
-    ("tests/src/shares", 36),
-    ("tests/src/siege", 23),
-    ("tests/src/sources", 2),
-    ("tests/src/stand", 18),
-    ("tests/src/vm", 13),
-    ("tests/tests", 57),
-];
+const PRODUCT: &[&str] = &["daemon", "daemon/sched", "protocol"];
 
 fn assert_none(what: &str, wrong: &[String]) {
     assert!(wrong.is_empty(), "{what}:\n{}", wrong.join("\n"));
@@ -383,6 +312,6 @@ fn first_sentences_have_subjects() {
     for source in documented() {
         *found.entry(source.folder().to_owned()).or_default() += offenders(&source).len();
     }
-    let wrong = compare(NO_SUBJECT, &found, 0);
+    let wrong = larger(&found, 0);
     assert_none("comments without a subject, which `cargo run -p tests --bin doc-subjects` prints", &wrong);
 }

@@ -1,9 +1,9 @@
 //! The operator's end of the control socket: what the subcommands do.
 
 use super::control::{Answer, Request};
+use super::report::status::Status;
+use super::report::table;
 use super::settings::share::Change;
-use super::status::Status;
-use super::table;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

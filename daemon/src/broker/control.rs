@@ -1,7 +1,7 @@
 //! Requests and answers on the control socket: one JSON object on a line, and one for each answer.
 
+use super::report::status::Status;
 use super::settings::share::Change;
-use super::status::Status;
 use serde::{Deserialize, Serialize};
 
 /// A request of an operator.
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn answers_come_back_as_they_were() {
         let mut status = Status::default();
-        status.vms.push(super::super::status::VmStatus { name: "web".into(), ..Default::default() });
+        status.vms.push(super::super::report::status::VmStatus { name: "web".into(), ..Default::default() });
         for answer in [Answer::Status(status), Answer::Done, Answer::Error { error: "no\nthing".into() }] {
             let line = line(&answer);
             assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);

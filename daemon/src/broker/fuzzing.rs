@@ -4,11 +4,11 @@
 use super::control::{self, Answer, REQUEST_BYTES, Request};
 use super::http::{self, Asked};
 use super::process::Process;
+use super::report::{metrics, table};
 use super::run::Broker;
 use super::settings::share::{Change, Policy, WEIGHTS};
 use super::settings::{Settings, VmSettings};
 use super::vm::Vm;
-use super::{metrics, table};
 use crate::config::GPUS_MAX;
 use crate::ipc::{Channel, HeldMemory, SharedGpu, ToBroker};
 use crate::readiness::Events;

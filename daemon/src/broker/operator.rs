@@ -2,12 +2,13 @@
 
 use super::connections::{Asked, Peer, Waiting, Wants};
 use super::control::{self, Answer, Request};
+use super::http;
 use super::process::cpu_time;
+use super::report::metrics;
+use super::report::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus, VmStatus};
 use super::run::Broker;
 use super::settings::share::{class_name, effective};
-use super::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus, VmStatus};
 use super::vm::{OnGpu, Vm};
-use super::{http, metrics};
 use crate::ipc::{FromBroker, HeldMemory};
 use crate::readiness::Events;
 use protocol::ids::ContextId;

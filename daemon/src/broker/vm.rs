@@ -3,8 +3,8 @@
 use super::backoff::Backoff;
 use super::process::Process;
 use super::rates::Rate;
+use super::report::status::KillCounts;
 use super::settings::VmSettings;
-use super::status::KillCounts;
 use crate::ipc::HeldMemory;
 use crate::shm::Listener;
 use protocol::ids::ContextId;

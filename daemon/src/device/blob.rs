@@ -132,7 +132,7 @@ impl<T> Device<T> {
     }
 
     /// Bytes and mappability of the blob that this context's worker was asked to export, if it has not answered yet.
-    pub fn pending_export(&self, ctx_id: ContextId, resource_id: ResourceId) -> Option<(u64, bool)> {
+    pub(crate) fn pending_export(&self, ctx_id: ContextId, resource_id: ResourceId) -> Option<(u64, bool)> {
         let resource = self.resources.get(&resource_id)?;
         match &resource.kind {
             Kind::HostBlob(HostBlob { state: State::Pending { creator, .. }, mappable, .. })
@@ -146,7 +146,7 @@ impl<T> Device<T> {
 
     /// A worker exported the blob of a [`Self::pending_export`]; its memory is kept under `resource_id`, and is the piece `memory`
     /// that the worker holds. [`Effects::blob_gone`] will say when it may be freed, if it is `lent`, or used for something else.
-    pub fn blob_exported<E: Effects<Ticket = T>>(
+    pub(crate) fn blob_exported<E: Effects<Ticket = T>>(
         &mut self,
         resource_id: ResourceId,
         cache: MapCache,
@@ -181,7 +181,7 @@ impl<T> Device<T> {
     }
 
     /// A worker could not export the blob of a [`Self::pending_export`], or what it sent was refused.
-    pub fn blob_refused<E: Effects<Ticket = T>>(&mut self, resource_id: ResourceId, effects: &mut E) {
+    pub(crate) fn blob_refused<E: Effects<Ticket = T>>(&mut self, resource_id: ResourceId, effects: &mut E) {
         if self.blob_mut(resource_id).is_none_or(|blob| blob.is_ready()) {
             return;
         }

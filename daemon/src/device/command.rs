@@ -6,7 +6,7 @@ use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Header, Response};
 
 /// How a command goes on.
 #[derive(Debug)]
-pub enum Outcome {
+pub(super) enum Outcome {
     /// It is done.
     Answer(Response),
     /// It is done once the fence is passed.
@@ -17,7 +17,7 @@ pub enum Outcome {
 
 /// What RESOURCE_CREATE_BLOB asks for.
 #[derive(Clone, Copy, Debug)]
-pub struct BlobRequest {
+pub(super) struct BlobRequest {
     pub resource_id: ResourceId,
     pub blob_mem: BlobMem,
     pub blob_flags: BlobFlags,
@@ -27,7 +27,7 @@ pub struct BlobRequest {
 
 impl<T> Device<T> {
     /// Executes a command. Its ticket is answered now or later, by way of `effects`.
-    pub fn handle<E: Effects<Ticket = T>>(
+    pub(crate) fn handle<E: Effects<Ticket = T>>(
         &mut self,
         header: &Header,
         command: &Command<'_>,
@@ -48,7 +48,7 @@ impl<T> Device<T> {
     }
 
     /// Answers a command with an error.
-    pub fn refuse<E: Effects<Ticket = T>>(
+    pub(crate) fn refuse<E: Effects<Ticket = T>>(
         &self,
         header: &Header,
         error: &GuestError,

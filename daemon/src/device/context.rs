@@ -1,22 +1,13 @@
-//! Contexts and their fences (VIRTIO 1.3, 5.7.6.9).
-//!
-//! A context with the Venus capability set has a worker; one without any is an empty shell that the kernel's own clients need.
-//! A fence is always answered: when the worker says so, or at once when the context is lost or destroyed.
+//! A context: what it can do, what it sees, and its fences that are due (VIRTIO 1.3, 5.7.6.9).
 
-use super::command::Outcome;
 use super::quota::Owner;
-use super::resource::Kind;
-use super::{Device, Effects, GuestError};
-use crate::config::MemoryId;
-use protocol::ids::{CapsetId, ContextId, FenceId, ResourceId, RingIdx};
-use protocol::virtio_gpu::{Fence, FenceTimeline, Header, Response};
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use protocol::ids::{FenceId, ResourceId, RingIdx};
+use rustc_hash::FxHashSet;
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::BuildHasher;
 
 /// What a context can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// No capability set: nothing can be submitted.
     Shell,
     /// Its worker takes commands.
@@ -27,308 +18,77 @@ enum State {
 
 /// A context.
 #[derive(Debug)]
-pub struct Context<T> {
-    state: State,
+pub(crate) struct Context<T> {
+    pub(super) state: State,
     /// Whom its resources count for.
-    owner: Owner,
+    pub(super) owner: Owner,
     /// Whom it counts for itself: all contexts of the guest's programs of one name.
-    program: Owner,
+    pub(super) program: Owner,
     /// Resources the context sees.
-    attached: FxHashSet<ResourceId>,
+    pub(super) attached: FxHashSet<ResourceId>,
     /// Fences not passed yet, per timeline in submission order.
-    timelines: BTreeMap<RingIdx, VecDeque<(FenceId, T)>>,
+    pub(super) timelines: BTreeMap<RingIdx, VecDeque<(FenceId, T)>>,
     /// Resources its worker was asked to export and has not answered for.
-    exporting: FxHashSet<ResourceId>,
+    pub(super) exporting: FxHashSet<ResourceId>,
     /// Resources whose memory is gone with its worker.
-    lending: FxHashSet<ResourceId>,
+    pub(super) lending: FxHashSet<ResourceId>,
 }
 
 impl<T> Context<T> {
     /// Whom its resources count for.
-    pub fn owner(&self) -> Owner {
+    pub(crate) fn owner(&self) -> Owner {
         self.owner
     }
 
     /// A worker has to be ended with this context.
-    pub fn has_worker(&self) -> bool {
+    pub(crate) fn has_worker(&self) -> bool {
         self.state == State::Alive
     }
 
     /// Notes a resource; false if it was attached before.
-    pub fn attach(&mut self, resource_id: ResourceId) -> bool {
+    pub(crate) fn attach(&mut self, resource_id: ResourceId) -> bool {
         self.attached.insert(resource_id)
     }
 
     /// Forgets a resource; false if it was not attached.
-    pub fn detach(&mut self, resource_id: ResourceId) -> bool {
+    pub(crate) fn detach(&mut self, resource_id: ResourceId) -> bool {
         self.attached.remove(&resource_id)
     }
 
     /// Notes an export the worker was asked for.
-    pub fn export_begins(&mut self, resource_id: ResourceId) {
+    pub(crate) fn export_begins(&mut self, resource_id: ResourceId) {
         self.exporting.insert(resource_id);
     }
 
     /// Forgets an export that was answered.
-    pub fn export_ends(&mut self, resource_id: ResourceId) {
+    pub(crate) fn export_ends(&mut self, resource_id: ResourceId) {
         self.exporting.remove(&resource_id);
     }
 
     /// Notes a resource whose memory its worker lends.
-    pub fn lends(&mut self, resource_id: ResourceId) {
+    pub(crate) fn lends(&mut self, resource_id: ResourceId) {
         self.lending.insert(resource_id);
     }
 
     /// Forgets such a resource.
-    pub fn lends_no_more(&mut self, resource_id: ResourceId) {
+    pub(crate) fn lends_no_more(&mut self, resource_id: ResourceId) {
         self.lending.remove(&resource_id);
     }
 
     /// Keeps the ticket of a fenced submission.
-    pub fn await_fence(&mut self, ring_idx: RingIdx, fence_id: FenceId, ticket: T) {
+    pub(crate) fn await_fence(&mut self, ring_idx: RingIdx, fence_id: FenceId, ticket: T) {
         self.timelines.entry(ring_idx).or_default().push_back((fence_id, ticket));
     }
 
     /// Tickets of all fences up to and including the given one; empty if it is not pending.
-    fn signal(&mut self, ring_idx: RingIdx, fence_id: FenceId) -> Vec<T> {
+    pub(super) fn signal(&mut self, ring_idx: RingIdx, fence_id: FenceId) -> Vec<T> {
         let Some(timeline) = self.timelines.get_mut(&ring_idx) else { return Vec::new() };
         let passed = timeline.iter().position(|(pending, _)| *pending == fence_id).map_or(0, |at| at + 1);
         timeline.drain(..passed).map(|(_, ticket)| ticket).collect()
     }
 
-    fn signal_all(&mut self) -> Vec<T> {
+    pub(super) fn signal_all(&mut self) -> Vec<T> {
         let timelines = std::mem::take(&mut self.timelines);
         timelines.into_values().flatten().map(|(_, ticket)| ticket).collect()
-    }
-}
-
-impl<T> Device<T> {
-    pub(super) fn ctx_create<E: Effects<Ticket = T>>(
-        &mut self,
-        header: &Header,
-        capset_id: CapsetId,
-        debug_name: &[u8],
-        effects: &mut E,
-    ) -> Result<Response, GuestError> {
-        let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;
-        if self.contexts.contains_key(&ctx_id) {
-            return Err(GuestError::ContextExists(ctx_id));
-        }
-        let state = match capset_id {
-            CapsetId(0) => State::Shell,
-            CapsetId::VENUS => State::Alive,
-            _ => return Err(GuestError::Invalid("capability set")),
-        };
-        let program = Owner(FxBuildHasher.hash_one(debug_name));
-        self.quotas.contexts.take(program, 1).map_err(GuestError::Limit)?;
-        let owner = Owner(self.next_owner);
-        self.next_owner += 1;
-        if state == State::Alive
-            && let Err(failed) = effects.start_worker(ctx_id, debug_name, owner.0)
-        {
-            self.quotas.contexts.give_back(program, 1);
-            return Err(failed.into());
-        }
-        let context = Context {
-            state,
-            owner,
-            program,
-            attached: FxHashSet::default(),
-            timelines: BTreeMap::new(),
-            exporting: FxHashSet::default(),
-            lending: FxHashSet::default(),
-        };
-        self.contexts.insert(ctx_id, context);
-        Ok(Response::OkNodata)
-    }
-
-    pub(super) fn ctx_destroy<E: Effects<Ticket = T>>(
-        &mut self,
-        header: &Header,
-        effects: &mut E,
-    ) -> Result<Response, GuestError> {
-        let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;
-        let mut context = self.contexts.remove(&ctx_id).ok_or(GuestError::UnknownContext)?;
-        self.quotas.contexts.give_back(context.program, 1);
-        self.waits_no_more(ctx_id);
-        self.revoke(std::mem::take(&mut context.lending), effects);
-        if context.has_worker() {
-            effects.end_worker(ctx_id);
-        }
-        for ticket in context.signal_all() {
-            effects.respond(ticket, Response::OkNodata);
-        }
-        for resource_id in context.exporting {
-            self.blob_refused(resource_id, effects);
-        }
-        Ok(Response::OkNodata)
-    }
-
-    pub(super) fn ctx_attach_resource<E: Effects<Ticket = T>>(
-        &mut self,
-        header: &Header,
-        resource_id: ResourceId,
-        effects: &mut E,
-    ) -> Result<Response, GuestError> {
-        let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;
-        let resource = self.resources.get(&resource_id).ok_or(GuestError::UnknownResource(resource_id))?;
-        let context = self.contexts.get_mut(&ctx_id).ok_or(GuestError::UnknownContext)?;
-        if context.attach(resource_id)
-            && context.has_worker()
-            && let Some(shown) = resource.shown()
-        {
-            effects.attach(ctx_id, resource_id, resource.size, shown);
-            if let Some(memory) = shown.memory() {
-                self.give_piece(ctx_id, memory);
-            }
-        }
-        Ok(Response::OkNodata)
-    }
-
-    pub(super) fn ctx_detach_resource<E: Effects<Ticket = T>>(
-        &mut self,
-        header: &Header,
-        resource_id: ResourceId,
-        effects: &mut E,
-    ) -> Result<Response, GuestError> {
-        let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;
-        let resource = self.resources.get(&resource_id).ok_or(GuestError::UnknownResource(resource_id))?;
-        let context = self.contexts.get_mut(&ctx_id).ok_or(GuestError::UnknownContext)?;
-        if context.detach(resource_id) && context.has_worker() && resource.shown().is_some() {
-            effects.detach(ctx_id, resource_id);
-        }
-        Ok(Response::OkNodata)
-    }
-
-    /// The contexts that a resource is attached to are shown it as it is now.
-    pub(super) fn show_to_attached<E: Effects<Ticket = T>>(
-        &mut self,
-        resource_id: ResourceId,
-        effects: &mut E,
-    ) {
-        let Some(resource) = self.resources.get(&resource_id) else { return };
-        let Some(shown) = resource.shown() else { return };
-        let mut given = Vec::new();
-        for (ctx_id, context) in &self.contexts {
-            if context.attached.contains(&resource_id) && context.has_worker() {
-                effects.attach(*ctx_id, resource_id, resource.size, shown);
-                given.push(*ctx_id);
-            }
-        }
-        if let Some(memory) = shown.memory() {
-            given.into_iter().for_each(|ctx_id| self.give_piece(ctx_id, memory));
-        }
-    }
-
-    /// A resource goes away: no context sees or lends it any more, and others may get its id.
-    pub(super) fn detach_everywhere<E: Effects<Ticket = T>>(
-        &mut self,
-        resource_id: ResourceId,
-        effects: &mut E,
-    ) {
-        for (ctx_id, context) in &mut self.contexts {
-            context.lends_no_more(resource_id);
-            if context.detach(resource_id) && context.has_worker() {
-                effects.detach(*ctx_id, resource_id);
-            }
-        }
-    }
-
-    pub(super) fn submit_3d<E: Effects<Ticket = T>>(
-        &mut self,
-        header: &Header,
-        data: &[u8],
-        effects: &mut E,
-    ) -> Result<Outcome, GuestError> {
-        let ctx_id = self.venus_context(header)?;
-        // A fence that names no ring is passed once the stream is executed, which is what ring 0 means.
-        let fence = header.fence().map(|Fence { timeline, fence_id }| match timeline {
-            FenceTimeline::Global => (RingIdx::CONTEXT, fence_id),
-            FenceTimeline::Ring(ring_idx) => (ring_idx, fence_id),
-        });
-        if fence.is_some_and(|(ring_idx, _)| ring_idx.0 >= RingIdx::COUNT) {
-            return Err(GuestError::Invalid("ring_idx"));
-        }
-        effects.submit(ctx_id, data, fence)?;
-        Ok(match fence {
-            None => Outcome::Answer(Response::OkNodata),
-            Some((ring_idx, fence_id)) => Outcome::AwaitFence { ctx_id, ring_idx, fence_id },
-        })
-    }
-
-    /// Whether a resource is attached to a context.
-    pub fn sees(&self, ctx_id: ContextId, resource_id: ResourceId) -> bool {
-        self.contexts.get(&ctx_id).is_some_and(|context| context.attached.contains(&resource_id))
-    }
-
-    /// Resources that a context sees, by the counted memory they show.
-    pub fn shown_memory(&self, ctx_id: ContextId) -> FxHashMap<MemoryId, ResourceId> {
-        let attached = self.contexts.get(&ctx_id).into_iter().flat_map(|context| &context.attached);
-        let shown = attached.filter_map(|resource_id| Some((self.memory_of(*resource_id)?, *resource_id)));
-        shown.collect()
-    }
-
-    fn memory_of(&self, resource_id: ResourceId) -> Option<MemoryId> {
-        match &self.resources.get(&resource_id)?.kind {
-            Kind::HostBlob(blob) => blob.memory(),
-            Kind::Guest => None,
-        }
-    }
-
-    /// Whom counts what a context asks for; what names none, or none that exists, counts for the guest's kernel.
-    pub(super) fn owner(&self, ctx_id: Option<ContextId>) -> Owner {
-        ctx_id.and_then(|ctx_id| self.contexts.get(&ctx_id)).map_or(Owner::default(), Context::owner)
-    }
-
-    /// The context a command names, if commands can be sent to it.
-    pub(super) fn venus_context(&self, header: &Header) -> Result<ContextId, GuestError> {
-        let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;
-        match self.contexts.get(&ctx_id).ok_or(GuestError::UnknownContext)?.state {
-            State::Shell => Err(GuestError::ShellContext(ctx_id)),
-            State::Alive => Ok(ctx_id),
-            State::Lost => Err(GuestError::ContextLost(ctx_id)),
-        }
-    }
-
-    /// A worker says that a fence is passed. Answers that fence and those before it on its timeline; what is not pending is
-    /// ignored.
-    pub fn fence_signalled<E: Effects<Ticket = T>>(
-        &mut self,
-        ctx_id: ContextId,
-        ring_idx: RingIdx,
-        fence_id: FenceId,
-        effects: &mut E,
-    ) {
-        let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
-        for ticket in context.signal(ring_idx, fence_id) {
-            effects.respond(ticket, Response::OkNodata);
-        }
-    }
-
-    /// Nobody may have any memory mapped that workers lend: they are about to go.
-    pub fn revoke_all<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
-        let lending = self.contexts.values_mut().flat_map(|context| std::mem::take(&mut context.lending));
-        let lending: Vec<_> = lending.collect();
-        self.revoke(lending, effects);
-    }
-
-    /// A context's worker ended or gave up. Its fences are passed, its exports are refused; what was mapped stays mapped, but for what
-    /// was lent.
-    pub fn context_lost<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
-        let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
-        if context.state != State::Alive {
-            return;
-        }
-        context.state = State::Lost;
-        let exporting = std::mem::take(&mut context.exporting);
-        let lending = std::mem::take(&mut context.lending);
-        for ticket in context.signal_all() {
-            effects.respond(ticket, Response::OkNodata);
-        }
-        self.waits_no_more(ctx_id);
-        self.revoke(lending, effects);
-        for resource_id in exporting {
-            self.blob_refused(resource_id, effects);
-        }
     }
 }

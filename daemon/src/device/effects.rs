@@ -7,7 +7,7 @@ use protocol::virtio_gpu::{Header, Response};
 
 /// What a context's worker is shown of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub(crate) enum Shown {
     /// Shared memory made by [`Effects::create_shmem`].
     SharedMemory,
     /// Device memory that a worker exported.
@@ -23,7 +23,7 @@ pub enum Shown {
 
 impl Shown {
     /// The counted memory that is passed on with it.
-    pub fn memory(self) -> Option<MemoryId> {
+    pub(crate) fn memory(self) -> Option<MemoryId> {
         match self {
             Self::DeviceMemory { memory, .. } => memory,
             Self::SharedMemory | Self::Expected => None,
@@ -32,7 +32,7 @@ impl Shown {
 }
 
 /// Performs what the device decides. Calls take effect in their order; none may wait for a worker.
-pub trait Effects {
+pub(crate) trait Effects {
     /// Identifies a command whose answer is due.
     type Ticket;
 

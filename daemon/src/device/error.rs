@@ -5,7 +5,7 @@ use protocol::virtio_gpu::{CommandError, ResponseType};
 
 /// Why a command is answered with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GuestError {
+pub(crate) enum GuestError {
     /// The bytes are no command.
     #[error(transparent)]
     Command(#[from] CommandError),
@@ -43,7 +43,7 @@ pub enum GuestError {
 
 /// An effect could not take place; whoever performs effects has logged why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EffectFailed;
+pub(crate) struct EffectFailed;
 
 impl From<EffectFailed> for GuestError {
     fn from(_: EffectFailed) -> Self {
@@ -53,7 +53,7 @@ impl From<EffectFailed> for GuestError {
 
 impl GuestError {
     /// The answer on the wire.
-    pub fn response(&self) -> ResponseType {
+    pub(crate) fn response(&self) -> ResponseType {
         match self {
             Self::Command(error) => error.response(),
             Self::UnknownContext | Self::ShellContext(_) | Self::ContextExists(_) => {
@@ -68,7 +68,7 @@ impl GuestError {
     }
 
     /// A name for rate-limiting: the kind of error without its details.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Command(CommandError::OverLimit(name)) | Self::Limit(name) => name,
             Self::Command(_) => "command",

@@ -7,111 +7,19 @@
 //! had if those that are ending were gone waits until they are.
 
 use super::context::Context;
+use super::pieces::Waiting;
 use super::quota::Owner;
-use super::{Device, Effects, Quotas};
+use super::{Device, Effects};
 use crate::config::{Heap, MemoryId, PerHeap, Wanted};
 use protocol::ids::ContextId;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 /// Requests of one context that may wait for workers to end: more than the threads of an honest worker make. Others are refused.
 const WAITING_MAX: usize = 128;
 
-/// A request for memory that workers which are ending still hold.
-#[derive(Debug)]
-pub struct Waiting {
-    ctx_id: ContextId,
-    request: u32,
-    wanted: Wanted,
-}
-
-/// All pieces.
-#[derive(Debug, Default)]
-pub struct Pieces {
-    table: FxHashMap<MemoryId, Piece>,
-    workers: FxHashMap<Owner, Holdings>,
-    next: u64,
-}
-
-#[derive(Debug)]
-struct Piece {
-    owner: Owner,
-    heap: Heap,
-    bytes: u64,
-    holders: u64,
-    /// A worker was given it that it was not made for.
-    shared: bool,
-}
-
-/// What one worker holds.
-#[derive(Debug, Default)]
-struct Holdings {
-    /// Pieces, and how often it was given each.
-    pieces: FxHashMap<MemoryId, u64>,
-    credit: PerHeap<u64>,
-    /// Rings, each with a thread.
-    rings: u64,
-}
-
-impl Pieces {
-    /// Forgets everything but which names were used.
-    pub fn clear(&mut self) -> Vec<MemoryId> {
-        self.workers.clear();
-        self.table.drain().map(|(memory, _)| memory).collect()
-    }
-
-    fn add(&mut self, owner: Owner, heap: Heap, bytes: u64) -> MemoryId {
-        self.next += 1;
-        let memory = MemoryId(self.next);
-        self.table.insert(memory, Piece { owner, heap, bytes, holders: 0, shared: false });
-        self.given(memory, owner);
-        memory
-    }
-
-    /// A worker was given a piece, again perhaps.
-    fn given(&mut self, memory: MemoryId, worker: Owner) {
-        if let Some(piece) = self.table.get_mut(&memory) {
-            piece.holders += 1;
-            piece.shared |= piece.owner != worker;
-            *self.workers.entry(worker).or_default().pieces.entry(memory).or_default() += 1;
-        }
-    }
-
-    /// A blob shows the piece.
-    fn shown(&mut self, memory: MemoryId) {
-        if let Some(piece) = self.table.get_mut(&memory) {
-            piece.holders += 1;
-        }
-    }
-
-    /// A holder let go, `times` over; true if it was the last.
-    fn let_go(&mut self, memory: MemoryId, times: u64, quotas: &mut Quotas) -> bool {
-        let Some(piece) = self.table.get_mut(&memory) else { return false };
-        piece.holders = piece.holders.saturating_sub(times);
-        if piece.holders > 0 {
-            return false;
-        }
-        let Piece { owner, heap, bytes, .. } = *piece;
-        self.table.remove(&memory);
-        quotas.memory.of(heap).give_back(owner, bytes);
-        quotas.memory_pieces.give_back(owner, 1);
-        true
-    }
-
-    /// A worker does not hold a piece any more that counts for it: it counts for another worker that does.
-    fn pass_on(&mut self, memory: MemoryId, from: Owner, quotas: &mut Quotas) {
-        let Some(piece) = self.table.get_mut(&memory).filter(|piece| piece.owner == from) else { return };
-        let mut holders = self.workers.iter().filter(|(_, holdings)| holdings.pieces.contains_key(&memory));
-        if let Some((to, _)) = holders.next() {
-            piece.owner = *to;
-            quotas.memory.of(piece.heap).pass_on(from, *to, piece.bytes);
-            quotas.memory_pieces.pass_on(from, *to, 1);
-        }
-    }
-}
-
 impl<T> Device<T> {
     /// A worker asks for memory before its driver allocates it. Answered at once, or when workers have ended whose memory it takes.
-    pub fn memory_wanted<E: Effects<Ticket = T>>(
+    pub(crate) fn memory_wanted<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
         request: u32,
@@ -206,7 +114,7 @@ impl<T> Device<T> {
     }
 
     /// A worker has let go of a piece.
-    pub fn memory_returned<E: Effects<Ticket = T>>(
+    pub(crate) fn memory_returned<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
         memory: MemoryId,
@@ -231,7 +139,7 @@ impl<T> Device<T> {
     }
 
     /// A worker gives back what it was given in advance.
-    pub fn credit_returned(&mut self, ctx_id: ContextId, heap: Heap, bytes: u64) {
+    pub(crate) fn credit_returned(&mut self, ctx_id: ContextId, heap: Heap, bytes: u64) {
         let owner = self.owner(Some(ctx_id));
         let Some(holdings) = self.pieces.workers.get_mut(&owner) else { return };
         let credit = holdings.credit.of(heap);
@@ -245,7 +153,7 @@ impl<T> Device<T> {
     /// # Errors
     ///
     /// The name of the limit that is reached.
-    pub fn ring_begins(&mut self, ctx_id: ContextId) -> Result<(), &'static str> {
+    pub(crate) fn ring_begins(&mut self, ctx_id: ContextId) -> Result<(), &'static str> {
         let owner = self.owner(Some(ctx_id));
         if self.quotas.rings.take(owner, 1).is_err() {
             // Those of workers that are ending have no work any more.
@@ -256,7 +164,7 @@ impl<T> Device<T> {
     }
 
     /// A worker says that a ring has ended.
-    pub fn ring_ends(&mut self, ctx_id: ContextId) {
+    pub(crate) fn ring_ends(&mut self, ctx_id: ContextId) {
         let owner = self.owner(Some(ctx_id));
         let Some(holdings) = self.pieces.workers.get_mut(&owner).filter(|held| held.rings > 0) else {
             return;
@@ -266,7 +174,7 @@ impl<T> Device<T> {
     }
 
     /// Bytes of a piece that this context's worker holds.
-    pub fn held_piece(&self, ctx_id: ContextId, memory: MemoryId) -> Option<u64> {
+    pub(crate) fn held_piece(&self, ctx_id: ContextId, memory: MemoryId) -> Option<u64> {
         let holdings = self.pieces.workers.get(&self.owner(Some(ctx_id)))?;
         holdings
             .pieces
@@ -281,20 +189,20 @@ impl<T> Device<T> {
     }
 
     /// Bytes of memory that each context holds.
-    pub fn held_memory(&self) -> Vec<(ContextId, PerHeap<u64>)> {
+    pub(crate) fn held_memory(&self) -> Vec<(ContextId, PerHeap<u64>)> {
         let PerHeap { device, host } = &self.quotas.memory;
         let held = |owner| PerHeap { device: device.held(owner), host: host.held(owner) };
         self.contexts.iter().map(|(ctx_id, context)| (*ctx_id, held(context.owner()))).collect()
     }
 
     /// Bytes of memory that the VM holds, contexts that have ended included.
-    pub fn held_memory_of_all(&self) -> PerHeap<u64> {
+    pub(crate) fn held_memory_of_all(&self) -> PerHeap<u64> {
         let PerHeap { device, host } = &self.quotas.memory;
         PerHeap { device: device.used(), host: host.used() }
     }
 
     /// The process of a worker has ended, and with it all it held; `worker` is what [`Effects::start_worker`] was given.
-    pub fn worker_ended<E: Effects<Ticket = T>>(&mut self, worker: u64, effects: &mut E) {
+    pub(crate) fn worker_ended<E: Effects<Ticket = T>>(&mut self, worker: u64, effects: &mut E) {
         let owner = Owner(worker);
         let Some(holdings) = self.pieces.workers.remove(&owner) else { return };
         self.quotas.memory.device.give_back(owner, holdings.credit.device);
@@ -329,7 +237,8 @@ impl<T> Device<T> {
     }
 
     /// Bytes that count as device memory and as host memory.
-    pub fn memory_used(&self) -> (u64, u64) {
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn memory_used(&self) -> (u64, u64) {
         (self.quotas.memory.device.used(), self.quotas.memory.host.used())
     }
 }

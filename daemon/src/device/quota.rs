@@ -9,11 +9,11 @@ use rustc_hash::FxHashMap;
 
 /// Who holds something; never used again for another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Owner(pub u64);
+pub(crate) struct Owner(pub u64);
 
 /// One quota.
 #[derive(Debug)]
-pub struct Quota {
+pub(crate) struct Quota {
     name: &'static str,
     total: u64,
     /// Bound on each owner, with its name.
@@ -24,17 +24,17 @@ pub struct Quota {
 
 impl Quota {
     /// A quota of `total`, of which nothing is taken; `name` is that of the limit.
-    pub fn new(name: &'static str, total: u64) -> Self {
+    pub(crate) fn new(name: &'static str, total: u64) -> Self {
         Self { name, total, each: None, used: 0, held: FxHashMap::default() }
     }
 
     /// The same with a further bound on each owner.
-    pub fn with_each(self, name: &'static str, each: u64) -> Self {
+    pub(crate) fn with_each(self, name: &'static str, each: u64) -> Self {
         Self { each: Some((name, each)), ..self }
     }
 
     /// Sets the total. What is taken beyond it stays taken.
-    pub fn limit(&mut self, total: u64) {
+    pub(crate) fn limit(&mut self, total: u64) {
         self.total = total;
     }
 
@@ -43,7 +43,7 @@ impl Quota {
     /// # Errors
     ///
     /// The name of the limit that is reached; nothing is taken.
-    pub fn take(&mut self, owner: Owner, amount: u64) -> Result<(), &'static str> {
+    pub(crate) fn take(&mut self, owner: Owner, amount: u64) -> Result<(), &'static str> {
         self.take_as_if_gone(owner, amount, &[])
     }
 
@@ -52,7 +52,12 @@ impl Quota {
     /// # Errors
     ///
     /// As those of [`Self::take`].
-    pub fn take_as_if_gone(&mut self, owner: Owner, amount: u64, gone: &[Owner]) -> Result<(), &'static str> {
+    pub(crate) fn take_as_if_gone(
+        &mut self,
+        owner: Owner,
+        amount: u64,
+        gone: &[Owner],
+    ) -> Result<(), &'static str> {
         self.check(owner, amount, gone)?;
         if amount > 0 {
             self.used += amount;
@@ -66,7 +71,7 @@ impl Quota {
     /// # Errors
     ///
     /// The name of the limit that is in the way.
-    pub fn check(&self, owner: Owner, amount: u64, gone: &[Owner]) -> Result<(), &'static str> {
+    pub(crate) fn check(&self, owner: Owner, amount: u64, gone: &[Owner]) -> Result<(), &'static str> {
         let coming: u64 = gone.iter().map(|owner| self.held(*owner)).sum();
         let used = self.used - coming;
         let left = self.total.saturating_sub(used).checked_sub(amount).ok_or(self.name)?;
@@ -84,7 +89,7 @@ impl Quota {
     }
 
     /// Gives back what was taken.
-    pub fn give_back(&mut self, owner: Owner, amount: u64) {
+    pub(crate) fn give_back(&mut self, owner: Owner, amount: u64) {
         let Some(held) = self.held.get_mut(&owner) else { return };
         // An owner gives back what it has and no more, whatever a worker claims.
         let amount = amount.min(*held);
@@ -96,7 +101,7 @@ impl Quota {
     }
 
     /// What is given to one owner counts as another's from now on, whatever the limits say.
-    pub fn pass_on(&mut self, from: Owner, to: Owner, amount: u64) {
+    pub(crate) fn pass_on(&mut self, from: Owner, to: Owner, amount: u64) {
         let amount = amount.min(self.held(from));
         self.give_back(from, amount);
         if amount > 0 {
@@ -106,12 +111,12 @@ impl Quota {
     }
 
     /// What an owner holds.
-    pub fn held(&self, owner: Owner) -> u64 {
+    pub(crate) fn held(&self, owner: Owner) -> u64 {
         self.held.get(&owner).copied().unwrap_or(0)
     }
 
     /// What all hold.
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.used
     }
 }

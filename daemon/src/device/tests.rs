@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::{ContextLimits, DeviceLimits, MemoryId};
 use protocol::ids::{BlobId, CapsetId, FenceId, RingIdx, ScanoutId};
+use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{
     BlobFlags, BlobMem, Command, CommandType, Header, HeaderFlags, MapCache, Rect, Response, ResponseType,
 };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// Ranges are disjoint, page-aligned and inside the region.
 #[derive(Debug)]
-pub struct Window {
+pub(super) struct Window {
     size: u64,
     /// By offset: bytes and resource.
     ranges: BTreeMap<u64, (u64, ResourceId)>,
@@ -14,17 +14,12 @@ pub struct Window {
 
 impl Window {
     /// An empty region of `size` bytes.
-    pub fn new(size: u64) -> Self {
+    pub(super) fn new(size: u64) -> Self {
         Self { size, ranges: BTreeMap::new() }
     }
 
-    /// Ranges in use.
-    pub fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
     /// Checks that a blob of `size` bytes may be mapped at `offset`.
-    pub fn check(&self, offset: u64, size: u64) -> Result<(), GuestError> {
+    pub(super) fn check(&self, offset: u64, size: u64) -> Result<(), GuestError> {
         if !offset.is_multiple_of(4096) {
             return Err(GuestError::Invalid("alignment of a mapping"));
         }
@@ -38,17 +33,17 @@ impl Window {
     }
 
     /// Notes a range that [`Self::check`] allowed.
-    pub fn insert(&mut self, offset: u64, size: u64, resource_id: ResourceId) {
+    pub(super) fn insert(&mut self, offset: u64, size: u64, resource_id: ResourceId) {
         self.ranges.insert(offset, (size, resource_id));
     }
 
     /// Forgets a range.
-    pub fn remove(&mut self, offset: u64) {
+    pub(super) fn remove(&mut self, offset: u64) {
         self.ranges.remove(&offset);
     }
 
     /// Forgets all ranges and returns them as offset, bytes and resource.
-    pub fn take_all(&mut self) -> Vec<(u64, u64, ResourceId)> {
+    pub(super) fn take_all(&mut self) -> Vec<(u64, u64, ResourceId)> {
         let ranges = std::mem::take(&mut self.ranges);
         ranges.into_iter().map(|(offset, (size, resource_id))| (offset, size, resource_id)).collect()
     }

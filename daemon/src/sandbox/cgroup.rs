@@ -277,7 +277,7 @@ fn kills(events: &str) -> u64 {
 /// # Errors
 ///
 /// The system refuses.
-pub fn go_first() -> io::Result<()> {
+pub(super) fn go_first() -> io::Result<()> {
     const FILE: &str = "/proc/self/oom_score_adj";
     let refused = |error: io::Error| io::Error::other(format!("{FILE}: {error}"));
     let own: i32 = fs::read_to_string(FILE).map_err(refused)?.trim().parse().map_err(io::Error::other)?;

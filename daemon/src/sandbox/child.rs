@@ -168,7 +168,7 @@ fn try_out(isolation: Isolation, view: &View, filter: bool) -> io::Result<()> {
 
 /// Starts a child in a process group of its own, with a channel, and with a socket for what it prints; it is killed when the launcher ends. The reader tells, at its end, how it went
 /// ([`reported`]).
-pub fn start(
+pub(super) fn start(
     program: &Program,
     role: ChildRole,
     family: DriverFamily,
@@ -263,7 +263,7 @@ fn represent(program: Pid, writer: &PipeWriter, options: &Options) -> ! {
 }
 
 /// In the form of `wait`.
-pub fn wait_status(status: &rustix::process::WaitIdStatus) -> i32 {
+pub(super) fn wait_status(status: &rustix::process::WaitIdStatus) -> i32 {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => (code & 0xff) << 8,
         (None, Some(signal)) => signal & 0x7f,
@@ -281,7 +281,7 @@ fn report(mut writer: PipeWriter, kind: u8, what: &[u8]) {
 }
 
 /// Reads a child's report: how the program ended, or why it was not started. The report is empty if the child became the program.
-pub fn reported(report: &[u8]) -> Option<Result<i32, String>> {
+pub(super) fn reported(report: &[u8]) -> Option<Result<i32, String>> {
     match report.split_first()? {
         (&FAILED, reason) => Some(Err(String::from_utf8_lossy(reason).into_owned())),
         (&ENDED, status) => Some(Ok(i32::from_le_bytes(status.try_into().ok()?))),

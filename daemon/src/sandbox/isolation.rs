@@ -18,7 +18,7 @@ const NOBODY: u32 = 65534;
 
 /// The parts of isolation that are to be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Isolation {
+pub(super) struct Isolation {
     /// New namespaces.
     pub namespaces: UnshareFlags,
     /// A root of its own; needs a mount namespace.
@@ -31,7 +31,7 @@ pub struct Isolation {
 }
 
 /// The parts, in words, and what each adds.
-pub const PARTS: &[(&str, UnshareFlags)] = &[
+pub(super) const PARTS: &[(&str, UnshareFlags)] = &[
     ("user namespace", UnshareFlags::NEWUSER),
     ("mount namespace and root of its own", UnshareFlags::NEWNS),
     ("process namespace", UnshareFlags::NEWPID),
@@ -43,7 +43,7 @@ pub const PARTS: &[(&str, UnshareFlags)] = &[
 
 impl Isolation {
     /// Returns no isolation at all.
-    pub fn none() -> Self {
+    pub(super) fn none() -> Self {
         let privileged =
             capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
         let (user, group) = (getuid(), getgid());
@@ -52,14 +52,14 @@ impl Isolation {
 
     /// With further parts.
     #[must_use]
-    pub fn with(mut self, part: UnshareFlags) -> Self {
+    pub(super) fn with(mut self, part: UnshareFlags) -> Self {
         self.namespaces |= part;
         self.root |= part.contains(UnshareFlags::NEWNS);
         self
     }
 
     /// The namespaces that a process must be born into.
-    pub fn at_birth(&self) -> UnshareFlags {
+    pub(super) fn at_birth(&self) -> UnshareFlags {
         let born = UnshareFlags::NEWPID;
         self.namespaces & if self.privileged { born } else { born | UnshareFlags::NEWUSER }
     }
@@ -70,7 +70,7 @@ impl Isolation {
     /// # Errors
     ///
     /// The system refuses; the message says what.
-    pub fn enter(&self, view: &View) -> io::Result<()> {
+    pub(super) fn enter(&self, view: &View) -> io::Result<()> {
         // Held open, for there is no path to it from the new root.
         let itself =
             openat(CWD, "/proc/self", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;

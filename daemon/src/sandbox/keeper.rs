@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The sets of descriptors that the launcher keeps.
 #[derive(Debug, Default)]
-pub struct Keeper {
+pub(super) struct Keeper {
     /// The frontend's process, if it is known.
     frontend: Option<Arc<OwnedFd>>,
     sets: Vec<Set>,
@@ -27,12 +27,12 @@ struct Set {
 
 impl Keeper {
     /// Says which process may map the kept descriptors from now on.
-    pub fn frontend(&mut self, process: Option<OwnedFd>) {
+    pub(super) fn frontend(&mut self, process: Option<OwnedFd>) {
         self.frontend = process.map(Arc::new);
     }
 
     /// Keeps a descriptor.
-    pub fn keep(&mut self, number: u64, fd: OwnedFd) {
+    pub(super) fn keep(&mut self, number: u64, fd: OwnedFd) {
         if let Some(set) = self.sets.iter_mut().find(|set| set.number == number) {
             set.fds.push(fd);
         } else {
@@ -42,12 +42,12 @@ impl Keeper {
     }
 
     /// Closes a set.
-    pub fn let_go(&mut self, number: u64) {
+    pub(super) fn let_go(&mut self, number: u64) {
         self.sets.retain(|set| set.number != number);
     }
 
     /// Keeps a set until the frontend's process has ended, if that can be known.
-    pub fn keep_on(&mut self, number: u64) {
+    pub(super) fn keep_on(&mut self, number: u64) {
         if let Some(set) = self.sets.iter_mut().find(|set| set.number == number) {
             set.waits = true;
         }
@@ -55,12 +55,12 @@ impl Keeper {
     }
 
     /// Processes whose end is waited for: readable then.
-    pub fn awaited(&self) -> impl Iterator<Item = &OwnedFd> {
+    pub(super) fn awaited(&self) -> impl Iterator<Item = &OwnedFd> {
         self.sets.iter().filter(|set| set.waits).filter_map(|set| set.frontend.as_deref())
     }
 
     /// Closes what waited for a process that has ended.
-    pub fn look(&mut self) {
+    pub(super) fn look(&mut self) {
         self.sets.retain(|set| {
             let Some(process) = set.frontend.as_deref().filter(|_| set.waits) else { return true };
             readiness::look(process, PollFlags::IN).is_empty()
@@ -68,7 +68,7 @@ impl Keeper {
     }
 
     /// The device process is gone: waits for the end of every process that may have something mapped.
-    pub fn wait_for_all(mut self) {
+    pub(super) fn wait_for_all(mut self) {
         let numbers: Vec<_> = self.sets.iter().map(|set| set.number).collect();
         numbers.into_iter().for_each(|number| self.keep_on(number));
         while !self.sets.is_empty() {

@@ -4,12 +4,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
 /// Open descriptors of a child: two for each of the 65 536 resources that a context may see.
-pub const DESCRIPTORS: u64 = 131_072;
+pub(super) const DESCRIPTORS: u64 = 131_072;
 /// Processes and threads of a child: rings, their helpers and the driver's. Counted in its own user namespace only.
-pub const THREADS: u64 = 2048;
+pub(super) const THREADS: u64 = 2048;
 
 /// Limits this process and what it becomes. `counts_own` says that it is in a user namespace of its own.
-pub fn set(counts_own: bool) -> io::Result<()> {
+pub(super) fn set(counts_own: bool) -> io::Result<()> {
     let at_most = |resource, limit: u64| {
         let Rlimit { current, maximum } = getrlimit(resource);
         let lower = |present: Option<u64>| Some(present.map_or(limit, |present| present.min(limit)));

@@ -44,6 +44,6 @@ impl Options {
 }
 
 /// Returns how the command line spells a value.
-pub fn name_of(value: impl ValueEnum) -> String {
+pub(super) fn name_of(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

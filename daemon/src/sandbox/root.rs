@@ -23,7 +23,7 @@ const PLACES: &[&str] = &["/tmp", "/run", "/var", "/proc", "/etc"];
 /// # Errors
 ///
 /// The system refuses; the message says what.
-pub fn enter(view: &View, own_processes: bool) -> io::Result<()> {
+pub(super) fn enter(view: &View, own_processes: bool) -> io::Result<()> {
     let refused = |what: &str, error: &dyn Display| io::Error::other(format!("{what}: {error}"));
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|error| refused("mounts cannot be made private", &error))?;

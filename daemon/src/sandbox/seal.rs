@@ -51,7 +51,7 @@ pub fn seal_device_process(options: &Options) -> io::Result<()> {
 /// # Errors
 ///
 /// The system refuses.
-pub fn drop_capabilities() -> io::Result<()> {
+pub(super) fn drop_capabilities() -> io::Result<()> {
     use rustix::thread::{CapabilitySet, CapabilitySets};
     for capability in CapabilitySet::all().iter() {
         // Without the right to do so there is nothing that could be gained.

@@ -20,7 +20,7 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 /// # Errors
 ///
 /// A list names what is no system call, or the system has no filters.
-pub fn confine(syscalls: &Syscalls, mode: SeccompMode) -> io::Result<()> {
+pub(super) fn confine(syscalls: &Syscalls, mode: SeccompMode) -> io::Result<()> {
     match mode {
         SeccompMode::Off => Ok(()),
         SeccompMode::Kill => {

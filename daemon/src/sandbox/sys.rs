@@ -41,7 +41,7 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
 
 /// The two sides of a [`fork`].
 #[derive(Debug)]
-pub enum Fork {
+pub(super) enum Fork {
     /// The one that called; the child's number.
     Parent(Pid),
     /// The child: a copy of the caller.
@@ -53,7 +53,7 @@ pub enum Fork {
 /// # Errors
 ///
 /// The process has other threads, whose locks would stay locked in the child for ever, or the system refuses.
-pub fn fork(namespaces: UnshareFlags) -> io::Result<Fork> {
+pub(super) fn fork(namespaces: UnshareFlags) -> io::Result<Fork> {
     if std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count) != 1 {
         return Err(io::Error::other("a process with several threads cannot fork"));
     }
@@ -69,13 +69,13 @@ pub fn fork(namespaces: UnshareFlags) -> io::Result<Fork> {
 }
 
 /// Replaces this process's standard output and error.
-pub fn print_to(output: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn print_to(output: BorrowedFd<'_>) -> io::Result<()> {
     rustix::stdio::dup2_stdout(output)?;
     Ok(rustix::stdio::dup2_stderr(output)?)
 }
 
 /// Replaces this process by the program in a file; returns only if that fails. Closes every descriptor above 2 but `keep`.
-pub fn exec(
+pub(super) fn exec(
     program: BorrowedFd<'_>,
     arguments: &[CString],
     environment: &[CString],
@@ -108,7 +108,7 @@ pub fn exec(
 }
 
 /// Closes every descriptor above 2 but this one, whoever owns it. For a process that returns nowhere.
-pub fn close_all_but(keep: BorrowedFd<'_>) {
+pub(super) fn close_all_but(keep: BorrowedFd<'_>) {
     let keep = keep.as_raw_fd() as u32;
     for (first, last) in [(3, keep.saturating_sub(1)), (keep.saturating_add(1), u32::MAX)] {
         if first <= last {
@@ -146,13 +146,13 @@ pub fn end_at_once(code: i32) -> ! {
 }
 
 /// Moves this process into new namespaces.
-pub fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
+pub(super) fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
     // SAFETY: the only kind that shared state could depend on is CLONE_FILES, which no caller passes.
     Ok(unsafe { rustix::thread::unshare_unsafe(namespaces) }?)
 }
 
 /// Sets attributes (`MOUNT_ATTR_*`) of a mount and all below it.
-pub fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
+pub(super) fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
     let attributes =
         libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
     // SAFETY: path and struct live until the call returns; the size is the struct's.
@@ -171,7 +171,7 @@ pub fn set_mount_attributes(mount: BorrowedFd<'_>, attributes: u64) -> io::Resul
 
 /// Lays a filter of system calls on the calling thread, and on the threads and programs that it starts from now on. With
 /// `listen` the calls that the filter hands to a listener can be received from the returned descriptor.
-pub fn set_filter(program: &[libc::sock_filter], listen: bool) -> io::Result<Option<OwnedFd>> {
+pub(super) fn set_filter(program: &[libc::sock_filter], listen: bool) -> io::Result<Option<OwnedFd>> {
     let len = u16::try_from(program.len()).map_err(|_| Errno::INVAL)?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
     let flags = if listen { libc::SECCOMP_FILTER_FLAG_NEW_LISTENER } else { 0 };
@@ -190,7 +190,7 @@ pub fn set_filter(program: &[libc::sock_filter], listen: bool) -> io::Result<Opt
 
 /// A system call that a filter handed to its listener.
 #[derive(Clone, Copy, Debug)]
-pub struct Notified {
+pub(super) struct Notified {
     id: u64,
     /// Its number on this machine.
     pub number: i32,
@@ -199,7 +199,7 @@ pub struct Notified {
 }
 
 /// Waits for the next call at a listener ([`set_filter`]).
-pub fn next_notified(listener: &OwnedFd) -> io::Result<Notified> {
+pub(super) fn next_notified(listener: &OwnedFd) -> io::Result<Notified> {
     // SAFETY: a struct of integers, for which zeros are values.
     let mut request: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the request is zeroed, as the kernel demands, and of the size that is encoded in the command.
@@ -211,7 +211,7 @@ pub fn next_notified(listener: &OwnedFd) -> io::Result<Notified> {
 }
 
 /// Lets a call that was received go on as if there were no filter.
-pub fn let_continue(listener: &OwnedFd, notified: &Notified) -> io::Result<()> {
+pub(super) fn let_continue(listener: &OwnedFd, notified: &Notified) -> io::Result<()> {
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     let mut answer = libc::seccomp_notif_resp { id: notified.id, val: 0, error: 0, flags };
     // SAFETY: as above.

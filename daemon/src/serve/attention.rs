@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// The event that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
+pub(super) enum Awaited {
     /// The second request of a submission: that the context's stream has got there (Mesa from 26.2 on).
     FollowUp,
     /// A worker's answer to a request that was taken.
@@ -25,7 +25,7 @@ pub enum Awaited {
 
 /// The steps of a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Patience {
+pub(super) struct Patience {
     /// The time to look for, without asking for kicks.
     pub look: Duration,
     /// The time to sleep for then, without asking for a kick for the next request, but with one for that behind it.
@@ -36,7 +36,7 @@ pub struct Patience {
 
 /// The habits of the guest and the workers, as far as they were learned.
 #[derive(Debug)]
-pub struct Attention {
+pub(super) struct Attention {
     follow_ups: Habit,
     answers: Habit,
     requests: Habit,
@@ -48,7 +48,7 @@ pub struct Attention {
 
 impl Attention {
     /// Makes an instance that knows nothing yet.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::among(spin::processors())
     }
 
@@ -65,7 +65,7 @@ impl Attention {
     }
 
     /// Learns from a request that was taken.
-    pub fn took(&mut self, header: &Header) {
+    pub(super) fn took(&mut self, header: &Header) {
         let is_stream = header.command == CommandType::SUBMIT_3D;
         let has_fence = header.fence().is_some();
         if let Some(before) = self.fenced.take() {
@@ -75,7 +75,7 @@ impl Attention {
     }
 
     /// Returns what is waited for, given whether somebody `owes` an answer.
-    pub fn awaited(&self, owes: bool) -> Awaited {
+    pub(super) fn awaited(&self, owes: bool) -> Awaited {
         match (self.fenced, owes) {
             (Some(_), _) if self.in_pairs => Awaited::FollowUp,
             (_, true) => Awaited::Answer,
@@ -84,7 +84,7 @@ impl Attention {
     }
 
     /// Returns how to wait for it.
-    pub fn patience(&self, awaited: Awaited) -> Patience {
+    pub(super) fn patience(&self, awaited: Awaited) -> Patience {
         let doze = if awaited == Awaited::FollowUp { DOZE } else { Duration::ZERO };
         let plan = self.habit(awaited).plan();
         match plan.sleep.is_zero() {
@@ -94,7 +94,7 @@ impl Attention {
     }
 
     /// Learns that it took so long until something happened.
-    pub fn waited(&mut self, awaited: Awaited, time: Duration) {
+    pub(super) fn waited(&mut self, awaited: Awaited, time: Duration) {
         match awaited {
             Awaited::FollowUp => self.follow_ups.took(time),
             Awaited::Answer => self.answers.took(time),
@@ -103,7 +103,7 @@ impl Attention {
     }
 
     /// Notes that the second request did not come while it was waited for without kicks.
-    pub fn no_follow_up(&mut self) {
+    pub(super) fn no_follow_up(&mut self) {
         self.fenced = None;
     }
 

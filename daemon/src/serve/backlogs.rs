@@ -6,21 +6,21 @@ use crate::ipc::{Bound, ToWorker};
 
 /// The counts of what waits for all workers of the VM.
 #[derive(Debug)]
-pub struct Backlogs {
+pub(super) struct Backlogs {
     messages: Quota,
     bytes: Quota,
     files: Quota,
 }
 
 /// The part of one worker.
-pub struct Backlog<'a> {
+pub(super) struct Backlog<'a> {
     all: &'a mut Backlogs,
     owner: Owner,
 }
 
 impl Backlogs {
     /// Nothing waits.
-    pub fn new(limits: &DeviceLimits) -> Self {
+    pub(super) fn new(limits: &DeviceLimits) -> Self {
         Self {
             messages: Quota::new("worker_backlog", limits.worker_backlog as u64),
             bytes: Quota::new("worker_backlog_bytes", limits.worker_backlog_bytes as u64),
@@ -29,12 +29,12 @@ impl Backlogs {
     }
 
     /// The bound on one worker's messages. When it has named a limit, all that waits for the worker is to be forgotten.
-    pub fn of(&mut self, owner: Owner) -> Backlog<'_> {
+    pub(super) fn of(&mut self, owner: Owner) -> Backlog<'_> {
         Backlog { all: self, owner }
     }
 
     /// Nothing waits for this worker any more.
-    pub fn forget(&mut self, owner: Owner) {
+    pub(super) fn forget(&mut self, owner: Owner) {
         let Self { messages, bytes, files } = self;
         [messages, bytes, files].into_iter().for_each(|quota| quota.give_back(owner, u64::MAX));
     }

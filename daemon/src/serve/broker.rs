@@ -16,7 +16,7 @@ pub struct Broker {
 }
 
 /// The messages that a worker is sent behind its set-up, with their descriptors.
-pub type Gate = Vec<(ToWorker, OwnedFd)>;
+pub(super) type Gate = Vec<(ToWorker, OwnedFd)>;
 
 impl Broker {
     /// Takes over the inherited channel.

@@ -1,14 +1,14 @@
 //! Performs the device's effects.
 
 use super::blobs::Blobs;
+use super::blobs::lenders::{Lenders, Order};
 use super::broker::Broker;
 use super::closer::Closer;
 use super::hangs::Hangs;
-use super::lenders::{Lenders, Order};
-use super::limiter::LogLimiter;
-use super::progress::Progress;
+use super::hangs::progress::Progress;
+use super::hangs::strikes::Strikes;
+use super::logging::limiter::LogLimiter;
 use super::rings::Rings;
-use super::strikes::Strikes;
 use super::workers::Workers;
 use crate::config::MemoryId;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Everything the device acts upon.
-pub struct World {
+pub(super) struct World {
     /// The frontend, while there is one.
     pub session: Option<Session>,
     pub workers: Workers,
@@ -55,32 +55,32 @@ pub struct World {
 
 impl World {
     /// Tells the driver about all answers given so far.
-    pub fn signal(&self) {
+    pub(super) fn signal(&self) {
         if let Some(session) = &self.session {
             (0..QUEUES).for_each(|index| session.vring(index).signal());
         }
     }
 
     /// Returns when the driver is to be told about answers that nobody waits for.
-    pub fn next_call(&self) -> Option<Instant> {
+    pub(super) fn next_call(&self) -> Option<Instant> {
         let session = self.session.as_ref()?;
         (0..QUEUES).filter_map(|index| session.vring(index).deadline()).min()
     }
 
     /// Logs what the guest or a worker caused, within limits.
-    pub fn warn(&mut self, kind: &'static str, message: fmt::Arguments<'_>) {
+    pub(super) fn warn(&mut self, kind: &'static str, message: fmt::Arguments<'_>) {
         self.log(Level::Warn, kind, message);
     }
 
     /// Does the same as [`Self::warn`] at another level. A guest can reset its device as often as it likes, and a frontend connect.
-    pub fn log(&mut self, level: Level, kind: &'static str, message: fmt::Arguments<'_>) {
+    pub(super) fn log(&mut self, level: Level, kind: &'static str, message: fmt::Arguments<'_>) {
         if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {
             log::log!(level, suppressed; "{message}");
         }
     }
 
     /// Tells the launcher what it is to keep of what workers lend.
-    pub fn order_keeper(&mut self) {
+    pub(super) fn order_keeper(&mut self) {
         for order in self.lenders.take_orders() {
             let launcher = self.workers.launcher();
             let told = match &order {
@@ -121,7 +121,7 @@ impl World {
     }
 
     /// Tells the broker that a context is over, and why if it was lost.
-    pub fn tell_end(&self, ctx_id: ContextId, lost: Option<String>, hung: bool) {
+    pub(super) fn tell_end(&self, ctx_id: ContextId, lost: Option<String>, hung: bool) {
         if let Some(broker) = &self.broker {
             broker.tell(&ToBroker::ContextEnds { ctx_id, lost, hung }, None);
         }

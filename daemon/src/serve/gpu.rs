@@ -1,6 +1,6 @@
 //! Choosing the GPUs at start-up. A child process asks the driver, so that none is ever loaded here.
 
-use super::output::{Budget, Heard, Output};
+use super::logging::output::{Budget, Heard, Output};
 use crate::config::{DeviceLimits, GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd};
 use crate::ipc::{Channel, ChildRole, DriverFamily, ProbeReport};
 use crate::sandbox::Launcher;

@@ -6,7 +6,6 @@
 
 mod attention;
 mod backlogs;
-mod blame;
 mod blobs;
 mod broker;
 mod closer;
@@ -15,17 +14,13 @@ mod effects;
 pub mod fuzzing;
 mod gpu;
 mod hangs;
-mod lenders;
-mod limiter;
+mod logging;
 mod offer;
-mod output;
 mod patience;
-mod progress;
 mod rings;
 mod run;
 mod socket;
 mod state;
-mod strikes;
 mod wait;
 mod workers;
 

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 /// The table.
 #[derive(Debug)]
-pub struct Rings {
+pub(super) struct Rings {
     per_context: usize,
     contexts: FxHashMap<ContextId, FxHashMap<u64, Status>>,
 }
@@ -25,12 +25,12 @@ struct Status {
 
 impl Rings {
     /// No rings yet; at most `per_context` are kept of each context, as many as a worker allows.
-    pub fn new(per_context: usize) -> Self {
+    pub(super) fn new(per_context: usize) -> Self {
         Self { per_context, contexts: FxHashMap::default() }
     }
 
     /// A worker says that a ring begins. One too many, or with a status that no driver could read, is left out.
-    pub fn begins(&mut self, ctx_id: ContextId, ring: u64, resource_id: ResourceId, offset: u64) {
+    pub(super) fn begins(&mut self, ctx_id: ContextId, ring: u64, resource_id: ResourceId, offset: u64) {
         let rings = self.contexts.entry(ctx_id).or_default();
         if rings.len() < self.per_context && offset.is_multiple_of(4) {
             rings.insert(ring, Status { resource_id, offset });
@@ -38,19 +38,19 @@ impl Rings {
     }
 
     /// A worker says that a ring has ended.
-    pub fn ends(&mut self, ctx_id: ContextId, ring: u64) {
+    pub(super) fn ends(&mut self, ctx_id: ContextId, ring: u64) {
         if let Some(rings) = self.contexts.get_mut(&ctx_id) {
             rings.remove(&ring);
         }
     }
 
     /// The context is gone.
-    pub fn forget(&mut self, ctx_id: ContextId) {
+    pub(super) fn forget(&mut self, ctx_id: ContextId) {
         self.contexts.remove(&ctx_id);
     }
 
     /// Marks all rings of a context FATAL, in those resources which the context sees.
-    pub fn fail(&mut self, ctx_id: ContextId, blobs: &Blobs, sees: impl Fn(ResourceId) -> bool) {
+    pub(super) fn fail(&mut self, ctx_id: ContextId, blobs: &Blobs, sees: impl Fn(ResourceId) -> bool) {
         for status in self.contexts.remove(&ctx_id).into_iter().flat_map(FxHashMap::into_values) {
             let memory = blobs.get(status.resource_id).filter(|_| sees(status.resource_id));
             // Nobody but the driver shares the word any more, and it only takes bits away. Beyond the end nothing is written:

@@ -1,17 +1,17 @@
 //! The device thread's loop.
 
 use super::attention::Attention;
+use super::blobs::lenders::Lenders;
 use super::blobs::{Blobs, Export, Taken};
 use super::broker::Broker;
 use super::closer::Closer;
 use super::effects::World;
 use super::hangs::Hangs;
-use super::lenders::Lenders;
-use super::limiter::LogLimiter;
-use super::progress::Progress;
+use super::hangs::progress::Progress;
+use super::hangs::strikes::Strikes;
+use super::logging::limiter::LogLimiter;
 use super::rings::Rings;
 use super::socket::Listen;
-use super::strikes::Strikes;
 use super::workers::{CHANNEL_TOKEN, FromWorker, OUTPUT_TOKEN, Unexplained, WorkerOptions, Workers};
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};

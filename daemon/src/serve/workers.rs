@@ -2,7 +2,7 @@
 
 use super::backlogs::Backlogs;
 use super::broker::Gate;
-use super::output::{Budget, Heard, Output};
+use super::logging::output::{Budget, Heard, Output};
 use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
 use crate::device::Owner;
 use crate::ipc::{
@@ -29,12 +29,12 @@ const ENDING_MAX: usize = 64;
 const MESSAGES_PER_TURN: usize = 64;
 
 /// High bits of the epoll values that belong to workers, and to what they print; the low 32 are a worker's serial number.
-pub const CHANNEL_TOKEN: u64 = 1 << 32;
-pub const OUTPUT_TOKEN: u64 = 1 << 33;
+pub(super) const CHANNEL_TOKEN: u64 = 1 << 32;
+pub(super) const OUTPUT_TOKEN: u64 = 1 << 33;
 
 /// All workers of the VM.
 #[derive(Debug)]
-pub struct Workers {
+pub(super) struct Workers {
     launcher: Arc<Launcher>,
     family: DriverFamily,
     gpus: Vec<GpuChoice>,
@@ -87,7 +87,7 @@ struct Ending {
 
 /// The part of the device process's options that its workers are started with.
 #[derive(Debug)]
-pub struct WorkerOptions {
+pub(super) struct WorkerOptions {
     /// The drivers of the GPUs.
     pub family: DriverFamily,
     /// The GPUs that guests see, in this order.
@@ -102,7 +102,7 @@ pub struct WorkerOptions {
 
 /// The way in which a worker ended that had not said why its context was lost.
 #[derive(Debug)]
-pub struct Unexplained {
+pub(super) struct Unexplained {
     /// The context.
     pub ctx_id: ContextId,
     /// The worker's end in words, for the log.
@@ -111,7 +111,7 @@ pub struct Unexplained {
 
 /// A message from a worker, or its end.
 #[derive(Debug)]
-pub enum FromWorker {
+pub(super) enum FromWorker {
     /// A message, perhaps with a descriptor.
     Message(ToDevice, Option<OwnedFd>),
     /// Nothing more will come.
@@ -120,7 +120,7 @@ pub enum FromWorker {
 
 impl Workers {
     /// No workers yet.
-    pub fn new(
+    pub(super) fn new(
         launcher: Arc<Launcher>,
         epoll: Arc<OwnedFd>,
         device_limits: &DeviceLimits,
@@ -147,7 +147,7 @@ impl Workers {
 
     /// Has the worker of a context started, which gets `page` to share with us, and `gate` if its submissions are scheduled. It can be
     /// sent to at once; if it does not come to life it is heard of as gone. [`Self::reap`] answers its `number`.
-    pub fn start(
+    pub(super) fn start(
         &mut self,
         ctx_id: ContextId,
         debug_name: String,
@@ -180,23 +180,23 @@ impl Workers {
     }
 
     /// The GPUs that workers use.
-    pub fn gpus(&self) -> &[GpuChoice] {
+    pub(super) fn gpus(&self) -> &[GpuChoice] {
         &self.gpus
     }
 
     /// Returns whether the context has a worker that was not told to end.
-    pub fn is_running(&self, ctx_id: ContextId) -> bool {
+    pub(super) fn is_running(&self, ctx_id: ContextId) -> bool {
         self.running.contains_key(&ctx_id)
     }
 
     /// The context of a running worker.
-    pub fn context(&self, serial: u32) -> Option<ContextId> {
+    pub(super) fn context(&self, serial: u32) -> Option<ContextId> {
         self.contexts.get(&serial).copied()
     }
 
     /// Sends a message, now or as soon as the worker reads. A worker that fails here is heard of as gone; the error names the
     /// limit for which it was killed.
-    pub fn send(
+    pub(super) fn send(
         &mut self,
         ctx_id: ContextId,
         message: ToWorker,
@@ -227,7 +227,7 @@ impl Workers {
     }
 
     /// The worker's socket has room again: sends what waited.
-    pub fn flush(&mut self, ctx_id: ContextId) {
+    pub(super) fn flush(&mut self, ctx_id: ContextId) {
         let Some(worker) = self.running.get_mut(&ctx_id) else { return };
         let mut bound = self.backlogs.of(worker.owner());
         // Each error costs one message. A worker that is gone is heard of so.
@@ -238,7 +238,7 @@ impl Workers {
     }
 
     /// Takes what a worker sent; a bounded number of messages, the rest is reported again.
-    pub fn receive(&self, ctx_id: ContextId) -> Vec<FromWorker> {
+    pub(super) fn receive(&self, ctx_id: ContextId) -> Vec<FromWorker> {
         let Some(worker) = self.running.get(&ctx_id) else { return Vec::new() };
         let mut received = Vec::new();
         while received.len() < MESSAGES_PER_TURN {
@@ -255,7 +255,7 @@ impl Workers {
     }
 
     /// Logs what a worker has printed.
-    pub fn hear_output(&mut self, serial: u32) {
+    pub(super) fn hear_output(&mut self, serial: u32) {
         let Some(output) = self.outputs.get_mut(&serial) else { return };
         if output.hear(&mut self.printing) == Heard::End {
             let _ = readiness::unwatch(&self.epoll, &*output);
@@ -264,18 +264,18 @@ impl Workers {
     }
 
     /// Ends a context's worker: closes its channel, and kills it if it has not ended after the grace period.
-    pub fn end(&mut self, ctx_id: ContextId) {
+    pub(super) fn end(&mut self, ctx_id: ContextId) {
         self.end_worker(ctx_id, None);
     }
 
     /// Does the same as [`Self::end`], for a worker that went without a word: [`Self::reap`] tells how it ended, unless why it was killed
     /// is known already.
-    pub fn end_unexplained(&mut self, ctx_id: ContextId) {
+    pub(super) fn end_unexplained(&mut self, ctx_id: ContextId) {
         self.end_worker(ctx_id, Some(ctx_id));
     }
 
     /// Ends a context's worker at once.
-    pub fn kill(&mut self, ctx_id: ContextId) {
+    pub(super) fn kill(&mut self, ctx_id: ContextId) {
         if let Some(worker) = self.running.get_mut(&ctx_id) {
             worker.killed = true;
             worker.process.kill();
@@ -300,17 +300,17 @@ impl Workers {
     /// # Errors
     ///
     /// No worker is left, and none can be started any more.
-    pub fn heard(&self) -> io::Result<Option<FromChildren>> {
+    pub(super) fn heard(&self) -> io::Result<Option<FromChildren>> {
         self.launcher.heard()
     }
 
     /// The process that starts them.
-    pub fn launcher(&self) -> &Launcher {
+    pub(super) fn launcher(&self) -> &Launcher {
         &self.launcher
     }
 
     /// Forgets a worker process that was told to end and has ended so: its number, as nothing of it is left.
-    pub fn reap(
+    pub(super) fn reap(
         &mut self,
         serial: u32,
         status: Result<ExitStatus, String>,
@@ -338,12 +338,12 @@ impl Workers {
     }
 
     /// Returns when [`Self::kill_late`] has something to do next.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.ending.front().map(|ending| ending.kill_at)
     }
 
     /// Kills the workers whose grace period is over.
-    pub fn kill_late(&mut self, now: Instant) {
+    pub(super) fn kill_late(&mut self, now: Instant) {
         for ending in self.ending.iter_mut().take_while(|ending| ending.kill_at <= now) {
             ending.kill();
             // Killed processes end soon, but not before the kernel has freed what they held.
@@ -353,7 +353,7 @@ impl Workers {
     }
 
     /// Waits until every worker has ended, and then the launcher; those that do not are killed.
-    pub fn end_all(mut self) {
+    pub(super) fn end_all(mut self) {
         let running: Vec<_> = self.running.keys().copied().collect();
         running.into_iter().for_each(|ctx_id| self.end(ctx_id));
         let patience = Instant::now() + GRACE;

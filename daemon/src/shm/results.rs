@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 
 /// Words that can be told of at a time; those beyond are not answered.
-pub const RESULT_WORDS_MAX: u64 = 4096;
+pub(super) const RESULT_WORDS_MAX: u64 = 4096;
 
 /// Bytes of an entry: a state, the word's index in its memory, and the memory.
 const ENTRY: u64 = 16;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// What a driver has to be told.
 #[derive(Debug, Default)]
-pub struct Calls {
+pub(super) struct Calls {
     /// Requests that were taken and not answered.
     open: u32,
     /// Somebody waits for an answer that was given.
@@ -21,27 +21,27 @@ pub struct Calls {
 
 impl Calls {
     /// A request was taken.
-    pub fn taken(&mut self) {
+    pub(super) fn taken(&mut self) {
         self.open += 1;
     }
 
     /// The answer of one is known.
-    pub fn settled(&mut self) {
+    pub(super) fn settled(&mut self) {
         self.open = self.open.saturating_sub(1);
     }
 
     /// Requests that were taken and not answered.
-    pub fn open(&self) -> u32 {
+    pub(super) fn open(&self) -> u32 {
         self.open
     }
 
     /// Whether there are requests that were taken and not answered.
-    pub fn are_open(&self) -> bool {
+    pub(super) fn are_open(&self) -> bool {
         self.open > 0
     }
 
     /// It was put into the used ring; `awaited` if somebody may wait for it.
-    pub fn put(&mut self, awaited: bool) {
+    pub(super) fn put(&mut self, awaited: bool) {
         match (awaited, &mut self.quiet) {
             (true, _) => self.urgent = true,
             (false, Some((count, _))) => *count += 1,
@@ -50,7 +50,7 @@ impl Calls {
     }
 
     /// Whether the driver is to be told now.
-    pub fn is_due(&self) -> bool {
+    pub(super) fn is_due(&self) -> bool {
         self.urgent
             || self.quiet.is_some_and(|(count, since)| {
                 let is_last = self.open == 0 && self.told.is_none_or(|told| since >= told + BEHIND);
@@ -59,12 +59,12 @@ impl Calls {
     }
 
     /// When it is to be told at the latest, unless that is due already.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         self.quiet.map(|(_, since)| since + QUIET_FOR)
     }
 
     /// It was told.
-    pub fn told(&mut self) {
+    pub(super) fn told(&mut self) {
         if self.urgent {
             self.told = Some(Instant::now());
         }

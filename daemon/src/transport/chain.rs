@@ -7,7 +7,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemory};
 
 /// What is left of a chain when its request was copied.
 #[derive(Debug)]
-pub struct Taken {
+pub(super) struct Taken {
     /// Its first descriptor, by which it is returned.
     pub head: u16,
     /// The header of the request; `None` if it was too short to have one.
@@ -18,7 +18,7 @@ pub struct Taken {
 
 /// A writable piece of guest memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Segment {
+pub(super) struct Segment {
     addr: GuestAddress,
     len: u32,
 }

@@ -5,7 +5,7 @@ use vhost::vhost_user::Error;
 
 /// Why a session cannot go on or could not begin.
 #[derive(Debug, thiserror::Error)]
-pub enum SessionError {
+pub(crate) enum SessionError {
     /// The frontend broke the protocol, or the connection broke.
     #[error("vhost-user: {0}")]
     Protocol(#[from] Error),
@@ -31,12 +31,12 @@ pub enum SessionError {
 
 impl SessionError {
     /// The frontend has just gone away.
-    pub fn is_disconnection(&self) -> bool {
+    pub(crate) fn is_disconnection(&self) -> bool {
         matches!(self, Self::Protocol(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)))
     }
 
     /// The frontend has answered that it does not do what it was asked for.
-    pub fn is_refusal(&self) -> bool {
+    pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused)
     }
 }

@@ -28,7 +28,7 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 const MEMORY_SLOTS_MAX: u64 = 509;
 
 /// State of the message thread.
-pub struct Handler {
+pub(super) struct Handler {
     shared: Arc<Shared>,
     table: MemoryTable,
     kicks: [Option<File>; QUEUES],
@@ -38,7 +38,7 @@ pub struct Handler {
 }
 
 impl Handler {
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
             table: MemoryTable::new(shared.memory.clone(), shared.config.lent_devices.clone()),
             shared,

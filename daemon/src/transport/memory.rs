@@ -13,7 +13,7 @@ use vhost::vhost_user::{Error, Result};
 use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestRegionMmap};
 
 /// The memory both threads see.
-pub type Memory = GuestMemoryAtomic<Regions>;
+pub(super) type Memory = GuestMemoryAtomic<Regions>;
 
 /// Where a region is in the frontend's address space, in which it names the virtqueues.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ struct FrontendRange {
 
 /// The memory table, owned by the message thread.
 #[derive(Debug)]
-pub struct MemoryTable {
+pub(super) struct MemoryTable {
     memory: Memory,
     ranges: Vec<FrontendRange>,
     /// Device nodes (`st_rdev`) of which nothing is mapped here.
@@ -36,17 +36,17 @@ pub struct MemoryTable {
 
 impl MemoryTable {
     /// An empty table that publishes to `memory` all but what is of the device nodes `hidden`.
-    pub fn new(memory: Memory, hidden: Vec<u64>) -> Self {
+    pub(super) fn new(memory: Memory, hidden: Vec<u64>) -> Self {
         Self { memory, ranges: Vec::new(), hidden }
     }
 
     /// Regions announced.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.ranges.len()
     }
 
     /// Replaces all regions.
-    pub fn set(&mut self, regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<()> {
+    pub(super) fn set(&mut self, regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<()> {
         let (mut memory, mut ranges) = (Regions::default(), Vec::new());
         for (region, file) in regions.iter().zip(files) {
             let hidden = self.hides(&file);
@@ -61,7 +61,7 @@ impl MemoryTable {
     }
 
     /// Adds a region.
-    pub fn add(&mut self, region: &VhostUserMemoryRegion, file: File) -> Result<()> {
+    pub(super) fn add(&mut self, region: &VhostUserMemoryRegion, file: File) -> Result<()> {
         let hidden = self.hides(&file);
         if !hidden {
             let region = Arc::new(map(region, file)?);
@@ -72,7 +72,7 @@ impl MemoryTable {
     }
 
     /// Removes a region.
-    pub fn remove(&mut self, region: &VhostUserMemoryRegion) -> Result<()> {
+    pub(super) fn remove(&mut self, region: &VhostUserMemoryRegion) -> Result<()> {
         let guest_addr = region.guest_phys_addr;
         let hidden = |range: &FrontendRange| range.hidden && range.guest_addr == guest_addr;
         if !self.ranges.iter().any(hidden) {
@@ -85,7 +85,7 @@ impl MemoryTable {
     }
 
     /// The guest-physical address of an address in the frontend's space.
-    pub fn translate(&self, user_addr: u64) -> Result<u64> {
+    pub(super) fn translate(&self, user_addr: u64) -> Result<u64> {
         let found = self.ranges.iter().find_map(|range| {
             let offset = user_addr.checked_sub(range.user_addr).filter(|&offset| offset < range.size)?;
             range.guest_addr.checked_add(offset)

@@ -6,13 +6,13 @@
 //! the virtqueues and answers them. While the device thread waits for the frontend to map a blob ([`Asked`]), the frontend may send
 //! messages of its own and wait for them, so a lock that a message handler takes is never held meanwhile.
 //!
-//! `vhost-user-backend` is not used: its daemon accepts no connected socket (`--fd`), and it hides SET_VRING_BASE and the
-//! acknowledged protocol features, which tell a reset from a pause.
+//! `vhost-user-backend` is not used: `docs/decisions-vhost-user-backend.md` says why, part by part.
 
 mod calls;
 mod chain;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(not(feature = "fuzzing"), allow(unreachable_pub, reason = "fuzz targets name its items"))]
 pub mod fuzzing;
 mod handler;
 mod memory;
@@ -26,14 +26,14 @@ mod stops;
 mod tests;
 mod vring;
 
-pub use error::SessionError;
-pub use pending::PendingResponse;
-pub use requests::Asked;
-pub use session::Session;
-pub use shared::{DeviceConfig, Tokens};
-pub use vring::{NoRequest, Vring};
+pub(crate) use error::SessionError;
+pub(crate) use pending::PendingResponse;
+pub(crate) use requests::Asked;
+pub(crate) use session::Session;
+pub(crate) use shared::{DeviceConfig, Tokens};
+pub(crate) use vring::{NoRequest, Vring};
 
 /// Index of the control queue.
-pub const CONTROLQ: usize = 0;
+pub(crate) const CONTROLQ: usize = 0;
 /// Queues of the device: the control queue and the cursor queue.
-pub const QUEUES: usize = 2;
+pub(crate) const QUEUES: usize = 2;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// A request whose answer is due. Dropped without one, it answers `VIRTIO_GPU_RESP_ERR_UNSPEC` and is counted and logged as a bug of
 /// this program, unless its queue was reset in the meantime.
 #[derive(Debug)]
-pub struct PendingResponse {
+pub(crate) struct PendingResponse {
     vring: Arc<Vring>,
     generation: u32,
     head: u16,
@@ -25,7 +25,7 @@ impl Vring {
     /// # Errors
     ///
     /// Why there is none.
-    pub fn pop(
+    pub(crate) fn pop(
         self: &Arc<Self>,
         generation: u32,
         limit: usize,
@@ -45,12 +45,12 @@ impl PendingResponse {
     }
 
     /// The header of the request, if it was long enough to have one.
-    pub fn header(&self) -> Option<Header> {
+    pub(crate) fn header(&self) -> Option<Header> {
         self.header
     }
 
     /// Answers the request. Chains without room for an answer (the cursor queue's) are just returned.
-    pub fn respond(mut self, response: &Response) {
+    pub(crate) fn respond(mut self, response: &Response) {
         self.finish(response);
     }
 

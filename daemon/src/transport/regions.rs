@@ -9,21 +9,21 @@ use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegion
 
 /// A region. Its file may shrink.
 #[derive(Debug)]
-pub struct Region {
+pub(crate) struct Region {
     _guard: Guard,
     mapped: GuestRegionMmap,
 }
 
 impl Region {
     /// Of this mapping; none if there are too many.
-    pub fn new(mapped: GuestRegionMmap) -> Option<Self> {
+    pub(crate) fn new(mapped: GuestRegionMmap) -> Option<Self> {
         Some(Self { _guard: Guard::over(mapped.as_ptr(), mapped.size())?, mapped })
     }
 }
 
 /// Regions by address; none overlaps another.
 #[derive(Clone, Debug, Default)]
-pub struct Regions {
+pub(crate) struct Regions {
     /// None is empty.
     pieces: Vec<Arc<Piece>>,
 }
@@ -32,7 +32,7 @@ type Piece = Vec<Arc<Region>>;
 
 /// Why a table cannot be changed so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WrongRegion {
+pub(crate) enum WrongRegion {
     /// A part of it is another region already.
     #[error("memory regions overlap")]
     Overlaps,
@@ -43,7 +43,7 @@ pub enum WrongRegion {
 
 impl Regions {
     /// The table with one region more.
-    pub fn with(&self, region: Arc<Region>) -> Result<Self, WrongRegion> {
+    pub(crate) fn with(&self, region: Arc<Region>) -> Result<Self, WrongRegion> {
         let (start, last) = (region.mapped.start_addr(), region.mapped.last_addr());
         // Whatever begins last before its end has to end before its begin.
         if self.begins_last(last).is_some_and(|(_, _, other)| other.last_addr() >= start) {
@@ -59,7 +59,7 @@ impl Regions {
     }
 
     /// The table without the region that begins there and has so many bytes.
-    pub fn without(&self, start: GuestAddress, size: u64) -> Result<Self, WrongRegion> {
+    pub(crate) fn without(&self, start: GuestAddress, size: u64) -> Result<Self, WrongRegion> {
         let found = self.begins_last(start);
         let found = found.filter(|(_, _, region)| region.start_addr() == start && region.len() == size);
         let (at, index, _) = found.ok_or(WrongRegion::Unknown)?;

@@ -20,7 +20,7 @@ use vm_memory::ByteValued;
 
 /// The channel that the frontend gave for requests to it. One is under way at a time.
 #[derive(Debug)]
-pub struct Requests {
+pub(super) struct Requests {
     socket: OwnedFd,
     /// VHOST_USER_PROTOCOL_F_REPLY_ACK: the frontend answers each request when it is done.
     acknowledges: bool,
@@ -28,7 +28,7 @@ pub struct Requests {
 
 /// A request that was begun.
 #[derive(Debug)]
-pub struct Asked {
+pub(crate) struct Asked {
     channel: Arc<Requests>,
     message: [u8; REQUEST_BYTES],
     sent: usize,
@@ -51,12 +51,17 @@ const ANSWER_FLAGS: u32 = 0b11 | REPLY;
 
 impl Requests {
     /// The channel at this socket.
-    pub fn new(socket: OwnedFd, acknowledges: bool) -> Self {
+    pub(super) fn new(socket: OwnedFd, acknowledges: bool) -> Self {
         Self { socket, acknowledges }
     }
 
     /// Begins a request.
-    pub fn ask(self: &Arc<Self>, request: BackendReq, body: &VhostUserMMap, file: Option<OwnedFd>) -> Asked {
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        request: BackendReq,
+        body: &VhostUserMMap,
+        file: Option<OwnedFd>,
+    ) -> Asked {
         let flags = if self.acknowledges { VERSION | NEED_REPLY } else { VERSION };
         let mut message = [0; REQUEST_BYTES];
         message[..HEADER_BYTES].copy_from_slice(&header(request, flags, body.as_slice().len()));
@@ -72,7 +77,7 @@ impl Asked {
     /// # Errors
     ///
     /// It refuses, it is gone, or says what is no answer.
-    pub fn advance(&mut self) -> Result<bool, SessionError> {
+    pub(crate) fn advance(&mut self) -> Result<bool, SessionError> {
         if self.sent < self.message.len() && !self.send()? {
             return Ok(false);
         }
@@ -92,7 +97,7 @@ impl Asked {
     }
 
     /// Events to poll [`Self::as_fd`] for.
-    pub fn events(&self) -> PollFlags {
+    pub(crate) fn events(&self) -> PollFlags {
         if self.sent < self.message.len() { PollFlags::OUT } else { PollFlags::IN }
     }
 
@@ -154,7 +159,7 @@ fn header_bytes(bytes: &[u8]) -> [u32; 3] {
 
 /// A copy of the channel that the frontend's next message carries, if that is SET_BACKEND_REQ_FD: the library keeps what it takes to itself.
 /// Waits for the message and leaves it where it is.
-pub fn next_channel(connection: &UnixStream) -> Option<OwnedFd> {
+pub(super) fn next_channel(connection: &UnixStream) -> Option<OwnedFd> {
     let mut head = [0; HEADER_BYTES];
     // Without room for descriptors none is copied.
     let peek = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;

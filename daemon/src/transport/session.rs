@@ -18,7 +18,7 @@ use vhost::vhost_user::message::{BackendReq, VhostUserMMap, VhostUserMMapFlags};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 /// A session, owned by the device thread. Dropping it closes the connection.
-pub struct Session {
+pub(crate) struct Session {
     shared: Arc<Shared>,
     connection: UnixStream,
     thread: Option<JoinHandle<()>>,
@@ -26,7 +26,7 @@ pub struct Session {
 
 impl Session {
     /// Serves the frontend at the other end of `connection`. Events go to `epoll` under `tokens`.
-    pub fn start(
+    pub(crate) fn start(
         connection: UnixStream,
         config: DeviceConfig,
         epoll: Arc<OwnedFd>,
@@ -41,64 +41,64 @@ impl Session {
     }
 
     /// A queue.
-    pub fn vring(&self, index: usize) -> &Arc<Vring> {
+    pub(crate) fn vring(&self, index: usize) -> &Arc<Vring> {
         &self.shared.vrings[index]
     }
 
     /// Resets the doorbell; to be called for each of its events.
-    pub fn answer_doorbell(&self) {
+    pub(crate) fn answer_doorbell(&self) {
         let _ = rustix::io::read(&self.shared.doorbell, &mut [0; 8]);
     }
 
     /// Why the session has ended, if it has. Asking again gets no answer.
-    pub fn take_end(&self) -> Option<SessionError> {
+    pub(crate) fn take_end(&self) -> Option<SessionError> {
         self.shared.ended.lock().take()
     }
 
     /// Whether the session has ended.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.shared.is_over.load(Ordering::Relaxed)
     }
 
     /// Whether the frontend has said anything at all; a mere look at the socket is no VM.
-    pub fn was_used(&self) -> bool {
+    pub(crate) fn was_used(&self) -> bool {
         self.shared.used.load(Ordering::Relaxed)
     }
 
     /// Whether the frontend drops mappings by itself when the driver resets the device.
-    pub fn drops_maps_at_reset(&self) -> bool {
+    pub(crate) fn drops_maps_at_reset(&self) -> bool {
         self.shared.announces_maps.load(Ordering::Relaxed)
     }
 
     /// Whether the frontend announces each mapping as a region of guest memory.
-    pub fn announces_maps(&self) -> bool {
+    pub(crate) fn announces_maps(&self) -> bool {
         self.shared.announces_maps.load(Ordering::Relaxed)
     }
 
     /// Whether the frontend says when something is mapped and unmapped.
-    pub fn acknowledges(&self) -> bool {
+    pub(crate) fn acknowledges(&self) -> bool {
         self.shared.acknowledges.load(Ordering::Relaxed)
     }
 
     /// Whether the control queue is stopped: what is mapped now survives a reset that is under way.
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         !self.shared.vrings[CONTROLQ].is_started()
     }
 
     /// Asks the frontend to map the first `size` bytes of `file` at `offset` of the host-visible region, readable and writable.
-    pub fn map_blob(&self, file: OwnedFd, offset: u64, size: u64) -> Result<Asked, SessionError> {
+    pub(crate) fn map_blob(&self, file: OwnedFd, offset: u64, size: u64) -> Result<Asked, SessionError> {
         let body = request(offset, size, VhostUserMMapFlags::WRITABLE);
         Ok(self.requests()?.ask(BackendReq::SHMEM_MAP, &body, Some(file)))
     }
 
     /// Asks the frontend to unmap exactly what [`Self::map_blob`] has mapped.
-    pub fn unmap_blob(&self, offset: u64, size: u64) -> Result<Asked, SessionError> {
+    pub(crate) fn unmap_blob(&self, offset: u64, size: u64) -> Result<Asked, SessionError> {
         let body = request(offset, size, VhostUserMMapFlags::empty());
         Ok(self.requests()?.ask(BackendReq::SHMEM_UNMAP, &body, None))
     }
 
     /// Ends the session: nothing is asked of the frontend any more, and [`Self::take_end`] has an end soon.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         *self.shared.requests.lock() = None;
         let _ = self.connection.shutdown(Shutdown::Both);
     }
@@ -135,7 +135,7 @@ fn request(offset: u64, size: u64, flags: VhostUserMMapFlags) -> VhostUserMMap {
 }
 
 /// What the frontend says, one message after another.
-pub struct Messages {
+pub(super) struct Messages {
     connection: UnixStream,
     handler: BackendReqHandler<std::sync::Mutex<Handler>>,
     shared: Arc<Shared>,
@@ -143,7 +143,11 @@ pub struct Messages {
 
 impl Messages {
     /// Those that come at `connection`.
-    pub fn new(connection: UnixStream, handler: Handler, shared: Arc<Shared>) -> std::io::Result<Self> {
+    pub(super) fn new(
+        connection: UnixStream,
+        handler: Handler,
+        shared: Arc<Shared>,
+    ) -> std::io::Result<Self> {
         let handler = Arc::new(std::sync::Mutex::new(handler));
         let handler = BackendReqHandler::from_stream(connection.try_clone()?, handler);
         Ok(Self { connection, handler, shared })
@@ -154,7 +158,7 @@ impl Messages {
     /// # Errors
     ///
     /// The session is over.
-    pub fn handle_next(&mut self) -> Result<(), Error> {
+    pub(super) fn handle_next(&mut self) -> Result<(), Error> {
         *self.shared.arriving.lock() = next_channel(&self.connection);
         self.handler.handle_request()
     }

@@ -16,7 +16,7 @@ use vm_memory::GuestMemoryAtomic;
 
 /// What the frontend is told about the device.
 #[derive(Clone, Debug)]
-pub struct DeviceConfig {
+pub(crate) struct DeviceConfig {
     /// The configuration space.
     pub space: Vec<u8>,
     /// Bytes of the host-visible region.
@@ -27,7 +27,7 @@ pub struct DeviceConfig {
 
 /// Values that the device thread's epoll instance reports for this session.
 #[derive(Clone, Copy, Debug)]
-pub struct Tokens {
+pub(crate) struct Tokens {
     /// A queue was kicked.
     pub kick: u64,
     /// A queue was started or stopped, or the session has ended.
@@ -35,7 +35,7 @@ pub struct Tokens {
 }
 
 /// What the two threads share.
-pub struct Shared {
+pub(super) struct Shared {
     pub memory: Memory,
     pub vrings: [Arc<Vring>; QUEUES],
     pub epoll: Arc<OwnedFd>,
@@ -58,7 +58,11 @@ pub struct Shared {
 
 impl Shared {
     /// Two queues that were never started, and no memory. Events go to `epoll` under `tokens`.
-    pub fn new(config: DeviceConfig, epoll: Arc<OwnedFd>, tokens: Tokens) -> std::io::Result<Arc<Self>> {
+    pub(super) fn new(
+        config: DeviceConfig,
+        epoll: Arc<OwnedFd>,
+        tokens: Tokens,
+    ) -> std::io::Result<Arc<Self>> {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         readiness::watch(&epoll, &doorbell, tokens.doorbell, Events::EPOLLIN)?;
         let memory: Memory = GuestMemoryAtomic::new(Regions::default());
@@ -80,7 +84,7 @@ impl Shared {
     }
 
     /// Wakes the device thread.
-    pub fn ring_doorbell(&self) {
+    pub(super) fn ring_doorbell(&self) {
         // The counter never gets full: it is reset with every event.
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }

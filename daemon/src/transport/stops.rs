@@ -18,7 +18,7 @@ use super::QUEUES;
 
 /// The verdict on a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// The queue was not stopped before.
     New,
     /// Everything goes on.
@@ -40,7 +40,7 @@ struct Stop {
 
 /// The frontend as it is now.
 #[derive(Clone, Copy, Debug)]
-pub struct Frontend {
+pub(super) struct Frontend {
     /// As SET_FEATURES said last.
     pub features: u64,
     /// Regions of the memory table, if it announces its mappings there.
@@ -49,21 +49,21 @@ pub struct Frontend {
 
 /// The queues of a device: each runs, or was never started, or is stopped.
 #[derive(Debug, Default)]
-pub struct Stops([Option<Stop>; QUEUES]);
+pub(super) struct Stops([Option<Stop>; QUEUES]);
 
 impl Stops {
     /// GET_VRING_BASE: a queue stopped there.
-    pub fn stopped(&mut self, queue: usize, at: u16, then: Frontend) {
+    pub(super) fn stopped(&mut self, queue: usize, at: u16, then: Frontend) {
         self.0[queue] = Some(Stop { at, then, probed: false });
     }
 
     /// GET_CONFIG.
-    pub fn config_read(&mut self) {
+    pub(super) fn config_read(&mut self) {
         self.0.iter_mut().flatten().for_each(|stop| stop.probed = true);
     }
 
     /// SET_VRING_BASE: a queue is to go on from there. Each stop is judged once.
-    pub fn judge(&mut self, queue: usize, base: u16, now: Frontend) -> Verdict {
+    pub(super) fn judge(&mut self, queue: usize, base: u16, now: Frontend) -> Verdict {
         match self.0[queue].take() {
             None => Verdict::New,
             Some(Stop { at: 1.., .. }) if base == 0 => Verdict::Reset,
@@ -73,7 +73,7 @@ impl Stops {
     }
 
     /// The frontend starts over.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
 }

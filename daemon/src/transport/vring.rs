@@ -19,11 +19,11 @@ use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT};
 use vm_memory::{GuestAddressSpace, GuestMemoryLoadGuard};
 
 /// Largest queue; crosvm insists on it.
-pub const QUEUE_SIZE_MAX: u16 = 32_768;
+pub(super) const QUEUE_SIZE_MAX: u16 = 32_768;
 
 /// A virtqueue, shared by the two threads.
 #[derive(Debug)]
-pub struct Vring {
+pub(crate) struct Vring {
     memory: Memory,
     state: Mutex<State>,
     unanswered: AtomicU64,
@@ -57,7 +57,7 @@ struct Held {
 
 /// Why no request could be taken.
 #[derive(Debug)]
-pub enum NoRequest {
+pub(crate) enum NoRequest {
     /// There is nothing to do, or the queue does not run.
     Empty,
     /// The driver broke the queue's rules; nothing can be taken until it resets the device.
@@ -71,7 +71,7 @@ type Snapshot = GuestMemoryLoadGuard<Regions>;
 
 impl Vring {
     /// A queue that was never started.
-    pub fn new(memory: Memory) -> Self {
+    pub(crate) fn new(memory: Memory) -> Self {
         let queue = Queue::new(QUEUE_SIZE_MAX).expect("the largest size is a power of two");
         let state = State {
             queue,
@@ -117,12 +117,12 @@ impl Vring {
     }
 
     /// Whether [`Self::pop`] would find a request. Kicks are not needed while somebody asks again and again.
-    pub fn has_requests(&self) -> bool {
+    pub(crate) fn has_requests(&self) -> bool {
         self.state.lock().has_requests(&self.memory.memory())
     }
 
     /// Asks the driver to kick again from now on; true if requests came in the meantime.
-    pub fn arm(&self) -> bool {
+    pub(crate) fn arm(&self) -> bool {
         let mut state = self.state.lock();
         state.runs() && {
             let memory = self.memory.memory();
@@ -133,7 +133,7 @@ impl Vring {
 
     /// Asks for no kick for the next request, but for one with the request behind it; true if there is a request already. A driver without
     /// `VIRTIO_F_EVENT_IDX` kicks for the next one, too.
-    pub fn arm_behind_next(&self) -> bool {
+    pub(crate) fn arm_behind_next(&self) -> bool {
         let mut state = self.state.lock();
         state.runs() && {
             let (memory, next) = (self.memory.memory(), state.queue.next_avail());
@@ -146,7 +146,7 @@ impl Vring {
     }
 
     /// Whether requests were taken that are not answered yet.
-    pub fn owes(&self) -> bool {
+    pub(crate) fn owes(&self) -> bool {
         self.state.lock().calls.are_open()
     }
 
@@ -174,13 +174,13 @@ impl Vring {
     }
 
     /// When [`Self::signal`] is to be called at the latest, if there is something to tell.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let state = self.state.lock();
         state.calls.deadline().filter(|_| state.started && state.call.is_some())
     }
 
     /// Tells the driver about used buffers, if it wants to know, and it is time. What was used before a pause is told after it.
-    pub fn signal(&self) {
+    pub(crate) fn signal(&self) {
         let mut state = self.state.lock();
         if !state.calls.is_due() || !state.started || state.call.is_none() {
             return;
@@ -195,7 +195,7 @@ impl Vring {
     }
 
     /// Puts the answers held back during a pause.
-    pub fn release_held(&self) {
+    pub(crate) fn release_held(&self) {
         let mut state = self.state.lock();
         if state.runs() {
             for answer in std::mem::take(&mut state.held) {
@@ -205,12 +205,13 @@ impl Vring {
     }
 
     /// Whether the queue is started.
-    pub fn is_started(&self) -> bool {
+    pub(crate) fn is_started(&self) -> bool {
         self.state.lock().started
     }
 
     /// Requests of this queue that were dropped without an answer of their own; anything but 0 is a bug of ours.
-    pub fn unanswered(&self) -> u64 {
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn unanswered(&self) -> u64 {
         self.unanswered.load(Ordering::Relaxed)
     }
 

@@ -24,7 +24,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const REFUSALS_TOLD: u64 = 16;
 
 /// The memory of one context.
-pub struct Allowances {
+pub(super) struct Allowances {
     channel: Arc<Channel>,
     state: Mutex<State>,
     answered: Condvar,
@@ -65,7 +65,7 @@ struct Granted {
 
 impl Allowances {
     /// Nothing was granted yet; questions will go into `channel`.
-    pub fn new(channel: Arc<Channel>) -> Arc<Self> {
+    pub(super) fn new(channel: Arc<Channel>) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             channel,
             state: Mutex::default(),
@@ -76,17 +76,17 @@ impl Allowances {
     }
 
     /// `ToWorker::MemoryGranted` came.
-    pub fn granted(&self, request: u32, memory: Option<MemoryId>, bytes: u64, file: Option<OwnedFd>) {
+    pub(super) fn granted(&self, request: u32, memory: Option<MemoryId>, bytes: u64, file: Option<OwnedFd>) {
         self.answer(request, Some(Granted { memory, bytes, file }));
     }
 
     /// `ToWorker::MemoryRefused` came.
-    pub fn refused(&self, request: u32) {
+    pub(super) fn refused(&self, request: u32) {
         self.answer(request, None);
     }
 
     /// A piece that was made for another context, and is shown to this one.
-    pub fn shown(&self, memory: MemoryId) -> Piece {
+    pub(super) fn shown(&self, memory: MemoryId) -> Piece {
         Piece::new(memory, self.held(memory))
     }
 

@@ -6,10 +6,10 @@ use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
 
 /// An arena that grew beyond this for one command is given back.
-pub const ARENA_KEPT: usize = 1 << 20;
+pub(super) const ARENA_KEPT: usize = 1 << 20;
 
 /// Executes commands of one context. Shared by the threads of all its rings.
-pub trait Backend: Send + Sync + 'static {
+pub(super) trait Backend: Send + Sync + 'static {
     /// Executes one command that is not a transport command. `bytes` is the command's own encoding; `reply` is there if and only
     /// if the driver wants one.
     fn execute<'a>(

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 /// One guest context.
-pub struct Context<B> {
+pub(super) struct Context<B> {
     /// Executes commands.
     pub backend: B,
     /// Bounds on what the guest makes us allocate.
@@ -47,7 +47,12 @@ struct RingEntry {
 
 impl<B: Backend> Context<B> {
     /// A context without rings.
-    pub fn new(setup: &WorkerSetup, channel: Arc<Channel>, resources: Arc<Resources>, backend: B) -> Self {
+    pub(super) fn new(
+        setup: &WorkerSetup,
+        channel: Arc<Channel>,
+        resources: Arc<Resources>,
+        backend: B,
+    ) -> Self {
         Self {
             backend,
             limits: setup.limits,
@@ -64,25 +69,25 @@ impl<B: Backend> Context<B> {
     }
 
     /// Sends an answer. A peer that is gone is noticed where messages are read.
-    pub fn answer(&self, message: &ToDevice, fd: Option<std::os::fd::BorrowedFd<'_>>) {
+    pub(super) fn answer(&self, message: &ToDevice, fd: Option<std::os::fd::BorrowedFd<'_>>) {
         if let Err(error) = self.channel.send(message, fd) {
             log::debug!(ctx_id = self.id.0; "answer not sent: {error}");
         }
     }
 
     /// Whether the context is lost or its channel closed: nothing is executed any more.
-    pub fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
     /// The ring of this id.
-    pub fn ring(&self, id: u64) -> Result<Arc<Ring>, ContextLost> {
+    pub(super) fn ring(&self, id: u64) -> Result<Arc<Ring>, ContextLost> {
         let rings = self.rings.lock();
         rings.get(&id).map(|entry| Arc::clone(&entry.ring)).ok_or_else(|| ContextLost::new("no such ring"))
     }
 
     /// Adds a ring with the thread that `start` makes for it.
-    pub fn add_ring(
+    pub(super) fn add_ring(
         &self,
         id: u64,
         ring: Arc<Ring>,
@@ -104,7 +109,7 @@ impl<B: Backend> Context<B> {
     }
 
     /// Ends a ring and hands out its thread, to be joined: until then the ring's memory is in use.
-    pub fn remove_ring(&self, id: u64) -> Result<JoinHandle<()>, ContextLost> {
+    pub(super) fn remove_ring(&self, id: u64) -> Result<JoinHandle<()>, ContextLost> {
         let entry = self.rings.lock().remove(&id).ok_or_else(|| ContextLost::new("no such ring"))?;
         entry.ring.end();
         self.monitor.forget(&entry.ring);
@@ -112,7 +117,7 @@ impl<B: Backend> Context<B> {
     }
 
     /// The context cannot go on: its rings are FATAL, every fence is answered now, and so is what comes later.
-    pub fn lose(&self, lost: &ContextLost) {
+    pub(super) fn lose(&self, lost: &ContextLost) {
         if self.end_rings(|ring| ring.set_fatal()) {
             // The device process logs it, once and within limits.
             log::debug!(ctx_id = self.id.0; "context lost: {lost}");
@@ -122,12 +127,12 @@ impl<B: Backend> Context<B> {
     }
 
     /// The device process is gone: whatever waits stops waiting.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         self.end_rings(|_| ());
     }
 
     /// Joins the threads of all rings, which were ended before.
-    pub fn join(&self) {
+    pub(super) fn join(&self) {
         let rings = std::mem::take(&mut *self.rings.lock());
         for (_, entry) in rings {
             // A panic of a ring's thread has been reported by the panic hook; there is nothing to add.

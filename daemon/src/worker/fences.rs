@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// The open fences of one context.
 #[derive(Debug)]
-pub struct Fences {
+pub(super) struct Fences {
     channel: Arc<Channel>,
     state: Mutex<State>,
 }
@@ -24,12 +24,12 @@ type Passed = bool;
 
 impl Fences {
     /// No open fences; answers will go into `channel`.
-    pub fn new(channel: Arc<Channel>) -> Self {
+    pub(super) fn new(channel: Arc<Channel>) -> Self {
         Self { channel, state: Mutex::default() }
     }
 
     /// Takes a fence on; it is open until [`Fences::pass`]. After [`Fences::release`] it is answered at once.
-    pub fn open(&self, fence: Fence) {
+    pub(super) fn open(&self, fence: Fence) {
         let mut state = self.state.lock();
         if state.released {
             self.answer(fence);
@@ -39,7 +39,7 @@ impl Fences {
     }
 
     /// The work before this fence is done. It is answered once all before it on its timeline are.
-    pub fn pass(&self, fence: Fence) {
+    pub(super) fn pass(&self, fence: Fence) {
         let mut state = self.state.lock();
         let Some(timeline) = state.timelines.get_mut(&fence.ring_idx) else { return };
         if let Some((_, passed)) = timeline.iter_mut().find(|(id, _)| *id == fence.fence_id) {
@@ -52,7 +52,7 @@ impl Fences {
     }
 
     /// The context is lost: every open fence is answered now, every later one when it comes.
-    pub fn release(&self) {
+    pub(super) fn release(&self) {
         let mut state = self.state.lock();
         state.released = true;
         for (ring_idx, timeline) in std::mem::take(&mut state.timelines) {

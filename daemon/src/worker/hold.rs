@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// What was learned of who asks on one ring.
 #[derive(Debug)]
-pub struct Holds {
+pub(super) struct Holds {
     /// What was asked for, the latest first.
     open: Vec<Open>,
     /// When the last question was answered, if with "not yet".
@@ -52,7 +52,7 @@ impl Default for Holds {
 
 impl Holds {
     /// Waits until the question is answered, for as long as that is of use; not longer than until `is_pressed`.
-    pub fn hold(&mut self, question: &Question<'_>, is_pressed: impl Fn() -> bool) {
+    pub(super) fn hold(&mut self, question: &Question<'_>, is_pressed: impl Fn() -> bool) {
         let is_over = || question.is_answered() || is_pressed();
         let hold = self.decide(question.about(), Instant::now());
         match hold.filter(|_| question.is_open()) {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// A message as it came.
 #[derive(Debug)]
-pub struct Letter {
+pub(super) struct Letter {
     /// What it says.
     pub message: ToWorker,
     /// The descriptor that came with it.
@@ -34,7 +34,7 @@ type Received = Result<(ToWorker, Option<OwnedFd>), ReceiveError>;
 type OnArrival = Box<dyn Fn(Letter) -> Option<Letter> + Send + Sync>;
 
 /// The receiving side of a channel.
-pub struct Inbox {
+pub(super) struct Inbox {
     shared: Arc<Shared>,
     /// Of the executor's waits for messages.
     habit: Mutex<Habit>,
@@ -62,7 +62,7 @@ struct State {
 
 impl Inbox {
     /// Starts reading `channel`. `closed` runs once, on the helper thread, if the channel ends while the executor is away.
-    pub fn new(
+    pub(super) fn new(
         channel: Arc<Channel>,
         on_arrival: OnArrival,
         closed: impl FnOnce() + Send + 'static,
@@ -84,7 +84,7 @@ impl Inbox {
     }
 
     /// The next message; nothing once the channel is closed. Only the executor calls this.
-    pub fn next(&self) -> Option<Letter> {
+    pub(super) fn next(&self) -> Option<Letter> {
         let mut state = self.shared.state.lock();
         loop {
             if state.closed {
@@ -129,7 +129,7 @@ impl Inbox {
     }
 
     /// Runs something that may block for long, while the helper reads.
-    pub fn while_away<R>(&self, block: impl FnOnce() -> R) -> R {
+    pub(super) fn while_away<R>(&self, block: impl FnOnce() -> R) -> R {
         self.shared.state.lock().away = true;
         self.shared.changed.notify_all();
         let result = block();

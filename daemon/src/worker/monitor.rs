@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// The monitor of one context; its thread starts with the first ring that wants one and ends with this value.
 #[derive(Debug, Default)]
-pub struct Monitor {
+pub(super) struct Monitor {
     shared: Arc<Shared>,
 }
 
@@ -30,7 +30,7 @@ struct State {
 
 impl Monitor {
     /// Reports this ring alive at once and from now on at least every `period`, which is what its driver tolerates.
-    pub fn watch(&self, ring: Arc<Ring>, period: Duration) -> io::Result<()> {
+    pub(super) fn watch(&self, ring: Arc<Ring>, period: Duration) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         if !state.running {
             let shared = Arc::clone(&self.shared);
@@ -45,7 +45,7 @@ impl Monitor {
     }
 
     /// Forgets a ring that is being destroyed; from the return on its memory is not touched.
-    pub fn forget(&self, ring: &Arc<Ring>) {
+    pub(super) fn forget(&self, ring: &Arc<Ring>) {
         self.shared.state.lock().rings.retain(|(watched, _)| !Arc::ptr_eq(watched, ring));
     }
 }

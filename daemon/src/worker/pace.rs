@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// What was learned of one driver.
 #[derive(Debug)]
-pub struct Pace {
+pub(super) struct Pace {
     /// The driver wants to be able to go without notifications for so long. One that asks for no time at all gets none.
     asked: Duration,
     /// It may be less for a driver that makes no use of it.
@@ -21,7 +21,7 @@ pub struct Pace {
 
 impl Pace {
     /// Of a driver that asked for this idle time-out.
-    pub fn new(asked: Duration) -> Self {
+    pub(super) fn new(asked: Duration) -> Self {
         Self::among(are_few(), asked)
     }
 
@@ -33,7 +33,7 @@ impl Pace {
     }
 
     /// Watches `done` for a moment, which is longer the more often that was worth it.
-    pub fn spin(&mut self, done: impl Fn() -> bool) -> bool {
+    pub(super) fn spin(&mut self, done: impl Fn() -> bool) -> bool {
         let spun = spin::within(self.spin, done);
         self.spin = match spun {
             Spun::Seen if self.asked.is_zero() => SPIN_MIN,
@@ -45,18 +45,18 @@ impl Pace {
     }
 
     /// How long to doze before the next look, if `waited` has passed.
-    pub fn step(&self, waited: Duration) -> Duration {
+    pub(super) fn step(&self, waited: Duration) -> Duration {
         let (part, longest) = *STEPS;
         (waited / part).clamp(STEP_MIN, longest)
     }
 
     /// After what time without work to be idle.
-    pub fn awake(&self) -> Duration {
+    pub(super) fn awake(&self) -> Duration {
         self.awake
     }
 
     /// Work came after `waited`, and a notification with it.
-    pub fn was_notified(&mut self, waited: Duration) {
+    pub(super) fn was_notified(&mut self, waited: Duration) {
         self.awake = match waited <= AWAKE_MAX {
             true if self.asked.is_zero() => Duration::ZERO,
             true => (waited * LONGER).min(AWAKE_MAX).max(self.asked).max(self.awake),

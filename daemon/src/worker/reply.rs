@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The reply stream of one executor. Replies are encoded into private memory and then copied into the window at once, never
 /// past its end.
 #[derive(Debug, Default)]
-pub struct ReplyStream {
+pub(super) struct ReplyStream {
     window: Option<Window>,
     private: Vec<u8>,
 }
@@ -23,7 +23,7 @@ struct Window {
 
 impl ReplyStream {
     /// `vkSetReplyCommandStreamMESA`: replies go to these bytes of a resource, from their start.
-    pub fn set(&mut self, mapping: Arc<Mapping>, offset: u64, size: u64) -> Result<(), ContextLost> {
+    pub(super) fn set(&mut self, mapping: Arc<Mapping>, offset: u64, size: u64) -> Result<(), ContextLost> {
         if !mapping.contains(offset, size) {
             return Err(ContextLost::new("reply stream outside its resource"));
         }
@@ -32,7 +32,7 @@ impl ReplyStream {
     }
 
     /// `vkSeekReplyCommandStreamMESA`: the next reply goes to this position of the window.
-    pub fn seek(&mut self, position: u64) -> Result<(), ContextLost> {
+    pub(super) fn seek(&mut self, position: u64) -> Result<(), ContextLost> {
         match &mut self.window {
             Some(window) if position <= window.size => window.position = position,
             _ => return Err(ContextLost::new("seek outside the reply stream")),
@@ -41,12 +41,12 @@ impl ReplyStream {
     }
 
     /// Bytes left for replies, capped to what a reply may ever take.
-    pub fn room(&self) -> usize {
+    pub(super) fn room(&self) -> usize {
         self.window.as_ref().map_or(0, |window| (window.size - window.position).min(ROOM_MAX) as usize)
     }
 
     /// Lets `command` write one reply and delivers it.
-    pub fn deliver(
+    pub(super) fn deliver(
         &mut self,
         command: impl FnOnce(&mut Writer<'_>) -> Result<(), ContextLost>,
     ) -> Result<(), ContextLost> {

@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 
 /// Resource ids and the memory behind them.
 #[derive(Debug, Default)]
-pub struct Resources {
+pub(super) struct Resources {
     table: Mutex<FxHashMap<ResourceId, Attached>>,
     arrived: Condvar,
 }
 
 /// What came with the message about a resource.
 #[derive(Debug)]
-pub enum Arriving {
+pub(super) enum Arriving {
     /// Memory for rings and streams.
     Shared(OwnedFd),
     /// Memory to be imported.
@@ -62,7 +62,13 @@ enum Memory {
 impl Resources {
     /// Attaches a resource, by message `number`: its first `size` bytes. Attaching an id again replaces what it stood for. If it
     /// should be shared memory but cannot be mapped, it is attached all the same, only not usable for anything.
-    pub fn attach(&self, id: ResourceId, what: Arriving, size: u64, number: u64) -> Result<(), MapError> {
+    pub(super) fn attach(
+        &self,
+        id: ResourceId,
+        what: Arriving,
+        size: u64,
+        number: u64,
+    ) -> Result<(), MapError> {
         let (what, result) = match what {
             Arriving::Expected => (Memory::Expected, Ok(())),
             Arriving::Opaque => (Memory::Opaque, Ok(())),
@@ -79,13 +85,13 @@ impl Resources {
     }
 
     /// Attaches device memory of this context's own, or what nobody can use.
-    pub fn attach_memory(&self, id: ResourceId, memory: Option<ResourceMemory>, number: u64) {
+    pub(super) fn attach_memory(&self, id: ResourceId, memory: Option<ResourceMemory>, number: u64) {
         let what = memory.map_or(Memory::Opaque, |memory| Memory::Device(Arc::new(memory)));
         self.insert(id, Attached { what, number });
     }
 
     /// Forgets what was attached before message `number`. Rings and reply streams that use it keep their pages.
-    pub fn detach(&self, id: ResourceId, number: u64) {
+    pub(super) fn detach(&self, id: ResourceId, number: u64) {
         let mut table = self.table.lock();
         if table.get(&id).is_some_and(|attached| attached.number < number) {
             table.remove(&id);
@@ -94,12 +100,12 @@ impl Resources {
     }
 
     /// The pages of a shared-memory resource that is attached by now.
-    pub fn shared_memory(&self, id: u32) -> Result<Arc<Mapping>, ContextLost> {
+    pub(super) fn shared_memory(&self, id: u32) -> Result<Arc<Mapping>, ContextLost> {
         shared(self.table.lock().get(&ResourceId(id)), id)
     }
 
     /// The same for streams that can overtake the message about it: waits for it, but not for ever.
-    pub fn wait_shared_memory(&self, id: u32, cancel: &Cancel) -> Result<Arc<Mapping>, ContextLost> {
+    pub(super) fn wait_shared_memory(&self, id: u32, cancel: &Cancel) -> Result<Arc<Mapping>, ContextLost> {
         let table = self.table.lock();
         shared(self.wait(table, ResourceId(id), cancel).get(&ResourceId(id)), id)
     }

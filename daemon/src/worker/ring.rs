@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// What the thread of a ring shares with the virtqueue's executor and the monitor.
 #[derive(Debug)]
-pub struct Ring {
+pub(super) struct Ring {
     layout: RingLayout,
     mapping: Arc<Mapping>,
     head: Word,
@@ -51,7 +51,7 @@ struct Gate {
 
 /// Why a wait for a ring's head ended without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeadWait {
+pub(super) enum HeadWait {
     /// The ring is being destroyed, or its context ends.
     Cancelled,
     /// The driver has not even written up to that position.
@@ -60,7 +60,7 @@ pub enum HeadWait {
 
 impl Ring {
     /// Takes a validated layout in a resource; `idle_timeout` is what the driver asked for.
-    pub fn new(
+    pub(super) fn new(
         mapping: Arc<Mapping>,
         layout: RingLayout,
         idle_timeout: Duration,
@@ -86,17 +86,17 @@ impl Ring {
     }
 
     /// Whether head and status are 0 as they must be in a new ring.
-    pub fn is_fresh(&self) -> bool {
+    pub(super) fn is_fresh(&self) -> bool {
         self.head.load(Ordering::Acquire) == 0 && self.status.load(Ordering::Acquire) == 0
     }
 
     /// Ended by [`Ring::end`]; for waits inside the driver.
-    pub fn cancel(&self) -> &Cancel {
+    pub(super) fn cancel(&self) -> &Cancel {
         &self.cancel
     }
 
     /// Makes the ring's thread and everyone who waits for it stop as soon as they can.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         let _gate = self.gate.lock();
         self.cancel.cancel();
         self.wake.notify_all();
@@ -104,22 +104,22 @@ impl Ring {
     }
 
     /// Tells the driver that this ring will never go on.
-    pub fn set_fatal(&self) {
+    pub(super) fn set_fatal(&self) {
         self.status.set_bits(RingStatusFlagsMESA::FATAL.0, Ordering::SeqCst);
     }
 
     /// Tells the driver that this process is alive.
-    pub fn set_alive(&self) {
+    pub(super) fn set_alive(&self) {
         self.status.set_bits(RingStatusFlagsMESA::ALIVE.0, Ordering::SeqCst);
     }
 
     /// From now on [`Self::look_after`] is called every second or so.
-    pub fn is_looked_after(&self) {
+    pub(super) fn is_looked_after(&self) {
         self.is_looked_after.store(true, Ordering::Release);
     }
 
     /// Wakes the ring if it is idle although its tail has moved; waits for nobody.
-    pub fn look_after(&self) {
+    pub(super) fn look_after(&self) {
         let is_idle = self.status.load(Ordering::SeqCst) & RingStatusFlagsMESA::IDLE.0 != 0;
         if is_idle && self.tail.load(Ordering::SeqCst) != self.consumed.load(Ordering::SeqCst) {
             self.wake.notify_one();
@@ -127,13 +127,13 @@ impl Ring {
     }
 
     /// `vkNotifyRingMESA`: the tail moved while the ring was idle. Latched, so it is never lost.
-    pub fn notify(&self) {
+    pub(super) fn notify(&self) {
         self.gate.lock().notified = true;
         self.wake.notify_one();
     }
 
     /// `vkWriteRingExtraMESA`: stores a word into the extra region.
-    pub fn write_extra(&self, offset: u64, value: u32) -> Result<(), ContextLost> {
+    pub(super) fn write_extra(&self, offset: u64, value: u32) -> Result<(), ContextLost> {
         let word = self.layout.extra_word(offset).and_then(|at| self.mapping.word(at as u64).ok());
         let word = word.ok_or_else(|| ContextLost::new("write outside the extra region of a ring"))?;
         word.store(value, Ordering::Release);
@@ -141,7 +141,7 @@ impl Ring {
     }
 
     /// `vkSubmitVirtqueueSeqnoMESA`: the virtqueue's stream reached `seqno`.
-    pub fn publish_virtqueue_seqno(&self, seqno: u64) {
+    pub(super) fn publish_virtqueue_seqno(&self, seqno: u64) {
         self.virtqueue_seqno.fetch_max(seqno, Ordering::Release);
         // Behind who has looked and is about to sleep.
         drop(self.gate.lock());
@@ -149,7 +149,7 @@ impl Ring {
     }
 
     /// `vkWaitVirtqueueSeqnoMESA`: waits for [`Ring::publish_virtqueue_seqno`]. False if the ring ended first.
-    pub fn wait_virtqueue_seqno(&self, seqno: u64) -> bool {
+    pub(super) fn wait_virtqueue_seqno(&self, seqno: u64) -> bool {
         let has_come = || self.virtqueue_seqno.load(Ordering::Acquire) >= seqno;
         // It is on its way: the driver sent it before it wrote this command. Where processors are few, who brings it needs one.
         if spin::are_few() || !spin::until(|| has_come() || self.cancel.is_cancelled()) {
@@ -168,7 +168,7 @@ impl Ring {
 
     /// `vkWaitRingSeqnoMESA`, its first and short part: whether everything before `seqno` is executed, now or in a moment. Wakes
     /// the ring if it is idle.
-    pub fn poll_head(&self, seqno: u32) -> Result<bool, HeadWait> {
+    pub(super) fn poll_head(&self, seqno: u32) -> Result<bool, HeadWait> {
         if self.has_reached(seqno) {
             return Ok(true);
         }
@@ -183,7 +183,7 @@ impl Ring {
     }
 
     /// Its long part: sleeps until everything before `seqno` is executed.
-    pub fn wait_head(&self, seqno: u32) -> Result<(), HeadWait> {
+    pub(super) fn wait_head(&self, seqno: u32) -> Result<(), HeadWait> {
         let mut gate = self.gate.lock();
         self.head_waiters.fetch_add(1, Ordering::SeqCst);
         while !self.has_reached(seqno) && !self.cancel.is_cancelled() {
@@ -195,7 +195,7 @@ impl Ring {
 
     /// Whether the ring's thread is needed for other things than the last command that it has copied: there are more, somebody waits
     /// until that is executed, or the ring ends.
-    pub fn is_pressed(&self) -> bool {
+    pub(super) fn is_pressed(&self) -> bool {
         self.tail.load(Ordering::Acquire) != self.copied.load(Ordering::Relaxed)
             || self.wanted.load(Ordering::SeqCst) != 0
             || self.head_waiters.load(Ordering::SeqCst) != 0
@@ -206,7 +206,7 @@ impl Ring {
     ///
     /// `execute` gets everything the driver has published and executes the first command in it, reply included, or the first few; it
     /// answers their length.
-    pub fn serve<E>(&self, mut execute: E) -> Result<(), ContextLost>
+    pub(super) fn serve<E>(&self, mut execute: E) -> Result<(), ContextLost>
     where
         E: FnMut(&[u8]) -> Result<usize, ContextLost>,
     {

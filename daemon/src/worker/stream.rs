@@ -18,7 +18,7 @@ use protocol::venus::stream::Header;
 use std::sync::Arc;
 
 /// Where the commands of an executor come from. Some commands belong to one of the two only.
-pub enum Place {
+pub(super) enum Place {
     /// SUBMIT_3D payloads.
     Virtqueue(Arc<Inbox>),
     /// This ring.
@@ -26,7 +26,7 @@ pub enum Place {
 }
 
 /// Executes streams of one place.
-pub struct Executor<B> {
+pub(super) struct Executor<B> {
     arena: Arena,
     /// Room for indirect streams, empty between commands.
     copied: Vec<u8>,
@@ -48,7 +48,7 @@ pub(super) struct State<B> {
 
 impl<B: Backend> Executor<B> {
     /// An executor without a reply stream.
-    pub fn new(context: Arc<Context<B>>, place: Place) -> Self {
+    pub(super) fn new(context: Arc<Context<B>>, place: Place) -> Self {
         let arena = context.backend.arena();
         let (reply, indirect, holds) = Default::default();
         Self {
@@ -59,7 +59,7 @@ impl<B: Backend> Executor<B> {
     }
 
     /// Executes a whole stream.
-    pub fn run(&mut self, mut bytes: &[u8]) -> Result<(), ContextLost> {
+    pub(super) fn run(&mut self, mut bytes: &[u8]) -> Result<(), ContextLost> {
         while !bytes.is_empty() {
             if self.state.cancel().is_cancelled() {
                 return Err(ContextLost::new("executor was cancelled"));
@@ -71,7 +71,7 @@ impl<B: Backend> Executor<B> {
     }
 
     /// Executes the first command of `bytes`, or the first few if they are recorded one after the other, and answers their length.
-    pub fn run_some(&mut self, bytes: &[u8]) -> Result<usize, ContextLost> {
+    pub(super) fn run_some(&mut self, bytes: &[u8]) -> Result<usize, ContextLost> {
         let length = self.run_first(bytes)?;
         if self.arena.allocated_bytes() > ARENA_KEPT {
             self.arena = self.state.context.backend.arena();
@@ -175,7 +175,7 @@ impl<B: Backend> State<B> {
 
     /// The pages of a resource that a command names. The virtqueue's streams never overtake the message that attaches it; a ring
     /// does.
-    pub fn shared_memory(&self, id: u32) -> Result<Arc<Mapping>, ContextLost> {
+    pub(super) fn shared_memory(&self, id: u32) -> Result<Arc<Mapping>, ContextLost> {
         match &self.place {
             Place::Virtqueue(_) => self.context.resources.shared_memory(id),
             Place::Ring(ring) => self.context.resources.wait_shared_memory(id, ring.cancel()),

@@ -21,14 +21,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const IDLE: Duration = Duration::from_secs(1);
 
 /// The running thread; ends with this value.
-pub struct Watchdog {
+pub(super) struct Watchdog {
     pulse: Pulse,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watchdog {
     /// Starts to look at what `context` submits. `kill` ends the process.
-    pub fn start<B: Backend>(
+    pub(super) fn start<B: Backend>(
         context: Arc<Context<B>>,
         page: StatusPage,
         kill: impl Fn() + Send + 'static,
@@ -57,7 +57,7 @@ impl Drop for Watchdog {
 }
 
 /// Ends this process at once, without what drivers do at an exit.
-pub fn kill() {
+pub(super) fn kill() {
     end_at_once(1)
 }
 

@@ -6,10 +6,10 @@
 //! rule: those are the tests `tidy`, `layering` and `modules`.
 
 pub mod arrows;
+pub mod bounds;
 pub mod comments;
 pub mod conditions;
 pub mod cycles;
-pub mod exceptions;
 pub mod layers;
 mod tree;
 pub mod words;

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
 /// Weights that may be given; the default is 100.
-pub const WEIGHTS: RangeInclusive<u32> = 1..=10_000;
+pub(crate) const WEIGHTS: RangeInclusive<u32> = 1..=10_000;
 /// The weight of a VM of which nothing is said.
-pub const WEIGHT: u32 = 100;
+pub(crate) const WEIGHT: u32 = 100;
 
 /// The policy by which the VMs share a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,14 +103,14 @@ impl Change {
 }
 
 /// The reason why no weight may be given with [`Policy::Equal`].
-pub const EQUAL: &str = "with policy = \"equal\" all weights are the same, and none may be given";
+pub(crate) const EQUAL: &str = "with policy = \"equal\" all weights are the same, and none may be given";
 
 /// A weight.
 ///
 /// # Errors
 ///
 /// What is allowed.
-pub fn weight(number: i64) -> Result<u32, String> {
+pub(crate) fn weight(number: i64) -> Result<u32, String> {
     let weight = u32::try_from(number).ok().filter(|weight| WEIGHTS.contains(weight));
     weight.ok_or_else(|| no_weight(number))
 }
@@ -124,7 +124,7 @@ fn no_weight(what: impl std::fmt::Display) -> String {
 /// # Errors
 ///
 /// What is allowed.
-pub fn class(name: &str) -> Result<Class, String> {
+pub(crate) fn class(name: &str) -> Result<Class, String> {
     match name {
         "normal" => Ok(Class::Normal),
         "latency" => Ok(Class::Latency),
@@ -135,7 +135,7 @@ pub fn class(name: &str) -> Result<Class, String> {
 
 /// The name of a class.
 #[must_use]
-pub fn class_name(class: Class) -> &'static str {
+pub(crate) fn class_name(class: Class) -> &'static str {
     match class {
         Class::Normal => "normal",
         Class::Latency => "latency",
@@ -148,7 +148,7 @@ pub fn class_name(class: Class) -> &'static str {
 /// # Errors
 ///
 /// What is allowed.
-pub fn ceiling(text: &str) -> Result<f64, String> {
+pub(crate) fn ceiling(text: &str) -> Result<f64, String> {
     percent(text, 1.0..=100.0)
 }
 

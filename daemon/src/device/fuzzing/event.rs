@@ -8,7 +8,7 @@ use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, CommandType, Header, Hea
 
 /// One event.
 #[derive(Debug)]
-pub enum Event {
+pub(crate) enum Event {
     /// A command of the guest.
     Request { context: Context, fence: Option<GuestFence>, request: Request },
     /// A message of a worker; nothing if the context has none.
@@ -24,7 +24,7 @@ pub enum Event {
 
 /// A context: mostly 1 to 3, sometimes none.
 #[derive(Clone, Copy, Debug)]
-pub struct Context(pub u32);
+pub(crate) struct Context(pub u32);
 
 /// A resource, blob, timeline or fence: 0 to 3. More would hardly ever meet.
 #[derive(Clone, Copy, Debug)]
@@ -32,14 +32,14 @@ pub struct Id(pub u32);
 
 /// A fence, of the global timeline or of a ring.
 #[derive(Debug, Arbitrary)]
-pub struct GuestFence {
+pub(crate) struct GuestFence {
     ring_idx: Option<Id>,
     id: Id,
 }
 
 /// A command.
 #[derive(Debug)]
-pub enum Request {
+pub(crate) enum Request {
     CtxCreate { capset: Capset },
     CtxDestroy,
     Attach(Id),
@@ -54,7 +54,7 @@ pub enum Request {
 
 /// A command without effects on workers or memory; grouped, to be rarer.
 #[derive(Clone, Copy, Debug, Arbitrary)]
-pub enum Bookkeeping {
+pub(crate) enum Bookkeeping {
     Create2d(Id),
     AssignUuid(Id),
     SetScanout { scanout: Id, resource: Option<Id> },
@@ -65,11 +65,11 @@ pub enum Bookkeeping {
 
 /// The capability set of a context, mostly Venus.
 #[derive(Debug)]
-pub struct Capset(CapsetId);
+pub(crate) struct Capset(CapsetId);
 
 /// Where a blob's memory comes from.
 #[derive(Debug)]
-pub enum Memory {
+pub(crate) enum Memory {
     /// The guest.
     Guest,
     /// The device.
@@ -82,7 +82,7 @@ pub enum Memory {
 
 /// An offset in the host-visible region.
 #[derive(Debug)]
-pub enum Offset {
+pub(crate) enum Offset {
     /// That many pages.
     Pages(Id),
     /// That many half pages.
@@ -93,7 +93,7 @@ pub enum Offset {
 
 /// What a worker can say.
 #[derive(Debug)]
-pub enum Says {
+pub(crate) enum Says {
     Signalled {
         ring_idx: Id,
         fence: Id,
@@ -236,7 +236,7 @@ impl From<Id> for RingIdx {
 }
 
 /// The header of a request.
-pub fn header(context: Context, fence: Option<&GuestFence>) -> Header {
+pub(crate) fn header(context: Context, fence: Option<&GuestFence>) -> Header {
     let ring_idx = fence.and_then(|fence| fence.ring_idx);
     let mut flags = HeaderFlags::empty();
     flags.set(HeaderFlags::FENCE, fence.is_some());
@@ -252,7 +252,7 @@ pub fn header(context: Context, fence: Option<&GuestFence>) -> Header {
 
 impl Request {
     /// The command as the decoder would give it.
-    pub fn command(&self) -> Command<'static> {
+    pub(crate) fn command(&self) -> Command<'static> {
         match *self {
             Self::CtxCreate { capset: Capset(capset_id) } => {
                 Command::CtxCreate { capset_id, debug_name: b"app" }

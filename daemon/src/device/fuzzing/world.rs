@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The right to one answer.
 #[derive(Debug)]
-pub struct Ticket(u32);
+pub(super) struct Ticket(u32);
 
 /// The outside as the device has left it.
 #[derive(Default)]
-pub struct World {
+pub(super) struct World {
     /// Effects that can fail do.
     pub fails: bool,
     due: BTreeSet<u32>,
@@ -44,38 +44,38 @@ pub struct World {
 
 impl World {
     /// An event begins.
-    pub fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         (self.effects, self.due_before) = (0, self.due.len() + self.wanted.len());
     }
 
     /// A command came whose answer is due.
-    pub fn promise(&mut self, number: u32) -> Ticket {
+    pub(super) fn promise(&mut self, number: u32) -> Ticket {
         self.due.insert(number);
         Ticket(number)
     }
 
     /// Answers due.
-    pub fn due(&self) -> usize {
+    pub(super) fn due(&self) -> usize {
         self.due.len()
     }
 
     /// Ranges mapped.
-    pub fn live_maps(&self) -> usize {
+    pub(super) fn live_maps(&self) -> usize {
         self.maps.len()
     }
 
     /// Contexts with a worker.
-    pub fn running(&self) -> Vec<ContextId> {
+    pub(super) fn running(&self) -> Vec<ContextId> {
         self.workers.keys().copied().collect()
     }
 
     /// Whether the context has a worker.
-    pub fn is_running(&self, ctx_id: ContextId) -> bool {
+    pub(super) fn is_running(&self, ctx_id: ContextId) -> bool {
         self.workers.contains_key(&ctx_id)
     }
 
     /// A worker asks for memory.
-    pub fn wants(&mut self, ctx_id: ContextId, request: u32) {
+    pub(super) fn wants(&mut self, ctx_id: ContextId, request: u32) {
         self.wanted.insert(request, ctx_id);
     }
 
@@ -86,12 +86,12 @@ impl World {
     }
 
     /// One of the pieces that were made last.
-    pub fn recent_memory(&self, back: u32) -> Option<MemoryId> {
+    pub(super) fn recent_memory(&self, back: u32) -> Option<MemoryId> {
         self.memories.iter().rev().nth(back as usize).copied().map(MemoryId)
     }
 
     /// A worker ended by itself.
-    pub fn worker_gone(&mut self, ctx_id: ContextId) {
+    pub(super) fn worker_gone(&mut self, ctx_id: ContextId) {
         self.workers.remove(&ctx_id);
         self.ending.extend(self.numbers.remove(&ctx_id));
         self.wanted.retain(|_, worker| *worker != ctx_id);
@@ -99,25 +99,25 @@ impl World {
     }
 
     /// A worker made memory, which it sees from then on.
-    pub fn exported(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64) {
+    pub(super) fn exported(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64) {
         assert!(self.blobs.insert(resource_id, size).is_none(), "memory under {resource_id} replaced");
         assert!(self.worker(ctx_id).insert(resource_id));
     }
 
     /// The frontend drops what it has mapped.
-    pub fn forget_maps(&mut self) {
+    pub(super) fn forget_maps(&mut self) {
         self.maps.clear();
     }
 
     /// A reset leaves nothing; tickets were dropped.
-    pub fn after_reset(&mut self) {
+    pub(super) fn after_reset(&mut self) {
         self.due.clear();
         assert!(self.workers.is_empty() && self.blobs.is_empty() && self.maps.is_empty());
         assert!(self.memories.is_empty(), "memory that nobody holds is remembered");
     }
 
     /// Checks what holds after every event.
-    pub fn check(&self, contexts: usize) {
+    pub(super) fn check(&self, contexts: usize) {
         // A command that waited may detach its resource from every context, unmap it, drop it, and be answered. What a worker lent is
         // taken back when it goes.
         let bound = (2 + self.due_before) * (contexts + 4) + 3 * LIMITS.resources + LIMITS.live_maps;

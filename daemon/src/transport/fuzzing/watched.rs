@@ -9,7 +9,7 @@ use vm_memory::{
 };
 
 /// A piece of guest memory from address 0.
-pub struct Watched {
+pub(super) struct Watched {
     memory: GuestMemoryMmap,
     /// How often each byte was read since [`Watched::forget`].
     reads: RefCell<Vec<u8>>,
@@ -19,23 +19,23 @@ pub struct Watched {
 
 impl Watched {
     /// Zeros; `change` is added to every byte that is read again, before it is.
-    pub fn new(size: usize, change: u8) -> Self {
+    pub(super) fn new(size: usize, change: u8) -> Self {
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), size)]).expect("memory");
         Self { memory, reads: RefCell::new(vec![0; size]), change }
     }
 
     /// The memory itself, unwatched.
-    pub fn plain(&self) -> &GuestMemoryMmap {
+    pub(super) fn plain(&self) -> &GuestMemoryMmap {
         &self.memory
     }
 
     /// Nothing was read so far.
-    pub fn forget(&self) {
+    pub(super) fn forget(&self) {
         self.reads.borrow_mut().fill(0);
     }
 
     /// A byte that was read twice, if there is one.
-    pub fn read_twice(&self) -> Option<usize> {
+    pub(super) fn read_twice(&self) -> Option<usize> {
         self.reads.borrow().iter().position(|count| *count > 1)
     }
 

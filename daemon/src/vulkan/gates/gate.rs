@@ -326,7 +326,7 @@ impl Counts {
 mod tests {
     use super::*;
     use crate::shm::{SchedulerSide, grant_page};
-    use rustix::event::{Timespec, epoll};
+    use rustix::event::{Timespec, epoll as listening};
     use std::os::fd::OwnedFd;
     use std::sync::atomic::AtomicU32;
     use std::time::Instant;
@@ -370,7 +370,7 @@ mod tests {
     impl World {
         fn new() -> Self {
             let file = grant_page().unwrap();
-            let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+            let epoll = Arc::new(listening::create(listening::CreateFlags::CLOEXEC).unwrap());
             let doorbell = Arc::new(Doorbell::new().unwrap());
             let listener = doorbell.listen(&epoll, 1).unwrap();
             let gate = Gate::new(GateSide::open(&file).unwrap(), doorbell);
@@ -392,9 +392,12 @@ mod tests {
 
         /// Returns whether the doorbell rings within a time, or has rung.
         fn rings(&self, within: Duration) -> bool {
-            let none = epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+            let none = listening::Event {
+                flags: listening::EventFlags::empty(),
+                data: listening::EventData::new_u64(0),
+            };
             let limit = Timespec::try_from(within).unwrap();
-            epoll::wait(&self.epoll, [none; 1].as_mut_slice(), Some(&limit)).unwrap() > 0
+            listening::wait(&self.epoll, [none; 1].as_mut_slice(), Some(&limit)).unwrap() > 0
         }
 
         /// Returns whether no submission stands in the line soon.

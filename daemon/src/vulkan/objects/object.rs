@@ -10,7 +10,6 @@ use protocol::venus::generated::ObjectType;
 use std::any::Any;
 use std::fmt::Debug;
 use std::marker::PhantomData;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A guest's name for an object, typed. Generated code implements it.
@@ -53,7 +52,7 @@ pub struct StateOf<H> {
 #[derive(Debug)]
 struct Held {
     state: Arc<dyn State>,
-    at: NonNull<()>,
+    at: *const (),
 }
 
 // SAFETY: `at` is where `state` lies, which is `Send` and `Sync`, and is used to make shared references to it only.
@@ -76,7 +75,7 @@ impl<H: Kind> StateOf<H> {
 
     /// Wraps the state of an object, which others hold as well.
     pub fn shared(state: Arc<H::State>) -> Self {
-        let at = NonNull::from(&*state).cast();
+        let at = Arc::as_ptr(&state).cast();
         Self { held: Some(Held { state, at }), kind: PhantomData }
     }
 }
@@ -131,15 +130,17 @@ impl Object {
         let held = self.held.as_ref()?;
         // SAFETY: `new` gives an object of this kind no state but `H::State`, since no other type of handles has the kind, and the state
         // lives as long as the object.
-        Some(unsafe { held.at.cast::<H::State>().as_ref() })
+        Some(unsafe { &*held.at.cast::<H::State>() })
     }
 
     /// Returns the object's state as [`Self::get`] does, to be held.
     #[inline]
     pub fn get_shared<H: Kind>(&self) -> Option<Arc<H::State>> {
         let held = self.held.as_ref().filter(|_| self.kind == H::KIND)?;
-        let state = Arc::into_raw(Arc::clone(&held.state)).cast::<H::State>();
-        // SAFETY: as above, so the pointer is that of an `Arc` of this type.
+        let state = held.at.cast::<H::State>();
+        // SAFETY: as above, so the pointer is that of an `Arc` of this type, which lives as long as the object.
+        unsafe { Arc::increment_strong_count(state) };
+        // SAFETY: as above; it was counted just now.
         Some(unsafe { Arc::from_raw(state) })
     }
 

@@ -10,13 +10,13 @@ use protocol::venus::generated::{
 
 /// Where a command is sent: some belong to one of the two only.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub(super) enum Place {
     Virtqueue,
     Ring,
 }
 
 /// Encodes one command; now and then one that does not belong there, or whatever the bytes are.
-pub fn command(u: &mut Unstructured<'_>, place: Place) -> Result<Vec<u8>> {
+pub(super) fn command(u: &mut Unstructured<'_>, place: Place) -> Result<Vec<u8>> {
     let choices: &[u8] = match place {
         _ if u.ratio(1, 64)? => &[3, 7, 8, 9, 10, 11, 12, 13, 15],
         Place::Virtqueue => &[0, 3, 4, 8, 8, 8, 9, 10, 11, 12, 13, 14],

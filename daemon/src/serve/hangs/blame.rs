@@ -10,11 +10,11 @@ use std::time::Duration;
 
 /// A submission that could run for so long and has not ended is held up by others, if there are others. Nor does anybody know more exactly
 /// who began first.
-pub const WAITING_MIN: Duration = Duration::from_millis(250);
+pub(super) const WAITING_MIN: Duration = Duration::from_millis(250);
 
 /// A context with a submission that could run: it runs, or others keep it from that.
 #[derive(Clone, Copy, Debug)]
-pub struct Running {
+pub(super) struct Running {
     /// The context's id.
     pub ctx_id: ContextId,
     /// The time for which the submission could run so far.
@@ -33,14 +33,14 @@ impl Running {
     }
 
     /// Returns whether it cannot have had its part of the GPU, of which there are so many: with that it would have ended.
-    pub fn is_starved(&self, parts: u32) -> bool {
+    pub(super) fn is_starved(&self, parts: u32) -> bool {
         self.usual.is_some_and(|usual| self.ran > usual.saturating_mul(2 * parts).saturating_add(WAITING_MIN))
     }
 }
 
 /// The one that is in the way of the others. If all of them may wait for another: the one whose submissions took the longest so far, above
 /// all if none has ended. If that tells nothing: the one that had the most of the GPU.
-pub fn in_the_way(running: &[Running]) -> Option<Running> {
+pub(super) fn in_the_way(running: &[Running]) -> Option<Running> {
     let may_wait =
         |one: &Running| running.iter().any(|other| other.ctx_id != one.ctx_id && one.may_wait_for(other));
     let most = |one: &&Running| (one.charged, one.ran, Reverse(one.ctx_id.0));

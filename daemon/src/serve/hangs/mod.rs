@@ -7,7 +7,11 @@
 //! Contexts that run at the same time slow each other down, so while others wait a submission is charged its share of the time that
 //! passes, as if those that run shared the GPU evenly. Never does it run longer than it may alone.
 
-use super::blame::{Running, WAITING_MIN, in_the_way};
+mod blame;
+pub(super) mod progress;
+pub(super) mod strikes;
+
+use self::blame::{Running, WAITING_MIN, in_the_way};
 use crate::config::HangLimits;
 use crate::shm::StatusPage;
 use protocol::ids::ContextId;
@@ -22,7 +26,7 @@ const SLACK: Duration = Duration::from_secs(1);
 
 /// A limit that a submission has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reached {
+pub(super) enum Reached {
     /// [`HangLimits::max_submit_time`].
     Alone,
     /// [`HangLimits::max_submit_time_contended`].
@@ -31,7 +35,7 @@ pub enum Reached {
 
 /// The workers' pages.
 #[derive(Debug)]
-pub struct Hangs {
+pub(super) struct Hangs {
     limits: HangLimits,
     workers: FxHashMap<ContextId, Watched>,
     looked: Instant,
@@ -53,12 +57,12 @@ struct Watched {
 
 impl Hangs {
     /// No workers.
-    pub fn new(limits: HangLimits, now: Instant) -> Self {
+    pub(super) fn new(limits: HangLimits, now: Instant) -> Self {
         Self { limits, workers: FxHashMap::default(), looked: now, next: now }
     }
 
     /// A worker is about to be told of its page.
-    pub fn begins(&mut self, ctx_id: ContextId, page: StatusPage) {
+    pub(super) fn begins(&mut self, ctx_id: ContextId, page: StatusPage) {
         let limit = self.limits.max_submit_time;
         page.set_limit(limit);
         let (ran, charged, silent) = Default::default();
@@ -66,18 +70,18 @@ impl Hangs {
     }
 
     /// A worker is gone, or told to go. Answers what it shared.
-    pub fn ends(&mut self, ctx_id: ContextId) -> Option<StatusPage> {
+    pub(super) fn ends(&mut self, ctx_id: ContextId) -> Option<StatusPage> {
         self.workers.remove(&ctx_id).map(|watched| watched.page)
     }
 
     /// Returns which limit a worker has reached that was allowed to run for so long.
-    pub fn reached(&self, limit: Duration) -> Reached {
+    pub(super) fn reached(&self, limit: Duration) -> Reached {
         if limit < self.limits.max_submit_time { Reached::Contended } else { Reached::Alone }
     }
 
     /// A worker is about to be killed, as it has reached a limit. Answers why, in words. The others may have waited for it, so their
     /// submissions count from now on.
-    pub fn killed(&mut self, ctx_id: ContextId, reached: Reached) -> String {
+    pub(super) fn killed(&mut self, ctx_id: ContextId, reached: Reached) -> String {
         let others = self.workers.iter().filter(|(other, _)| **other != ctx_id);
         others.for_each(|(_, watched)| watched.page.restart());
         let HangLimits { max_submit_time, max_submit_time_contended, .. } = self.limits;
@@ -90,12 +94,12 @@ impl Hangs {
     }
 
     /// Returns when [`Self::look`] wants to be called.
-    pub fn next_look(&self) -> Option<Instant> {
+    pub(super) fn next_look(&self) -> Option<Instant> {
         (!self.workers.is_empty()).then_some(self.next)
     }
 
     /// Looks at all pages, if it is time to; answers whose workers are to be killed, and for which limit.
-    pub fn look(&mut self, now: Instant) -> Vec<(ContextId, Reached)> {
+    pub(super) fn look(&mut self, now: Instant) -> Vec<(ContextId, Reached)> {
         if now < self.next {
             return Vec::new();
         }

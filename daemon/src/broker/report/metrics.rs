@@ -10,7 +10,7 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 
 /// All metrics of a moment.
-pub(super) fn text(status: &Status) -> String {
+pub(in crate::broker) fn text(status: &Status) -> String {
     let mut registry = Registry::with_prefix("vhost_user_vulkan");
     registry.register_collector(Box::new(Moment(status.clone())));
     let mut text = String::new();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// The strikes of one VM.
 #[derive(Debug)]
-pub struct Strikes {
+pub(in crate::serve) struct Strikes {
     limits: HangLimits,
     count: u32,
     /// The time at which the last strike was counted or forgiven.
@@ -17,12 +17,12 @@ pub struct Strikes {
 
 impl Strikes {
     /// Makes the record of a VM that has no strikes yet.
-    pub fn new(limits: HangLimits) -> Self {
+    pub(in crate::serve) fn new(limits: HangLimits) -> Self {
         Self { limits, count: 0, changed: None, held_until: None }
     }
 
     /// A context was killed. Answers for how long there will be no new ones, if so.
-    pub fn strike(&mut self, now: Instant) -> Option<Duration> {
+    pub(in crate::serve) fn strike(&mut self, now: Instant) -> Option<Duration> {
         self.forgive(now);
         self.count = self.count.saturating_add(1);
         self.changed = Some(now);
@@ -34,7 +34,7 @@ impl Strikes {
     }
 
     /// Returns for how much longer there are no new contexts.
-    pub fn held(&self, now: Instant) -> Option<Duration> {
+    pub(in crate::serve) fn held(&self, now: Instant) -> Option<Duration> {
         let left = self.held_until?.saturating_duration_since(now);
         (!left.is_zero()).then_some(left)
     }

@@ -1,6 +1,8 @@
 //! The memory behind host blobs, by resource.
 
-use super::lenders::Lenders;
+pub(super) mod lenders;
+
+use self::lenders::Lenders;
 use crate::config::{MemoryBackEnd, MemoryId};
 use crate::shm::{self, FixedFile, Mapping, ResultWords};
 use protocol::ids::{ContextId, ResourceId};
@@ -13,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 /// The reason why a worker's descriptor is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BlobError {
+pub(super) enum BlobError {
     /// A mappable blob came without a descriptor.
     #[error("no descriptor")]
     Missing,
@@ -33,7 +35,7 @@ pub enum BlobError {
 
 /// An export that is due.
 #[derive(Clone, Copy, Debug)]
-pub struct Export {
+pub(super) struct Export {
     /// The context whose worker makes it.
     pub ctx_id: ContextId,
     /// The resource that it is for.
@@ -46,7 +48,7 @@ pub struct Export {
 
 /// The table.
 #[derive(Debug)]
-pub struct Blobs {
+pub(super) struct Blobs {
     /// The kind of file that workers export.
     exported: FixedFile,
     /// The file that each piece is: its device and inode. A file that has gone makes room for another with its number at worst.
@@ -64,7 +66,7 @@ struct File {
 
 /// The kind of memory that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub(super) enum Taken {
     /// The memory is there for as long as somebody holds it, or there is none.
     ForGood,
     /// The memory is gone with its worker, and when its driver frees it.
@@ -73,7 +75,7 @@ pub enum Taken {
 
 impl Blobs {
     /// An empty table; workers export memory of `memory`.
-    pub fn new(memory: MemoryBackEnd) -> Self {
+    pub(super) fn new(memory: MemoryBackEnd) -> Self {
         let exported = match memory {
             MemoryBackEnd::Memfd => FixedFile::Memfd,
             MemoryBackEnd::DmaBuf => FixedFile::DmaBuf,
@@ -82,28 +84,28 @@ impl Blobs {
     }
 
     /// Makes zeroed shared memory for a resource.
-    pub fn create(&mut self, resource_id: ResourceId, size: u64) -> io::Result<()> {
+    pub(super) fn create(&mut self, resource_id: ResourceId, size: u64) -> io::Result<()> {
         let fd = shm::create("virtio-gpu blob", size)?;
         self.files.insert(resource_id, File { fd, lender: None });
         Ok(())
     }
 
     /// Makes a zeroed memory file for a worker.
-    pub fn make(&mut self, memory: MemoryId, size: u64) -> io::Result<OwnedFd> {
+    pub(super) fn make(&mut self, memory: MemoryId, size: u64) -> io::Result<OwnedFd> {
         let file = shm::create("vulkan-memory", size)?;
         self.made.insert(memory, identity(&file)?);
         Ok(file)
     }
 
     /// Nobody holds this piece any more.
-    pub fn forget(&mut self, memory: MemoryId) {
+    pub(super) fn forget(&mut self, memory: MemoryId) {
         self.made.remove(&memory);
     }
 
     /// Takes what a worker exported, after checking that it cannot harm whoever maps its first `size` bytes, and that it is the piece
     /// `memory`. A device node that `lenders` know is taken from a worker that gave anchors; how much of it can be mapped its driver will
     /// say to the frontend.
-    pub fn accept(
+    pub(super) fn accept(
         &mut self,
         export: &Export,
         file: Option<OwnedFd>,
@@ -140,18 +142,21 @@ impl Blobs {
     }
 
     /// The memory of a resource; `None` for one that nobody but its worker can access, and for one that a worker lends.
-    pub fn get(&self, resource_id: ResourceId) -> Option<BorrowedFd<'_>> {
+    pub(super) fn get(&self, resource_id: ResourceId) -> Option<BorrowedFd<'_>> {
         self.files.get(&resource_id).filter(|file| file.lender.is_none()).map(|file| file.fd.as_fd())
     }
 
     /// Returns what the frontend maps of a resource, and whose worker lends it, if one does.
-    pub fn for_frontend(&self, resource_id: ResourceId) -> Option<(BorrowedFd<'_>, Option<ContextId>)> {
+    pub(super) fn for_frontend(
+        &self,
+        resource_id: ResourceId,
+    ) -> Option<(BorrowedFd<'_>, Option<ContextId>)> {
         self.files.get(&resource_id).map(|file| (file.fd.as_fd(), file.lender))
     }
 
     /// Stores `VK_ERROR_DEVICE_LOST` where the driver looks for the results of its fences, for a worker that is gone. `shown` names the
     /// resource that shows a piece of memory to the worker's context: nothing else is written to.
-    pub fn answer_fences(&self, words: &ResultWords, shown: impl Fn(MemoryId) -> Option<ResourceId>) {
+    pub(super) fn answer_fences(&self, words: &ResultWords, shown: impl Fn(MemoryId) -> Option<ResourceId>) {
         for (memory, offset) in words.told() {
             let Some(file) = shown(MemoryId(memory)).and_then(|resource_id| self.get(resource_id)) else {
                 continue;
@@ -168,7 +173,7 @@ impl Blobs {
     }
 
     /// Lets go of a resource's memory; answers the descriptor of a device, which may take long to close.
-    pub fn remove(&mut self, resource_id: ResourceId) -> Option<OwnedFd> {
+    pub(super) fn remove(&mut self, resource_id: ResourceId) -> Option<OwnedFd> {
         self.files.remove(&resource_id).filter(|file| file.lender.is_some()).map(|file| file.fd)
     }
 }

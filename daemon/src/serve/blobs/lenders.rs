@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 
 /// All workers of the VM that lend something.
 #[derive(Debug)]
-pub struct Lenders {
+pub(in crate::serve) struct Lenders {
     /// The device nodes that memory may be mapped out of.
     devices: Vec<u64>,
     lenders: Vec<Lender>,
@@ -41,7 +41,7 @@ struct Lender {
 
 /// An order to the launcher, which keeps anchors as well: the device process may be killed.
 #[derive(Debug)]
-pub enum Order {
+pub(in crate::serve) enum Order {
     /// Keep a copy, of this set.
     Keep(u64, OwnedFd),
     /// Close those of this set, and say so.
@@ -52,19 +52,19 @@ pub enum Order {
 
 impl Lenders {
     /// Makes an empty table, for GPUs of which this can be mapped.
-    pub fn new(mapped: impl IntoIterator<Item = DriverMapped>) -> Self {
+    pub(in crate::serve) fn new(mapped: impl IntoIterator<Item = DriverMapped>) -> Self {
         let devices = mapped.into_iter().filter(|mapped| mapped.types != 0).map(|mapped| mapped.device);
         let (lenders, closing, orders) = Default::default();
         Self { devices: devices.collect(), lenders, closing, next_set: 1, orders }
     }
 
     /// The device nodes that memory may be mapped out of.
-    pub fn devices(&self) -> &[u64] {
+    pub(in crate::serve) fn devices(&self) -> &[u64] {
         &self.devices
     }
 
     /// Returns whether memory may be mapped out of this device node.
-    pub fn knows(&self, device: u64) -> bool {
+    pub(in crate::serve) fn knows(&self, device: u64) -> bool {
         self.devices.contains(&device)
     }
 
@@ -73,7 +73,12 @@ impl Lenders {
     /// # Errors
     ///
     /// What is wrong with it, for the log.
-    pub fn anchor(&mut self, ctx_id: ContextId, fd: Option<OwnedFd>, left: u32) -> Result<(), &'static str> {
+    pub(in crate::serve) fn anchor(
+        &mut self,
+        ctx_id: ContextId,
+        fd: Option<OwnedFd>,
+        left: u32,
+    ) -> Result<(), &'static str> {
         let fd = fd.ok_or("an anchor without a descriptor")?;
         let is_one = device_node(&fd).is_some_and(|device| is_anchor(device, &self.devices));
         if !is_one {
@@ -105,18 +110,18 @@ impl Lenders {
     }
 
     /// Returns whether what a worker lends stays when the worker goes.
-    pub fn is_anchored(&self, ctx_id: ContextId) -> bool {
+    pub(in crate::serve) fn is_anchored(&self, ctx_id: ContextId) -> bool {
         self.lenders.iter().any(|lender| lender.ctx_id == Some(ctx_id) && !lender.anchors.is_empty())
     }
 
     /// The frontend is about to map something of a worker.
-    pub fn mapped(&mut self, ctx_id: ContextId, offset: u64) {
+    pub(in crate::serve) fn mapped(&mut self, ctx_id: ContextId, offset: u64) {
         let at = self.position(ctx_id);
         self.lenders[at].mapped.insert(offset);
     }
 
     /// Notes that the frontend has unmapped what it had mapped at an offset.
-    pub fn unmapped(&mut self, offset: u64) {
+    pub(in crate::serve) fn unmapped(&mut self, offset: u64) {
         for lender in &mut self.lenders {
             lender.mapped.remove(&offset);
         }
@@ -124,7 +129,7 @@ impl Lenders {
     }
 
     /// A worker is told to end, or is gone; nothing of it will be mapped any more.
-    pub fn ends(&mut self, ctx_id: ContextId) {
+    pub(in crate::serve) fn ends(&mut self, ctx_id: ContextId) {
         for lender in self.lenders.iter_mut().filter(|lender| lender.ctx_id == Some(ctx_id)) {
             lender.ctx_id = None;
         }
@@ -132,13 +137,13 @@ impl Lenders {
     }
 
     /// The frontend has dropped every mapping by itself.
-    pub fn unmapped_all(&mut self) {
+    pub(in crate::serve) fn unmapped_all(&mut self) {
         self.lenders.iter_mut().for_each(|lender| lender.mapped.clear());
         self.close();
     }
 
     /// The frontend has gone without a word, and every worker was told to end.
-    pub fn frontend_gone(&mut self) {
+    pub(in crate::serve) fn frontend_gone(&mut self) {
         for Lender { set, anchors, mapped, .. } in std::mem::take(&mut self.lenders) {
             if mapped.is_empty() {
                 self.let_go((set, anchors));
@@ -150,12 +155,12 @@ impl Lenders {
     }
 
     /// Takes the orders that the launcher is to be given.
-    pub fn take_orders(&mut self) -> Vec<Order> {
+    pub(in crate::serve) fn take_orders(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)
     }
 
     /// Returns the anchors of a set that can be closed now, as the launcher has carried out its order.
-    pub fn released(&mut self, set: u64) -> Vec<OwnedFd> {
+    pub(in crate::serve) fn released(&mut self, set: u64) -> Vec<OwnedFd> {
         self.closing.remove(&set).unwrap_or_default()
     }
 

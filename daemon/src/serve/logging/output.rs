@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_secs(60);
 
 /// The number of lines that may go into the log: so many a minute, of which one process leaves others a share ([`SHARE`]).
 #[derive(Debug)]
-pub struct Budget {
+pub(in crate::serve) struct Budget {
     limit: u32,
     begun: Instant,
     /// Periods so far.
@@ -33,7 +33,7 @@ pub struct Budget {
 
 /// The end at which one process is heard.
 #[derive(Debug)]
-pub struct Output {
+pub(in crate::serve) struct Output {
     /// The name of the process that prints, for the log.
     name: String,
     socket: OwnedFd,
@@ -46,7 +46,7 @@ pub struct Output {
 
 /// The state of a process's output: whether more may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub(in crate::serve) enum Heard {
     /// More may come later.
     More,
     /// No more will come: nobody holds the other end.
@@ -55,7 +55,7 @@ pub enum Heard {
 
 impl Budget {
     /// Makes a budget of `limit` lines a minute (`log_lines`).
-    pub fn new(limit: u32) -> Self {
+    pub(in crate::serve) fn new(limit: u32) -> Self {
         Self { limit, begun: Instant::now(), period: 0, used: 0, dropped: 0 }
     }
 
@@ -92,14 +92,14 @@ impl Output {
     /// # Errors
     ///
     /// No descriptor is left.
-    pub fn new(name: String) -> io::Result<(Self, OwnedFd)> {
+    pub(in crate::serve) fn new(name: String) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
         let output = Self { name, socket: ours.into(), line: Vec::new(), cut: false, used: (0, 0) };
         Ok((output, theirs.into()))
     }
 
     /// Logs what has come; a bounded part of it.
-    pub fn hear(&mut self, budget: &mut Budget) -> Heard {
+    pub(in crate::serve) fn hear(&mut self, budget: &mut Budget) -> Heard {
         self.read(|name, line, used| log_line(name, line, used, budget))
     }
 

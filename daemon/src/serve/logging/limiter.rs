@@ -10,7 +10,7 @@ const REFILL: Duration = Duration::from_secs(10);
 
 /// Counts lines by kind. Kinds are names from the program's text, so there are few.
 #[derive(Debug, Default)]
-pub struct LogLimiter {
+pub(in crate::serve) struct LogLimiter {
     kinds: HashMap<&'static str, Kind>,
 }
 
@@ -23,7 +23,7 @@ struct Kind {
 
 impl LogLimiter {
     /// Returns how many lines of this kind were not logged since the last, if one may be logged now.
-    pub fn allow(&mut self, kind: &'static str, now: Instant) -> Option<u64> {
+    pub(in crate::serve) fn allow(&mut self, kind: &'static str, now: Instant) -> Option<u64> {
         let kind = self.kinds.entry(kind).or_insert(Kind { left: BURST, refilled: now, suppressed: 0 });
         let periods = now.saturating_duration_since(kind.refilled).as_secs() / REFILL.as_secs();
         if periods > 0 {

@@ -25,7 +25,7 @@ const OF_PROCESSES: [usize; 4] = [7, 8, 9, 12];
 
 /// A line for each VM, its GPUs if it has several and its contexts below it, and a line for each GPU.
 #[must_use]
-pub(super) fn table(status: &Status) -> String {
+pub(in crate::broker) fn table(status: &Status) -> String {
     let mut rows: Vec<Row> = vec![HEAD.map(str::to_owned)];
     for vm in &status.vms {
         rows.push(vm_row(vm));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The counter that says what the device thread does: it counts up with each thing begun; the lowest bit says that the thread waits.
 #[derive(Clone, Debug)]
-pub struct Progress(Arc<AtomicU64>);
+pub(in crate::serve) struct Progress(Arc<AtomicU64>);
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(250);
@@ -26,12 +26,12 @@ impl Default for Progress {
 
 impl Progress {
     /// The device thread begins something.
-    pub fn begins(&self) {
+    pub(in crate::serve) fn begins(&self) {
         self.0.store((self.0.load(Ordering::Relaxed) | WAITS).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// The device thread waits for something that is to happen.
-    pub fn waits(&self) {
+    pub(in crate::serve) fn waits(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) | WAITS, Ordering::Relaxed);
     }
 
@@ -40,7 +40,7 @@ impl Progress {
     /// # Errors
     ///
     /// No thread can be started.
-    pub fn watch(&self, limit: Duration) -> std::io::Result<()> {
+    pub(in crate::serve) fn watch(&self, limit: Duration) -> std::io::Result<()> {
         let progress = self.clone();
         let thread = std::thread::Builder::new().name("progress".into());
         thread.spawn(move || {

@@ -1,0 +1,115 @@
+//! The state of the device, and what begins and resets it.
+
+use super::context::Context;
+use super::effects::Effects;
+use super::pieces::{Pieces, Waiting};
+use super::quotas::Quotas;
+use super::resource::Resource;
+use super::scanout::Scanouts;
+use super::window::Window;
+use crate::config::{ContextLimits, DeviceLimits};
+use protocol::ids::{ContextId, ResourceId};
+use rustc_hash::FxHashMap;
+
+/// What a device offers; fixed for its life.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceOptions {
+    /// Scanouts, 0 to 16; all of them disconnected.
+    pub num_scanouts: u32,
+    /// Bytes of the host-visible region.
+    pub window_size: u64,
+    /// The Venus capability set.
+    pub capset: Vec<u8>,
+    /// Bounds on what the guest may hold.
+    pub limits: DeviceLimits,
+    /// Bounds on what one context may hold.
+    pub context_limits: ContextLimits,
+}
+
+/// What happens to live mappings when the driver resets the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MapsAtReset {
+    /// The frontend dropped them, or is gone.
+    Forget,
+    /// The frontend keeps them: each has to be unmapped.
+    Unmap,
+}
+
+/// The device. `T` is the ticket of a command.
+#[derive(Debug)]
+pub(crate) struct Device<T> {
+    pub(super) options: DeviceOptions,
+    pub(super) contexts: FxHashMap<ContextId, Context<T>>,
+    pub(super) resources: FxHashMap<ResourceId, Resource<T>>,
+    pub(super) window: Window,
+    pub(super) scanouts: Scanouts,
+    pub(super) quotas: Quotas,
+    pub(super) pieces: Pieces,
+    pub(super) waiting: Vec<Waiting>,
+    pub(super) next_owner: u64,
+}
+
+impl<T> Device<T> {
+    /// A device as it is after power-on.
+    pub(crate) fn new(options: DeviceOptions) -> Self {
+        Self {
+            contexts: FxHashMap::default(),
+            resources: FxHashMap::default(),
+            window: Window::new(options.window_size),
+            scanouts: Scanouts::new(options.num_scanouts),
+            quotas: Quotas::new(&options),
+            pieces: Pieces::default(),
+            waiting: Vec::new(),
+            next_owner: 1,
+            options,
+        }
+    }
+
+    /// Returns to the state after power-on. Tickets of commands that were not answered yet are dropped.
+    pub(crate) fn reset<E: Effects<Ticket = T>>(&mut self, maps: MapsAtReset, effects: &mut E) {
+        for (offset, size, resource_id) in self.window.take_all() {
+            if maps == MapsAtReset::Unmap && effects.unmap_blob(resource_id, offset, size).is_err() {
+                log::error!(resource_id = resource_id.0, offset; "cannot unmap a blob at reset");
+            }
+        }
+        for (ctx_id, context) in self.contexts.drain() {
+            if context.has_worker() {
+                effects.end_worker(ctx_id);
+            }
+        }
+        self.waiting.clear();
+        for (resource_id, resource) in self.resources.drain() {
+            if resource.holds_blob() {
+                effects.drop_blob(resource_id);
+            }
+        }
+        self.scanouts = Scanouts::new(self.options.num_scanouts);
+        self.quotas = Quotas::new(&self.options);
+        // What workers that are about to end still hold is not counted: the VM begins anew.
+        self.pieces.clear().into_iter().for_each(|memory| effects.forget_memory(memory));
+    }
+
+    /// Bounds the blobs that are mapped at a time from now on, as the frontend can hold them.
+    pub(crate) fn limit_maps(&mut self, most: usize) {
+        self.quotas.live_maps.limit(most as u64);
+    }
+}
+
+/// Counts that only tests compare.
+#[cfg(any(test, feature = "fuzzing"))]
+impl<T> Device<T> {
+    /// Contexts alive, lost ones included.
+    pub(crate) fn contexts(&self) -> usize {
+        self.contexts.len()
+    }
+
+    /// Resources alive.
+    pub(crate) fn resources(&self) -> usize {
+        self.resources.len()
+    }
+
+    /// Blobs mapped, as the quota counts them.
+    pub(crate) fn live_maps(&self) -> usize {
+        self.quotas.live_maps.used() as usize
+    }
+}

@@ -1,0 +1,100 @@
+//! Pieces of memory and credit that workers hold, and requests that wait for some.
+
+use super::quota::Owner;
+use super::quotas::Quotas;
+use crate::config::{Heap, MemoryId, PerHeap, Wanted};
+use protocol::ids::ContextId;
+use rustc_hash::FxHashMap;
+
+/// A request for memory that workers which are ending still hold.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(super) ctx_id: ContextId,
+    pub(super) request: u32,
+    pub(super) wanted: Wanted,
+}
+
+/// All pieces.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    pub(super) table: FxHashMap<MemoryId, Piece>,
+    pub(super) workers: FxHashMap<Owner, Holdings>,
+    pub(super) next: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) owner: Owner,
+    pub(super) heap: Heap,
+    pub(super) bytes: u64,
+    pub(super) holders: u64,
+    /// A worker was given it that it was not made for.
+    pub(super) shared: bool,
+}
+
+/// What one worker holds.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    /// Pieces, and how often it was given each.
+    pub(super) pieces: FxHashMap<MemoryId, u64>,
+    pub(super) credit: PerHeap<u64>,
+    /// Rings, each with a thread.
+    pub(super) rings: u64,
+}
+
+impl Pieces {
+    /// Forgets everything but which names were used.
+    pub(crate) fn clear(&mut self) -> Vec<MemoryId> {
+        self.workers.clear();
+        self.table.drain().map(|(memory, _)| memory).collect()
+    }
+
+    pub(super) fn add(&mut self, owner: Owner, heap: Heap, bytes: u64) -> MemoryId {
+        self.next += 1;
+        let memory = MemoryId(self.next);
+        self.table.insert(memory, Piece { owner, heap, bytes, holders: 0, shared: false });
+        self.given(memory, owner);
+        memory
+    }
+
+    /// A worker was given a piece, again perhaps.
+    pub(super) fn given(&mut self, memory: MemoryId, worker: Owner) {
+        if let Some(piece) = self.table.get_mut(&memory) {
+            piece.holders += 1;
+            piece.shared |= piece.owner != worker;
+            *self.workers.entry(worker).or_default().pieces.entry(memory).or_default() += 1;
+        }
+    }
+
+    /// A blob shows the piece.
+    pub(super) fn shown(&mut self, memory: MemoryId) {
+        if let Some(piece) = self.table.get_mut(&memory) {
+            piece.holders += 1;
+        }
+    }
+
+    /// A holder let go, `times` over; true if it was the last.
+    pub(super) fn let_go(&mut self, memory: MemoryId, times: u64, quotas: &mut Quotas) -> bool {
+        let Some(piece) = self.table.get_mut(&memory) else { return false };
+        piece.holders = piece.holders.saturating_sub(times);
+        if piece.holders > 0 {
+            return false;
+        }
+        let Piece { owner, heap, bytes, .. } = *piece;
+        self.table.remove(&memory);
+        quotas.memory.of(heap).give_back(owner, bytes);
+        quotas.memory_pieces.give_back(owner, 1);
+        true
+    }
+
+    /// A worker does not hold a piece any more that counts for it: it counts for another worker that does.
+    pub(super) fn pass_on(&mut self, memory: MemoryId, from: Owner, quotas: &mut Quotas) {
+        let Some(piece) = self.table.get_mut(&memory).filter(|piece| piece.owner == from) else { return };
+        let mut holders = self.workers.iter().filter(|(_, holdings)| holdings.pieces.contains_key(&memory));
+        if let Some((to, _)) = holders.next() {
+            piece.owner = *to;
+            quotas.memory.of(piece.heap).pass_on(from, *to, piece.bytes);
+            quotas.memory_pieces.pass_on(from, *to, 1);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What contexts share, counted.
+
+use super::error::GuestError;
+use super::model::DeviceOptions;
+use super::quota::{Owner, Quota};
+use crate::config::PerHeap;
+
+/// What contexts share. Resources and what they hold count for the context that made them, even when it is gone.
+#[derive(Debug)]
+pub(super) struct Quotas {
+    /// By the name of the guest's program.
+    pub(super) contexts: Quota,
+    pub(super) resources: Quota,
+    pub(super) shmem_bytes: Quota,
+    pub(super) live_maps: Quota,
+    /// Bytes of the host-visible region.
+    pub(super) window: Quota,
+    /// Bytes of memory that drivers allocate.
+    pub(super) memory: PerHeap<Quota>,
+    pub(super) memory_pieces: Quota,
+    pub(super) rings: Quota,
+}
+
+impl Quotas {
+    pub(super) fn new(options: &DeviceOptions) -> Self {
+        let limits = &options.limits;
+        Self {
+            contexts: Quota::new("contexts", limits.contexts as u64),
+            resources: Quota::new("resources", limits.resources as u64),
+            shmem_bytes: Quota::new("shmem_total_bytes", limits.shmem_total_bytes),
+            live_maps: Quota::new("live_maps", limits.live_maps as u64),
+            window: Quota::new("window_size", options.window_size),
+            memory: PerHeap {
+                device: Quota::new("device_memory", limits.device_memory)
+                    .with_each("context_device_memory", options.context_limits.device_memory),
+                host: Quota::new("host_memory", limits.host_memory)
+                    .with_each("context_host_memory", options.context_limits.host_memory),
+            },
+            memory_pieces: Quota::new("memory_pieces", limits.memory_pieces as u64),
+            rings: Quota::new("vm_rings", limits.vm_rings as u64),
+        }
+    }
+
+    pub(super) fn take_map(&mut self, owner: Owner, size: u64) -> Result<(), GuestError> {
+        self.live_maps.take(owner, 1).map_err(GuestError::Limit)?;
+        self.window.take(owner, size).map_err(|name| {
+            self.live_maps.give_back(owner, 1);
+            GuestError::Limit(name)
+        })
+    }
+
+    pub(super) fn give_back_map(&mut self, owner: Owner, size: u64) {
+        self.live_maps.give_back(owner, 1);
+        self.window.give_back(owner, size);
+    }
+}
