@@ -4,18 +4,18 @@ use super::{Device, Effects, GuestError};
 use protocol::ids::{BlobId, CapsetId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Header, Response};
 
-/// How a command goes on.
+/// The way a command goes on.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It is done.
+    /// The command is done.
     Answer(Response),
-    /// It is done once the fence is passed.
+    /// The command is done once the fence is passed.
     AwaitFence { ctx_id: ContextId, ring_idx: RingIdx, fence_id: FenceId },
-    /// It is done once the worker exported the resource.
+    /// The command is done once the worker exported the resource.
     AwaitExport { resource_id: ResourceId },
 }
 
-/// What RESOURCE_CREATE_BLOB asks for.
+/// The request of RESOURCE_CREATE_BLOB.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlobRequest {
     pub resource_id: ResourceId,

@@ -5,14 +5,14 @@ use protocol::ids::{FenceId, ResourceId, RingIdx};
 use rustc_hash::FxHashSet;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a context can do.
+/// The state of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// No capability set: nothing can be submitted.
     Shell,
-    /// Its worker takes commands.
+    /// The context's worker takes commands.
     Alive,
-    /// Its worker is gone.
+    /// The context's worker is gone.
     Lost,
 }
 
@@ -20,9 +20,9 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(crate) struct Context<T> {
     pub(super) state: State,
-    /// Whom its resources count for.
+    /// The owner that its resources count for.
     pub(super) owner: Owner,
-    /// Whom it counts for itself: all contexts of the guest's programs of one name.
+    /// The owner that the context itself counts for: all contexts of the guest's programs of one name.
     pub(super) program: Owner,
     /// Resources the context sees.
     pub(super) attached: FxHashSet<ResourceId>,
@@ -35,7 +35,7 @@ pub(crate) struct Context<T> {
 }
 
 impl<T> Context<T> {
-    /// Whom its resources count for.
+    /// Returns the owner that its resources count for.
     pub(crate) fn owner(&self) -> Owner {
         self.owner
     }

@@ -169,7 +169,7 @@ impl<T> Device<T> {
         })
     }
 
-    /// Whether a resource is attached to a context.
+    /// Returns whether a resource is attached to a context.
     pub(crate) fn sees(&self, ctx_id: ContextId, resource_id: ResourceId) -> bool {
         self.contexts.get(&ctx_id).is_some_and(|context| context.attached.contains(&resource_id))
     }
@@ -188,7 +188,7 @@ impl<T> Device<T> {
         }
     }
 
-    /// Whom counts what a context asks for; what names none, or none that exists, counts for the guest's kernel.
+    /// Returns the owner for which counts what a context asks for; what names none, or none that exists, counts for the guest's kernel.
     pub(super) fn owner(&self, ctx_id: Option<ContextId>) -> Owner {
         ctx_id.and_then(|ctx_id| self.contexts.get(&ctx_id)).map_or(Owner::default(), Context::owner)
     }

@@ -1,11 +1,11 @@
-//! What the device asks of the world.
+//! This file declares what the device asks of the world.
 
 use super::error::{EffectFailed, GuestError};
 use crate::config::MemoryId;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
 
-/// What a context's worker is shown of a resource.
+/// The part of a resource that a context's worker is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     /// Shared memory made by [`Effects::create_shmem`].

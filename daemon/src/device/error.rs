@@ -1,9 +1,9 @@
-//! What a guest did wrong, or asked for in vain, and how it is answered.
+//! This file names what a guest did wrong, or asked for in vain, and how it is answered.
 
 use protocol::ids::{ContextId, ResourceId, ScanoutId};
 use protocol::virtio_gpu::{CommandError, ResponseType};
 
-/// Why a command is answered with an error.
+/// The reason why a command is answered with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GuestError {
     /// The bytes are no command.

@@ -53,7 +53,7 @@ impl<T> Device<T> {
         self.waiting.iter().filter(|waiting| waiting.ctx_id == ctx_id).count() < WAITING_MAX
     }
 
-    /// Whether the workers that are ending hold what a request lacks.
+    /// Returns whether the workers that are ending hold what a request lacks.
     fn is_coming_free(&self, owner: Owner, wanted: Wanted) -> bool {
         let (heap, bytes, pieces) = match wanted {
             Wanted::Pages(bytes) => (Heap::Host, bytes, 1),
@@ -182,7 +182,7 @@ impl<T> Device<T> {
             .then(|| self.pieces.table.get(&memory).map(|piece| piece.bytes))?
     }
 
-    /// Whether a context's worker holds a piece that was made for it and given to no other.
+    /// Returns whether a context's worker holds a piece that was made for it and given to no other.
     pub(super) fn is_its_own(&self, ctx_id: ContextId, memory: MemoryId) -> bool {
         let own = self.pieces.table.get(&memory).is_some_and(|piece| !piece.shared);
         own && self.held_piece(ctx_id, memory).is_some()

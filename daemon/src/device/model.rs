@@ -11,7 +11,7 @@ use crate::config::{ContextLimits, DeviceLimits};
 use protocol::ids::{ContextId, ResourceId};
 use rustc_hash::FxHashMap;
 
-/// What a device offers; fixed for its life.
+/// The offer of a device, which is fixed for its life.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceOptions {
     /// Scanouts, 0 to 16; all of them disconnected.
@@ -26,7 +26,7 @@ pub(crate) struct DeviceOptions {
     pub context_limits: ContextLimits,
 }
 
-/// What happens to live mappings when the driver resets the device.
+/// The fate of live mappings when the driver resets the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MapsAtReset {
     /// The frontend dropped them, or is gone.

@@ -32,7 +32,7 @@ pub(super) struct Piece {
     pub(super) shared: bool,
 }
 
-/// What one worker holds.
+/// The pieces that one worker holds.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     /// Pieces, and how often it was given each.

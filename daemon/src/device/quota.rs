@@ -7,7 +7,7 @@
 use crate::config::SHARE;
 use rustc_hash::FxHashMap;
 
-/// Who holds something; never used again for another.
+/// The name of a holder, which is never used again for another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Owner(pub u64);
 
@@ -28,7 +28,7 @@ impl Quota {
         Self { name, total, each: None, used: 0, held: FxHashMap::default() }
     }
 
-    /// The same with a further bound on each owner.
+    /// Makes the same with a further bound on each owner.
     pub(crate) fn with_each(self, name: &'static str, each: u64) -> Self {
         Self { each: Some((name, each)), ..self }
     }
@@ -47,7 +47,7 @@ impl Quota {
         self.take_as_if_gone(owner, amount, &[])
     }
 
-    /// As [`Self::take`], as if the owners in `gone` had given back what they hold: until they do, more than the total may be taken.
+    /// Does the same as [`Self::take`], as if the owners in `gone` had given back what they hold: until they do, more than the total may be taken.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Quota {
         Ok(())
     }
 
-    /// Whether [`Self::take_as_if_gone`] would succeed.
+    /// Returns whether [`Self::take_as_if_gone`] would succeed.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl Quota {
         }
     }
 
-    /// What is given to one owner counts as another's from now on, whatever the limits say.
+    /// Counts what is given to one owner as another's from now on, whatever the limits say.
     pub(crate) fn pass_on(&mut self, from: Owner, to: Owner, amount: u64) {
         let amount = amount.min(self.held(from));
         self.give_back(from, amount);
@@ -110,12 +110,12 @@ impl Quota {
         }
     }
 
-    /// What an owner holds.
+    /// Returns what an owner holds.
     pub(crate) fn held(&self, owner: Owner) -> u64 {
         self.held.get(&owner).copied().unwrap_or(0)
     }
 
-    /// What all hold.
+    /// Returns what all hold.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }

@@ -1,11 +1,11 @@
-//! What contexts share, counted.
+//! This file counts what contexts share.
 
 use super::error::GuestError;
 use super::model::DeviceOptions;
 use super::quota::{Owner, Quota};
 use crate::config::PerHeap;
 
-/// What contexts share. Resources and what they hold count for the context that made them, even when it is gone.
+/// The quotas that contexts share. Resources and what they hold count for the context that made them, even when it is gone.
 #[derive(Debug)]
 pub(super) struct Quotas {
     /// By the name of the guest's program.

@@ -12,13 +12,13 @@ pub(super) struct Resource<T> {
     /// Bytes, for a blob; 0 for a 2D resource.
     pub size: u64,
     pub kind: Kind<T>,
-    /// Whom it counts for.
+    /// The owner that it counts for.
     pub owner: Owner,
     /// Assigned by RESOURCE_ASSIGN_UUID.
     pub(super) uuid: Option<[u8; 16]>,
 }
 
-/// Where a resource's memory is.
+/// The place of a resource's memory.
 #[derive(Debug)]
 pub(super) enum Kind<T> {
     /// In the guest.
@@ -54,12 +54,12 @@ pub(super) enum HostBlobState<T> {
 }
 
 impl<T> HostBlob<T> {
-    /// Its memory is there.
+    /// Notes that its memory is there.
     pub(super) fn is_ready(&self) -> bool {
         !matches!(self.state, HostBlobState::Pending { .. })
     }
 
-    /// What a worker is shown of it.
+    /// Returns what a worker is shown of it.
     pub(super) fn shown(&self) -> Shown {
         match self.state {
             HostBlobState::Pending { .. } => Shown::Expected,
@@ -95,7 +95,7 @@ impl<T> HostBlob<T> {
         self.memory
     }
 
-    /// It counts as shared memory of the VM.
+    /// Returns whether it counts as shared memory of the VM.
     pub(super) fn is_shmem(&self) -> bool {
         matches!(self.state, HostBlobState::Shmem)
     }
@@ -112,7 +112,7 @@ impl<T> Resource<T> {
         matches!(&self.kind, Kind::HostBlob(blob) if blob.is_ready())
     }
 
-    /// What a worker is shown of it: nothing of memory in the guest.
+    /// Returns what a worker is shown of it: nothing of memory in the guest.
     pub(super) fn shown(&self) -> Option<Shown> {
         match &self.kind {
             Kind::Guest => None,

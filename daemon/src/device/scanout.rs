@@ -3,7 +3,7 @@
 use super::GuestError;
 use protocol::ids::{ResourceId, ScanoutId};
 
-/// What each scanout shows.
+/// The resource that each scanout shows.
 #[derive(Debug)]
 pub(crate) struct Scanouts {
     pub(super) shown: Vec<Option<ResourceId>>,

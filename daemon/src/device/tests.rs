@@ -11,7 +11,7 @@ use protocol::virtio_gpu::{
 #[path = "memory_tests.rs"]
 mod memory;
 
-/// What the fake world was asked for, except answers.
+/// The calls that the fake world was asked for, except answers.
 #[derive(Clone, Debug, PartialEq)]
 enum Asked {
     Start(u32, Vec<u8>),

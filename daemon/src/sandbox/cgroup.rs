@@ -56,7 +56,7 @@ const TASKS_RESERVE: u64 = 16;
 const TASKS: u64 = 16_384;
 
 impl GroupLimits {
-    /// These where there are some, and `others` elsewhere.
+    /// Returns these where there are some, and `others` elsewhere.
     #[must_use]
     pub fn or(self, others: &Self) -> Self {
         Self { memory: self.memory.or(others.memory), tasks: self.tasks.or(others.tasks) }

@@ -27,7 +27,7 @@ pub struct Launcher {
 pub struct Ended {
     /// The number that the child got at its start.
     pub child: u32,
-    /// Its status, or why it was not started.
+    /// The status of the process, or why it was not started.
     pub status: Result<ExitStatus, String>,
     /// The kernel killed it, because the workers' control group has no memory left.
     pub out_of_memory: bool,

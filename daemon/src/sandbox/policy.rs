@@ -51,9 +51,9 @@ pub struct Syscalls {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
-    /// Its name.
+    /// The name of the call.
     pub call: String,
-    /// Which argument, from 0.
+    /// The number of the argument, from 0.
     pub argument: u8,
     /// The bits of the argument that are looked at; all by default.
     #[serde(default = "all_bits")]

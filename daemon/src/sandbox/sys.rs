@@ -192,9 +192,9 @@ pub(super) fn set_filter(program: &[libc::sock_filter], listen: bool) -> io::Res
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Notified {
     id: u64,
-    /// Its number on this machine.
+    /// The number of the call on this machine.
     pub number: i32,
-    /// Its arguments.
+    /// The arguments of the call.
     pub arguments: [u64; 6],
 }
 

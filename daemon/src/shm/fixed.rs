@@ -13,7 +13,7 @@ pub enum FixedFile {
     DmaBuf,
 }
 
-/// Why a file could not be mapped.
+/// The reason why a file could not be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// The file could shrink later, and touching the missing pages would kill this process.

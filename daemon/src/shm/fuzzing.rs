@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const EVENTS_MAX: usize = 2048;
 
-/// Where the page has the word that counts the intervals written.
+/// The offset of the word in the page that counts the intervals written.
 const WRITTEN: u64 = 76;
 
 /// Neither side of a page of grants believes it. Returns how many things happened.
@@ -148,7 +148,7 @@ impl World {
         self.taken = self.taken.wrapping_add(rest);
     }
 
-    /// Whoever has the page writes into it.
+    /// Writes into the page as whoever has it may.
     fn forge(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         self.honest = false;
         let value: [u8; 4] = if u.arbitrary()? {

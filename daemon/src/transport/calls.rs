@@ -1,4 +1,4 @@
-//! When to call a queue's driver: at once if somebody waits for an answer, otherwise along with the next answer, for a short time.
+//! This file decides when to call a queue's driver: at once if somebody waits for an answer, otherwise along with the next answer, for a short time.
 //!
 //! A call interrupts the guest. Mesa from 26.2 on sends two requests for each submission, of which nobody waits for the second: its answer only
 //! gives descriptors back. It is in the used ring at once and is told with the first's, which is the fence, or with the next submission's if that
@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// What a driver has to be told.
+/// The answers that a driver has to be told of.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     /// Requests that were taken and not answered.
@@ -15,7 +15,7 @@ pub(super) struct Calls {
     urgent: bool,
     /// Answers that nobody waits for, and when the first was given.
     quiet: Option<(u32, Instant)>,
-    /// When somebody was told last who waited.
+    /// The time when somebody was told last who waited.
     told: Option<Instant>,
 }
 
@@ -35,12 +35,12 @@ impl Calls {
         self.open
     }
 
-    /// Whether there are requests that were taken and not answered.
+    /// Returns whether there are requests that were taken and not answered.
     pub(super) fn are_open(&self) -> bool {
         self.open > 0
     }
 
-    /// It was put into the used ring; `awaited` if somebody may wait for it.
+    /// Notes that an answer was put into the used ring; `awaited` if somebody may wait for it.
     pub(super) fn put(&mut self, awaited: bool) {
         match (awaited, &mut self.quiet) {
             (true, _) => self.urgent = true,
@@ -49,7 +49,7 @@ impl Calls {
         }
     }
 
-    /// Whether the driver is to be told now.
+    /// Returns whether the driver is to be told now.
     pub(super) fn is_due(&self) -> bool {
         self.urgent
             || self.quiet.is_some_and(|(count, since)| {
@@ -58,12 +58,12 @@ impl Calls {
             })
     }
 
-    /// When it is to be told at the latest, unless that is due already.
+    /// Returns when it is to be told at the latest, unless that is due already.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.quiet.map(|(_, since)| since + QUIET_FOR)
     }
 
-    /// It was told.
+    /// Notes that it was told.
     pub(super) fn told(&mut self) {
         if self.urgent {
             self.told = Some(Instant::now());
@@ -72,7 +72,7 @@ impl Calls {
     }
 }
 
-/// So many answers wait for another to be told with: few, as the driver may need their descriptors.
+/// The number of answers that wait for another to be told with: few, as the driver may need their descriptors.
 const QUIET_MAX: u32 = 8;
 /// For so long they wait, if there will be another answer: the guest may keep memory for them.
 const QUIET_FOR: Duration = Duration::from_millis(10);

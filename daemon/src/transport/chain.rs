@@ -5,14 +5,14 @@ use std::ops::Deref;
 use virtio_queue::DescriptorChain;
 use vm_memory::{Bytes, GuestAddress, GuestMemory};
 
-/// What is left of a chain when its request was copied.
+/// The part of a chain that is left when its request was copied.
 #[derive(Debug)]
 pub(super) struct Taken {
-    /// Its first descriptor, by which it is returned.
+    /// The first descriptor, by which the chain is returned.
     pub head: u16,
     /// The header of the request; `None` if it was too short to have one.
     pub header: Option<Header>,
-    /// Where the answer goes.
+    /// The place where the answer goes.
     pub segments: Vec<Segment>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Segment {
 
 #[cfg(any(test, feature = "fuzzing"))]
 impl Segment {
-    /// Whether the byte at this address is one of it.
+    /// Returns whether the byte at this address belongs to it.
     pub(super) fn contains(&self, addr: u64) -> bool {
         addr.checked_sub(self.addr.0).is_some_and(|offset| offset < u64::from(self.len))
     }

@@ -1,9 +1,9 @@
-//! Why a session with a frontend ends or cannot begin.
+//! This file names why a session with a frontend ends or cannot begin.
 
 use std::time::Duration;
 use vhost::vhost_user::Error;
 
-/// Why a session cannot go on or could not begin.
+/// The reason why a session cannot go on or could not begin.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
     /// The frontend broke the protocol, or the connection broke.
@@ -18,7 +18,7 @@ pub(crate) enum SessionError {
     /// The frontend has answered that it does not do what it was asked for.
     #[error("the frontend refuses the request")]
     Refused,
-    /// What came from the frontend is no answer to what it was asked for.
+    /// The message that came from the frontend is no answer to what it was asked for.
     #[error("the frontend's answer is malformed")]
     NoAnswer,
     /// The frontend has not answered.

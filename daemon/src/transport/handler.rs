@@ -68,7 +68,7 @@ impl Handler {
         Ok(())
     }
 
-    /// What a stop is judged by.
+    /// The facts that a stop is judged by.
     fn frontend(&self) -> Frontend {
         let announces = self.shared.announces_maps.load(Ordering::Relaxed);
         Frontend { features: self.features, maps: announces.then(|| self.table.len()) }

@@ -15,13 +15,13 @@ use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestRegionM
 /// The memory both threads see.
 pub(super) type Memory = GuestMemoryAtomic<Regions>;
 
-/// Where a region is in the frontend's address space, in which it names the virtqueues.
+/// The address of a region in the frontend's address space, in which the frontend names the virtqueues.
 #[derive(Clone, Copy, Debug)]
 struct FrontendRange {
     user_addr: u64,
     size: u64,
     guest_addr: u64,
-    /// It is not mapped here.
+    /// The region is not mapped here.
     hidden: bool,
 }
 
@@ -115,7 +115,7 @@ fn map(region: &VhostUserMemoryRegion, file: File) -> Result<Region> {
     Region::new(mapped).ok_or_else(|| refused(io::Error::other("more memory regions than can be mapped")))
 }
 
-/// Whether a file is as large as its region wants it. It may shrink later, which [`crate::shm::Guard`] is for. Devices have no end.
+/// Returns whether a file is as large as its region wants it. It may shrink later, which [`crate::shm::Guard`] is for. Devices have no end.
 fn holds(file: &File, region: &VhostUserMemoryRegion) -> Result<bool> {
     let stat = fstat(file).map_err(|error| refused(io::Error::from(error)))?;
     let end = region.mmap_offset.checked_add(region.memory_size);

@@ -59,14 +59,14 @@ impl PendingResponse {
         self.vring.complete(self.generation, self.head, segments, answer, self.is_awaited(response));
     }
 
-    /// Whether somebody in the guest may wait for the answer: not for that of a stream without a fence.
+    /// Returns whether somebody in the guest may wait for the answer: not for that of a stream without a fence.
     fn is_awaited(&self, response: &Response) -> bool {
         let is_stream =
             |header: &Header| header.command == CommandType::SUBMIT_3D && header.fence().is_none();
         !(matches!(response, Response::OkNodata) && self.header.as_ref().is_some_and(is_stream))
     }
 
-    /// Where the answer goes, and its bytes.
+    /// Returns where the answer goes, and its bytes.
     fn encode(&mut self, response: &Response) -> (Vec<Segment>, Vec<u8>) {
         self.answered = true;
         let mut answer = Vec::new();

@@ -15,7 +15,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Of this mapping; none if there are too many.
+    /// The slot of this mapping; none if there are too many.
     pub(crate) fn new(mapped: GuestRegionMmap) -> Option<Self> {
         Some(Self { _guard: Guard::over(mapped.as_ptr(), mapped.size())?, mapped })
     }
@@ -30,7 +30,7 @@ pub(crate) struct Regions {
 
 type Piece = Vec<Arc<Region>>;
 
-/// Why a table cannot be changed so.
+/// The reason why a table cannot be changed so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WrongRegion {
     /// A part of it is another region already.

@@ -42,7 +42,7 @@ pub(crate) struct Asked {
 const HEADER_BYTES: usize = 12;
 const REQUEST_BYTES: usize = HEADER_BYTES + size_of::<VhostUserMMap>();
 const ANSWER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
-/// Of the flags: the version of the protocol, an answer, a wish for one.
+/// The parts of the flags: the version of the protocol, an answer, a wish for one.
 const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
@@ -196,7 +196,7 @@ mod tests {
         )
     }
 
-    /// What the other end reads.
+    /// Returns what the other end reads.
     fn head(socket: &mut UnixStream) -> [u32; 3] {
         let mut bytes = [0; REQUEST_BYTES];
         socket.read_exact(&mut bytes).unwrap();

@@ -50,37 +50,37 @@ impl Session {
         let _ = rustix::io::read(&self.shared.doorbell, &mut [0; 8]);
     }
 
-    /// Why the session has ended, if it has. Asking again gets no answer.
+    /// Returns why the session has ended, if it has. Asking again gets no answer.
     pub(crate) fn take_end(&self) -> Option<SessionError> {
         self.shared.ended.lock().take()
     }
 
-    /// Whether the session has ended.
+    /// Returns whether the session has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.shared.is_over.load(Ordering::Relaxed)
     }
 
-    /// Whether the frontend has said anything at all; a mere look at the socket is no VM.
+    /// Returns whether the frontend has said anything at all; a mere look at the socket is no VM.
     pub(crate) fn was_used(&self) -> bool {
         self.shared.used.load(Ordering::Relaxed)
     }
 
-    /// Whether the frontend drops mappings by itself when the driver resets the device.
+    /// Returns whether the frontend drops mappings by itself when the driver resets the device.
     pub(crate) fn drops_maps_at_reset(&self) -> bool {
         self.shared.announces_maps.load(Ordering::Relaxed)
     }
 
-    /// Whether the frontend announces each mapping as a region of guest memory.
+    /// Returns whether the frontend announces each mapping as a region of guest memory.
     pub(crate) fn announces_maps(&self) -> bool {
         self.shared.announces_maps.load(Ordering::Relaxed)
     }
 
-    /// Whether the frontend says when something is mapped and unmapped.
+    /// Returns whether the frontend says when something is mapped and unmapped.
     pub(crate) fn acknowledges(&self) -> bool {
         self.shared.acknowledges.load(Ordering::Relaxed)
     }
 
-    /// Whether the control queue is stopped: what is mapped now survives a reset that is under way.
+    /// Returns whether the control queue is stopped: what is mapped now survives a reset that is under way.
     pub(crate) fn is_stopped(&self) -> bool {
         !self.shared.vrings[CONTROLQ].is_started()
     }
@@ -134,7 +134,7 @@ fn request(offset: u64, size: u64, flags: VhostUserMMapFlags) -> VhostUserMMap {
     }
 }
 
-/// What the frontend says, one message after another.
+/// Handles what the frontend says, one message after another.
 pub(super) struct Messages {
     connection: UnixStream,
     handler: BackendReqHandler<std::sync::Mutex<Handler>>,
@@ -142,7 +142,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// Those that come at `connection`.
+    /// Handles those that come at `connection`.
     pub(super) fn new(
         connection: UnixStream,
         handler: Handler,

@@ -1,4 +1,4 @@
-//! What the device thread and the message thread of a session share.
+//! This file holds what the device thread and the message thread of a session share.
 
 use super::QUEUES;
 use super::error::SessionError;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vm_memory::GuestMemoryAtomic;
 
-/// What the frontend is told about the device.
+/// The facts that the frontend is told about the device.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceConfig {
     /// The configuration space.
@@ -34,7 +34,7 @@ pub(crate) struct Tokens {
     pub doorbell: u64,
 }
 
-/// What the two threads share.
+/// The state that the two threads share.
 pub(super) struct Shared {
     pub memory: Memory,
     pub vrings: [Arc<Vring>; QUEUES],
@@ -43,7 +43,7 @@ pub(super) struct Shared {
     pub config: DeviceConfig,
     /// The channel for requests to the frontend, once it has sent it.
     pub requests: Mutex<Option<Arc<Requests>>>,
-    /// The same, while the message that carries it is handled.
+    /// The state of a handler while the message that carries it is handled.
     pub arriving: Mutex<Option<OwnedFd>>,
     /// The frontend keeps mappings in its memory table, and drops them at a reset as the specification says.
     pub announces_maps: AtomicBool,

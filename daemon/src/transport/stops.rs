@@ -30,7 +30,7 @@ pub(super) enum Verdict {
 /// A queue between its stop and its start, and the evidence so far.
 #[derive(Clone, Copy, Debug)]
 struct Stop {
-    /// Where it stopped.
+    /// The index at which it stopped.
     at: u16,
     /// The frontend then.
     then: Frontend,
@@ -41,7 +41,7 @@ struct Stop {
 /// The frontend as it is now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frontend {
-    /// As SET_FEATURES said last.
+    /// The features that SET_FEATURES named last.
     pub features: u64,
     /// Regions of the memory table, if it announces its mappings there.
     pub maps: Option<usize>,

@@ -14,7 +14,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryAtomic, GuestRegionMmap, MmapReg
 
 const QUEUE_SIZE: u16 = 16;
 const LIMIT: usize = 4096;
-/// Where requests and answers are; the queue lies at the start of memory.
+/// The place of requests and answers; the queue lies at the start of memory.
 const REQUEST: u64 = 0x1_0000;
 const ANSWER: u64 = 0x2_0000;
 const TABLE: u64 = 0x3_0000;

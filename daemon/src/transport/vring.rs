@@ -34,13 +34,13 @@ struct State {
     queue: Queue,
     /// Between SET_VRING_KICK and GET_VRING_BASE.
     started: bool,
-    /// As SET_VRING_ENABLE says.
+    /// The state that SET_VRING_ENABLE set.
     enabled: bool,
     /// Resets so far.
     generation: u32,
     /// Signals used buffers to the driver.
     call: Option<File>,
-    /// What the driver is to be told.
+    /// The answers that the driver is to be told of.
     calls: Calls,
     /// Answers that came due while it was stopped.
     held: Vec<Held>,
@@ -55,7 +55,7 @@ struct Held {
     awaited: bool,
 }
 
-/// Why no request could be taken.
+/// The reason why no request could be taken.
 #[derive(Debug)]
 pub(crate) enum NoRequest {
     /// There is nothing to do, or the queue does not run.
@@ -116,7 +116,7 @@ impl Vring {
         }
     }
 
-    /// Whether [`Self::pop`] would find a request. Kicks are not needed while somebody asks again and again.
+    /// Returns whether [`Self::pop`] would find a request. Kicks are not needed while somebody asks again and again.
     pub(crate) fn has_requests(&self) -> bool {
         self.state.lock().has_requests(&self.memory.memory())
     }
@@ -145,7 +145,7 @@ impl Vring {
         }
     }
 
-    /// Whether requests were taken that are not answered yet.
+    /// Returns whether requests were taken that are not answered yet.
     pub(crate) fn owes(&self) -> bool {
         self.state.lock().calls.are_open()
     }
@@ -173,7 +173,7 @@ impl Vring {
         }
     }
 
-    /// When [`Self::signal`] is to be called at the latest, if there is something to tell.
+    /// Returns when [`Self::signal`] is to be called at the latest, if there is something to tell.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let state = self.state.lock();
         state.calls.deadline().filter(|_| state.started && state.call.is_some())
@@ -204,7 +204,7 @@ impl Vring {
         }
     }
 
-    /// Whether the queue is started.
+    /// Returns whether the queue is started.
     pub(crate) fn is_started(&self) -> bool {
         self.state.lock().started
     }

@@ -1,4 +1,4 @@
-//! What GPUs there are and whether guests can use them. Runs in a process of its own, because it loads every driver.
+//! The probe finds out what GPUs there are and whether guests can use them. It runs in a process of its own, because it loads every driver.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 

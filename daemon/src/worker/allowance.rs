@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes asked for at once.
 const STEP: u64 = 64 << 20;
-/// Whoever asks waits no longer, and an answer that comes later goes back. Workers that end take less (2 s, then they are killed).
+/// The longest time that an executor waits for an answer. It waits no longer, and an answer that comes later goes back. Workers that end take less (2 s, then they are killed).
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Refused shaders of one context that the device process hears of, and logs within limits of its own.
@@ -52,7 +52,7 @@ enum Question {
     Open,
     /// Nobody waits any more.
     Abandoned(Wanted),
-    /// It is here.
+    /// The memory is here.
     Answered(Option<Granted>),
 }
 
@@ -177,7 +177,7 @@ impl Allowances {
         }
     }
 
-    /// What is free beyond a step goes back.
+    /// Gives back what is free beyond a step.
     fn free_credit(&self, heap: Heap, bytes: u64) {
         let surplus = {
             let mut state = self.state.lock();
@@ -250,7 +250,7 @@ mod tests {
             Self { allowances: Allowances::new(Arc::new(ours)), peer }
         }
 
-        /// What is asked next, answered with so many bytes; none refuses.
+        /// Checks what is asked next, answered with so many bytes; none refuses.
         fn answer(&self, bytes: Option<u64>) -> Wanted {
             let (message, _) = self.peer.receive::<ToDevice>().unwrap();
             let ToDevice::MemoryWanted { request, wanted } = message else { panic!("{message:?}") };

@@ -1,4 +1,4 @@
-//! What the worker wants from the host's Vulkan driver; tests put a fake in its place.
+//! This file declares what the worker wants from the host's Vulkan driver; tests put a fake in its place.
 
 use crate::config::MemoryId;
 use crate::vulkan::{Cancel, ContextLost, Exported, Look, Pulse, Question, Renderer};

@@ -1,4 +1,4 @@
-//! What the executors of one context share: the host's Vulkan driver, the attached resources, the rings, the open fences; and
+//! This file holds what the executors of one context share: the host's Vulkan driver, the attached resources, the rings, the open fences; and
 //! how all of it ends.
 //!
 //! Lock order: `rings` before a ring's own lock. Nothing here is locked while a command executes.
@@ -24,11 +24,11 @@ pub(super) struct Context<B> {
     pub backend: B,
     /// Bounds on what the guest makes us allocate.
     pub limits: ContextLimits,
-    /// What rings and streams may name.
+    /// The resources that rings and streams may name.
     pub resources: Arc<Resources>,
-    /// What the device process waits for.
+    /// The fences that the device process waits for.
     pub fences: Arc<Fences>,
-    /// What executors have copied out of streams.
+    /// The bytes that executors have copied out of streams.
     pub copies: Budget,
     /// Keeps rings ALIVE.
     pub monitor: Monitor,
@@ -75,7 +75,7 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    /// Whether the context is lost or its channel closed: nothing is executed any more.
+    /// Returns whether the context is lost or its channel closed: nothing is executed any more.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }

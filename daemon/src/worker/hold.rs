@@ -1,4 +1,4 @@
-//! How long a ring's thread keeps an answer back that would be "not yet", because its guest would only ask again.
+//! This file decides how long a ring's thread keeps an answer back that would be "not yet", because its guest would only ask again.
 //!
 //! Mesa's driver waits for a fence or a semaphore by asking for its state: some times at once, then with sleeps in between that are far
 //! longer than most waits. While it waits for an *answer* it looks for about a tenth of a millisecond before it sleeps. So answers are
@@ -13,29 +13,29 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What was learned of who asks on one ring.
+/// The habits of who asks on one ring.
 #[derive(Debug)]
 pub(super) struct Holds {
-    /// What was asked for, the latest first.
+    /// The objects that were asked for, the latest first.
     open: Vec<Open>,
-    /// When the last question was answered, if with "not yet".
+    /// The time when the last question was answered, if with "not yet".
     answered: Option<Instant>,
-    /// Who was told "not yet" asked again at once, the last time that somebody was.
+    /// The habit of a guest: when it was told "not yet", it asked again at once, the last time that somebody was.
     asks_again: bool,
 }
 
-/// What is asked for again and again.
+/// A question that is asked again and again.
 #[derive(Clone, Copy, Debug)]
 struct Open {
-    /// What the guest was told last.
+    /// The value that the guest was told last.
     told: About,
-    /// When it was asked first.
+    /// The time when it was asked first.
     since: Instant,
-    /// How often it was asked without a pause; 0 if that was answered.
+    /// The number of times that it was asked without a pause; 0 if that was answered.
     looks: u32,
 }
 
-/// How an answer is held.
+/// The way an answer is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
     /// By a thread that looks all the time, where there are processors for it.
@@ -63,7 +63,7 @@ impl Holds {
         self.answer(question.told(), question.is_answered(), Instant::now());
     }
 
-    /// How to hold the answer to a question that comes at `now`.
+    /// Returns how to hold the answer to a question that comes at `now`.
     fn decide(&mut self, about: About, now: Instant) -> Option<Hold> {
         let pause = self.answered.take().map(|answered| now.saturating_duration_since(answered));
         let open = self.open(about, now);
@@ -94,7 +94,7 @@ impl Holds {
         None
     }
 
-    /// What is known of what a question is about. Nobody knows what the guest was told of a counter that is asked for the first time: it
+    /// Returns what is known of what a question is about. Nobody knows what the guest was told of a counter that is asked for the first time: it
     /// may wait for what the counter is.
     fn open(&mut self, about: About, now: Instant) -> &mut Open {
         match self.open.iter().position(|open| open.told.id == about.id) {
@@ -139,11 +139,11 @@ fn loosely(limit: Duration, is_over: impl Fn() -> bool, wait: impl Fn(Duration))
     }
 }
 
-/// For how long an answer is held: less than Mesa looks for it without sleeping.
+/// The time for which an answer is held: less than Mesa looks for it without sleeping.
 const HOLD: Duration = Duration::from_micros(50);
 /// Time between two looks, for an answer or for something else to do, of a thread that sleeps in between.
 const SLICE: Duration = Duration::from_micros(50);
-/// Who waits asks again within this time. Where processors are few it first has to get one.
+/// The time within which a guest that waits asks again. Where processors are few it first has to get one.
 static AT_ONCE: LazyLock<Duration> =
     LazyLock::new(|| Duration::from_micros(if spin::are_few() { 100 } else { 30 }));
 /// After so long one processor that looks all the time is no longer worth it.
@@ -151,7 +151,7 @@ const CLOSELY_MAX: Duration = Duration::from_millis(3);
 
 /// Mesa looks so often, or a little more often, before it sleeps.
 const LOOKS_BEFORE_SLEEP: u32 = 12;
-/// It sleeps for so long at least, and for so long at most unless it has waited for longer already. Meanwhile nobody is held up: an answer
+/// The thread sleeps for so long at least, and for so long at most unless it has waited for longer already. Meanwhile nobody is held up: an answer
 /// that comes when it asks next can as well come a little later.
 const SLEPT_MIN: Duration = Duration::from_micros(140);
 const SLEPT_MAX: Duration = Duration::from_millis(1);
@@ -161,7 +161,7 @@ const WAITED_PART: u32 = 8;
 const LONG_MIN: Duration = Duration::from_micros(500);
 const LONG_MAX: Duration = Duration::from_millis(10);
 
-/// So many questions are remembered: who waits for several asks for them by turns.
+/// The number of questions that are remembered: who waits for several asks for them by turns.
 const OPEN_MAX: usize = 8;
 
 #[cfg(test)]

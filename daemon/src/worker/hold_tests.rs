@@ -1,4 +1,4 @@
-//! What is held: for who waits, not for who only looks.
+//! A held answer is for who waits; these tests show that answers are held for who waits, not for who only looks.
 
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// A message as it came.
 #[derive(Debug)]
 pub(super) struct Letter {
-    /// What it says.
+    /// The message itself.
     pub message: ToWorker,
     /// The descriptor that came with it.
     pub fd: Option<OwnedFd>,
@@ -36,7 +36,7 @@ type OnArrival = Box<dyn Fn(Letter) -> Option<Letter> + Send + Sync>;
 /// The receiving side of a channel.
 pub(super) struct Inbox {
     shared: Arc<Shared>,
-    /// Of the executor's waits for messages.
+    /// The spinning of the executor's waits for messages.
     habit: Mutex<Habit>,
 }
 

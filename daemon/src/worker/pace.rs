@@ -1,4 +1,4 @@
-//! How a ring's thread waits for its driver: for how long it spins, how often it looks while it dozes, and after what time it is idle,
+//! This file decides how a ring's thread waits for its driver: for how long it spins, how often it looks while it dozes, and after what time it is idle,
 //! so that the driver has to notify it. Learns from when work came; knows no ring.
 //!
 //! A notification is a way through the guest's kernel, the VMM and the device process. A program that submits some hundred times a second
@@ -8,24 +8,24 @@ use crate::spin::{self, Spun, are_few};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// What was learned of one driver.
+/// The habits of one driver.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// The driver wants to be able to go without notifications for so long. One that asks for no time at all gets none.
     asked: Duration,
-    /// It may be less for a driver that makes no use of it.
+    /// The time may be less for a driver that makes no use of it.
     least: Duration,
     spin: Duration,
     awake: Duration,
 }
 
 impl Pace {
-    /// Of a driver that asked for this idle time-out.
+    /// Makes the pace of a driver that asked for this idle time-out.
     pub(super) fn new(asked: Duration) -> Self {
         Self::among(are_few(), asked)
     }
 
-    /// The same, where processors are few or not.
+    /// Makes the same, where processors are few or not.
     fn among(few: bool, asked: Duration) -> Self {
         let asked = asked.min(ASKED_MAX);
         let least = if few { asked.min(AWAKE_FEW) } else { asked };
@@ -44,7 +44,7 @@ impl Pace {
         spun == Spun::Seen
     }
 
-    /// How long to doze before the next look, if `waited` has passed.
+    /// Returns how long to doze before the next look, if `waited` has passed.
     pub(super) fn step(&self, waited: Duration) -> Duration {
         let (part, longest) = *STEPS;
         (waited / part).clamp(STEP_MIN, longest)
@@ -68,16 +68,16 @@ impl Pace {
 /// Longest time a ring stays awake without work, because its driver asks for it, and because it was worth it.
 const ASKED_MAX: Duration = Duration::from_millis(100);
 const AWAKE_MAX: Duration = Duration::from_millis(20);
-/// How long it stays awake if it was not worth it, where processors are few: each look there takes one from somebody who computes, such as
+/// The time for which it stays awake if it was not worth it, where processors are few: each look there takes one from somebody who computes, such as
 /// a software driver. Long enough for the commands of one submission.
 const AWAKE_FEW: Duration = Duration::from_micros(200);
-/// So many times the pause after which a notification came, as the next one may be longer.
+/// The multiple of the pause after which a notification came, as the next one may be longer.
 const LONGER: u32 = 4;
 
 /// Shortest time between two looks at the tail while awake.
 const STEP_MIN: Duration = Duration::from_micros(10);
 
-/// Which part of the pause so far is slept until the next look, and for how long at most. What comes meanwhile is late by few percent of
+/// The part of the pause so far that is slept until the next look, and for how long at most. What comes meanwhile is late by few percent of
 /// the pause; looking takes few percent of a processor, which is too much where there are few.
 static STEPS: LazyLock<(u32, Duration)> = LazyLock::new(|| match are_few() {
     true => (4, Duration::from_millis(1)),

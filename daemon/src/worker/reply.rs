@@ -1,4 +1,4 @@
-//! Where the replies of one executor go: a window into a shared-memory resource, chosen by the driver.
+//! The replies of one executor go into a window of a shared-memory resource, chosen by the driver.
 
 use crate::shm::Mapping;
 use crate::vulkan::ContextLost;

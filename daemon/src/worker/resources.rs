@@ -22,7 +22,7 @@ pub(super) struct Resources {
     arrived: Condvar,
 }
 
-/// What came with the message about a resource.
+/// The memory that came with the message about a resource.
 #[derive(Debug)]
 pub(super) enum Arriving {
     /// Memory for rings and streams.
@@ -104,7 +104,7 @@ impl Resources {
         shared(self.table.lock().get(&ResourceId(id)), id)
     }
 
-    /// The same for streams that can overtake the message about it: waits for it, but not for ever.
+    /// Does the same for streams that can overtake the message about it: waits for it, but not for ever.
     pub(super) fn wait_shared_memory(&self, id: u32, cancel: &Cancel) -> Result<Arc<Mapping>, ContextLost> {
         let table = self.table.lock();
         shared(self.wait(table, ResourceId(id), cancel).get(&ResourceId(id)), id)

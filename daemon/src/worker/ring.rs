@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the thread of a ring shares with the virtqueue's executor and the monitor.
+/// The state that the thread of a ring shares with the virtqueue's executor and the monitor.
 #[derive(Debug)]
 pub(super) struct Ring {
     layout: RingLayout,
@@ -28,13 +28,13 @@ pub(super) struct Ring {
     consumed: AtomicU32,
     /// The tail up to which the ring's thread has copied.
     copied: AtomicU32,
-    /// How many threads are about to wait until `consumed` moves.
+    /// The number of threads that are about to wait until `consumed` moves.
     wanted: AtomicU32,
-    /// How many threads sleep until `consumed` moves.
+    /// The number of threads that sleep until `consumed` moves.
     head_waiters: AtomicU32,
     /// Somebody else looks from time to time whether it has slept through something.
     is_looked_after: AtomicBool,
-    /// How far the virtqueue's stream is.
+    /// The position of the virtqueue's stream.
     virtqueue_seqno: AtomicU64,
     cancel: Cancel,
     gate: Mutex<Gate>,
@@ -49,7 +49,7 @@ struct Gate {
     notified: bool,
 }
 
-/// Why a wait for a ring's head ended without success.
+/// The reason why a wait for a ring's head ended without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadWait {
     /// The ring is being destroyed, or its context ends.
@@ -85,7 +85,7 @@ impl Ring {
         })
     }
 
-    /// Whether head and status are 0 as they must be in a new ring.
+    /// Returns whether head and status are 0 as they must be in a new ring.
     pub(super) fn is_fresh(&self) -> bool {
         self.head.load(Ordering::Acquire) == 0 && self.status.load(Ordering::Acquire) == 0
     }
@@ -161,7 +161,7 @@ impl Ring {
         has_come()
     }
 
-    /// Whether everything before `seqno` is executed.
+    /// Returns whether everything before `seqno` is executed.
     fn has_reached(&self, seqno: u32) -> bool {
         ring::has_reached(self.consumed.load(Ordering::SeqCst), seqno)
     }
@@ -182,7 +182,7 @@ impl Ring {
         Ok(reached)
     }
 
-    /// Its long part: sleeps until everything before `seqno` is executed.
+    /// Does its long part: sleeps until everything before `seqno` is executed.
     pub(super) fn wait_head(&self, seqno: u32) -> Result<(), HeadWait> {
         let mut gate = self.gate.lock();
         self.head_waiters.fetch_add(1, Ordering::SeqCst);
@@ -193,7 +193,7 @@ impl Ring {
         if self.has_reached(seqno) { Ok(()) } else { Err(HeadWait::Cancelled) }
     }
 
-    /// Whether the ring's thread is needed for other things than the last command that it has copied: there are more, somebody waits
+    /// Returns whether the ring's thread is needed for other things than the last command that it has copied: there are more, somebody waits
     /// until that is executed, or the ring ends.
     pub(super) fn is_pressed(&self) -> bool {
         self.tail.load(Ordering::Acquire) != self.copied.load(Ordering::Relaxed)
@@ -304,7 +304,7 @@ impl Ring {
     }
 }
 
-/// When an idle ring looks at its tail without being notified. Drivers before Mesa 26.0 store the tail without a full
+/// The times at which an idle ring looks at its tail without being notified. Drivers before Mesa 26.0 store the tail without a full
 /// barrier before they look for IDLE, so just after IDLE was announced a notification can fail to come.
 const IDLE_SLICES: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];

@@ -68,7 +68,7 @@ impl<'r> Driver<'r> {
     }
 }
 
-/// Whoever takes longer hangs.
+/// The longest time that a test waits; whoever takes longer hangs.
 const LONG: Duration = Duration::from_secs(300);
 
 /// Length of the command at the start of `bytes`.

@@ -51,7 +51,7 @@ pub fn run(channel: Channel) -> ExitCode {
     serve(&setup, page, channel, resources, allowances, (renderer, gates), end)
 }
 
-/// What submissions to each GPU wait at, if they are scheduled.
+/// The gates that submissions to each GPU wait at, if they are scheduled.
 fn gates(channel: &Channel, setup: &WorkerSetup) -> Result<Vec<Arc<Gate>>, String> {
     if !setup.scheduled {
         return Ok(Vec::new());
@@ -84,7 +84,7 @@ fn start_end_watchdog() {
     }
 }
 
-/// What ends the process.
+/// The reason that ends the process.
 pub(super) struct End {
     /// Called once when the channel is closed.
     pub begins: fn(),
@@ -303,7 +303,7 @@ fn payload(size: u32, inline: Vec<u8>, file: Option<OwnedFd>, limit: usize) -> R
     Ok(payload)
 }
 
-/// How long the orderly end of a worker may take.
+/// The time that the orderly end of a worker may take.
 const END_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ struct Fake {
     /// Memory is lent, and what came back.
     lending: Arc<AtomicBool>,
     gone: Arc<Mutex<Vec<MemoryId>>>,
-    /// For how long a submission has run, as far as it was looked at.
+    /// The time for which a submission has run, as far as it was looked at.
     ran: Arc<Mutex<Option<Duration>>>,
     pulse: Pulse,
 }
@@ -280,9 +280,9 @@ impl GuestRing {
     }
 }
 
-/// For how long a submission may run.
+/// The time for which a submission may run.
 const LIMIT: Duration = Duration::from_secs(1);
-/// Whoever takes longer hangs.
+/// The longest time that a test waits; whoever takes longer hangs.
 const LONG: Duration = Duration::from_secs(300);
 const VERSION: [u32; 4] = [137, 0, 1, 0];
 const VERSION_WITH_REPLY: [u32; 4] = [137, 1, 1, 0];

@@ -17,7 +17,7 @@ use protocol::venus::generated::{Command, CommandStreamDescriptionMESA};
 use protocol::venus::stream::Header;
 use std::sync::Arc;
 
-/// Where the commands of an executor come from. Some commands belong to one of the two only.
+/// The place that the commands of an executor come from. Some commands belong to one of the two only.
 pub(super) enum Place {
     /// SUBMIT_3D payloads.
     Virtqueue(Arc<Inbox>),
@@ -33,7 +33,7 @@ pub(super) struct Executor<B> {
     state: State<B>,
 }
 
-/// What commands change while their values are in the arena.
+/// The state that commands change while their values are in the arena.
 pub(super) struct State<B> {
     pub context: Arc<Context<B>>,
     pub place: Place,
@@ -42,7 +42,7 @@ pub(super) struct State<B> {
     pub indirect: Vec<CommandStreamDescriptionMESA>,
     /// The current command is from such a stream itself.
     pub within_indirect: bool,
-    /// Of the answers that were kept back.
+    /// The habits of the answers that were kept back.
     holds: Holds,
 }
 
@@ -190,7 +190,7 @@ impl<B: Backend> State<B> {
     }
 }
 
-/// Whether recorded commands are executed without being looked at one by one here.
+/// Returns whether recorded commands are executed without being looked at one by one here.
 #[inline]
 fn takes_runs() -> bool {
     #[cfg(feature = "fuzzing")]

@@ -19,13 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What is played.
+/// The commands that are played.
 pub struct Workload<'a> {
     /// Commands that make objects, executed once.
     pub prepare: &'a [u8],
     /// Commands that come again and again, and leave everything as it was; at most 16 MiB.
     pub lap: &'a [u8],
-    /// How often.
+    /// The number of laps.
     pub laps: u32,
     /// Submissions pass a gate, with a lease.
     pub gated: bool,
@@ -88,7 +88,7 @@ pub fn play(workload: &Workload<'_>) -> Result<u64, ContextLost> {
     Ok(called)
 }
 
-/// What the guest does: writes a lap into the ring behind its end, and answers the new one. In a function of its own, so that what it
+/// Does what the guest does: writes a lap into the ring behind its end, and answers the new one. In a function of its own, so that what it
 /// costs can be told from the rest.
 #[inline(never)]
 pub fn publish(pages: &Arc<Mapping>, end: u32, lap: &[u8]) -> Result<u32, ContextLost> {

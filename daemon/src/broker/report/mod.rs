@@ -1,4 +1,4 @@
-//! What operators and monitoring are told: the state of all VMs as data, as a table, and as metrics.
+//! This module makes what operators and monitoring are told: the state of all VMs as data, as a table, and as metrics.
 
 pub(super) mod metrics;
 pub(super) mod status;

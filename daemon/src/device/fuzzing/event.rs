@@ -1,4 +1,4 @@
-//! What can happen to a device, in a form that a fuzzer can make from bytes. Ids are few, so that events meet.
+//! The events that can happen to a device, in a form that a fuzzer can make from bytes. Ids are few, so that events meet.
 
 use super::PAGE;
 use crate::config::{Heap, Wanted};
@@ -67,7 +67,7 @@ pub(crate) enum Bookkeeping {
 #[derive(Debug)]
 pub(crate) struct Capset(CapsetId);
 
-/// Where a blob's memory comes from.
+/// The place that a blob's memory comes from.
 #[derive(Debug)]
 pub(crate) enum Memory {
     /// The guest.
@@ -83,15 +83,15 @@ pub(crate) enum Memory {
 /// An offset in the host-visible region.
 #[derive(Debug)]
 pub(crate) enum Offset {
-    /// That many pages.
+    /// The size is that many pages.
     Pages(Id),
-    /// That many half pages.
+    /// The size is that many half pages.
     HalfPages(u8),
-    /// Whatever.
+    /// The size is any number.
     Any(u64),
 }
 
-/// What a worker can say.
+/// The messages of a worker.
 #[derive(Debug)]
 pub(crate) enum Says {
     Signalled {
@@ -100,7 +100,7 @@ pub(crate) enum Says {
     },
     Exported(Id),
     Refused(Id),
-    /// It asks for memory, or lets go of some.
+    /// The worker asks for memory, or lets go of some.
     Wants(Wanted),
     Returns(Id),
     GivesCredit {
@@ -153,7 +153,7 @@ fn wanted(u: &mut Unstructured<'_>) -> Result<Wanted> {
     })
 }
 
-/// What must come together to matter is frequent: contexts, blobs, mappings.
+/// The events that must come together to matter is frequent: contexts, blobs, mappings.
 impl Arbitrary<'_> for Request {
     fn arbitrary(u: &mut Unstructured<'_>) -> Result<Self> {
         Ok(match u.int_in_range(0..=31)? {

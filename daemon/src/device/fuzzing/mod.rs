@@ -171,7 +171,7 @@ impl Rig {
         assert!(device <= LIMITS.device_memory && host <= LIMITS.host_memory, "{device} and {host} bytes");
     }
 
-    /// When all workers are gone, nothing is owed; after a reset, nothing is held.
+    /// Asserts that when all workers are gone, nothing is owed; after a reset, nothing is held.
     fn finish(&mut self) {
         self.world.fails = false;
         for ctx_id in self.world.running() {

@@ -19,13 +19,13 @@ pub(super) struct World {
     due: BTreeSet<u32>,
     /// Running workers and the resources they see.
     workers: BTreeMap<ContextId, BTreeSet<ResourceId>>,
-    /// Of those, what is still to come.
+    /// The part of those that is still to come.
     expected: BTreeSet<(ContextId, ResourceId)>,
     /// Memory kept, with its bytes.
     blobs: BTreeMap<ResourceId, u64>,
-    /// Which of it was made by [`Effects::create_shmem`].
+    /// The part of it that was made by [`Effects::create_shmem`].
     shared: BTreeSet<ResourceId>,
-    /// Those whose memory is gone.
+    /// The resources whose memory is gone.
     revoked: BTreeSet<ResourceId>,
     /// Mapped ranges: start, and end and resource.
     maps: BTreeMap<u64, (u64, ResourceId)>,
@@ -69,7 +69,7 @@ impl World {
         self.workers.keys().copied().collect()
     }
 
-    /// Whether the context has a worker.
+    /// Returns whether the context has a worker.
     pub(super) fn is_running(&self, ctx_id: ContextId) -> bool {
         self.workers.contains_key(&ctx_id)
     }

@@ -15,7 +15,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryAtomic};
 
 const MEMORY: usize = 0x4000;
 const SIZE: u16 = 16;
-/// Where the queue and the tables lie; buffers that keep out of each other's way come from behind.
+/// The place where the queue and the tables lie; buffers that keep out of each other's way come from behind.
 const TABLE: u64 = 0;
 const AVAILABLE: u64 = 0x400;
 const USED: u64 = 0x800;
@@ -35,7 +35,7 @@ pub fn fuzz_chains(bytes: &[u8]) -> usize {
     take_all(&memory, driver.tidy)
 }
 
-/// What a driver writes before it kicks.
+/// The values that a driver writes before it kicks.
 struct Driver<'m> {
     memory: &'m Watched,
     next_buffer: u64,

@@ -19,13 +19,13 @@ use std::sync::{Arc, LazyLock};
 /// Bytes of the files that guest memory is made of.
 const MEMORY: u64 = 0x1_0000;
 const PAGE: u64 = 0x1000;
-/// Where the frontend says guest memory is in its own address space.
+/// The address at which the frontend says guest memory is in its own address space.
 const USER: u64 = 0x7000_0000;
 /// Messages of one input; more would fill the socket with answers.
 const MESSAGES_MAX: usize = 24;
 const LIMIT: usize = 0x800;
 
-/// Whatever a frontend says, the session goes on or ends. Answers how many messages were taken.
+/// Asserts that whatever a frontend says, the session goes on or ends. Returns how many messages were taken.
 pub fn fuzz_frontend(bytes: &[u8]) -> usize {
     let mut bytes = Unstructured::new(bytes);
     let Ok((ours, theirs)) = UnixStream::pair() else { return 0 };
@@ -142,7 +142,7 @@ impl Said {
     }
 }
 
-/// What every frontend says first, until the control queue runs.
+/// Makes the messages that every frontend sends first, until the control queue runs.
 fn greeting() -> Vec<Said> {
     let said = |request, body: &[u64], files: &[u8]| Said {
         request,

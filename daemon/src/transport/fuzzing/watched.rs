@@ -11,9 +11,9 @@ use vm_memory::{
 /// A piece of guest memory from address 0.
 pub(super) struct Watched {
     memory: GuestMemoryMmap,
-    /// How often each byte was read since [`Watched::forget`].
+    /// The number of times that each byte was read since [`Watched::forget`].
     reads: RefCell<Vec<u8>>,
-    /// What is added to a byte before it is read again.
+    /// The number that is added to a byte before it is read again.
     change: u8,
 }
 

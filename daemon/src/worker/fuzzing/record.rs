@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// How many commands of one number are kept.
+/// The number of commands of one kind that are kept.
 const KEPT: u32 = 4;
 /// Bytes of a command that is kept.
 const LONGEST: usize = 4096;
@@ -26,7 +26,7 @@ static RECORD: LazyLock<Option<Mutex<Record>>> = LazyLock::new(|| {
     Some(Mutex::new(Record { file, kept: FxHashMap::default() }))
 });
 
-/// Whether commands are recorded.
+/// Returns whether commands are recorded.
 pub fn is_wanted() -> bool {
     RECORD.is_some()
 }

@@ -8,7 +8,7 @@ use protocol::venus::generated::{
     WaitVirtqueueSeqnoMESA, WriteRingExtraMESA,
 };
 
-/// Where a command is sent: some belong to one of the two only.
+/// The way that a command is sent: some belong to one of the two only.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Virtqueue,
