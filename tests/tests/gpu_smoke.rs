@@ -1,6 +1,6 @@
 //! The machine's own GPU in a guest: it shows up under its name, a program computes on it, and a guest maps its memory.
 //!
-//! What cannot be tested here is skipped and says so; with `REQUIRE_GPU=1` it fails instead, so that a GPU runner cannot skip silently.
+//! A test that cannot run on this machine is skipped and says so; with `REQUIRE_GPU=1` it fails instead, so that a GPU runner cannot skip silently.
 
 use anyhow::{Context, Result, ensure};
 use protocol::venus::generated::DeviceMemory;

@@ -105,7 +105,7 @@ impl<'a> Call<'a> {
     ///
     /// There is no such object.
     pub fn state<H: Kind>(&self, id: H) -> Result<Arc<H::State>, Fault> {
-        self.context.objects.read().get(id)?.shared::<H>()
+        self.context.objects.shared(id)
     }
 
     /// The state of the object that the command is for: everything else that the command names must be of the same device.
@@ -137,7 +137,7 @@ impl<'a> Call<'a> {
     ///
     /// There is none.
     pub fn physical_device(&self, id: venus::PhysicalDevice) -> Result<Arc<PhysicalDevice>, Fault> {
-        let physical = self.context.objects.read().get(id)?.shared::<venus::PhysicalDevice>()?;
+        let physical = self.state(id)?;
         self.families.set(physical.order);
         Ok(physical)
     }
@@ -148,7 +148,7 @@ impl<'a> Call<'a> {
     ///
     /// There is none.
     pub fn device(&self, id: venus::Device) -> Result<Arc<Device>, Fault> {
-        let device = self.context.objects.read().get(id)?.shared::<venus::Device>()?;
+        let device = self.state(id)?;
         self.is_for(&device);
         Ok(device)
     }

@@ -108,7 +108,7 @@ impl World {
         let (p_allocate_info, p_memory) = (Some(&info), Some(&memory));
         let allocate = venus::AllocateMemory { device: DEVICE, p_allocate_info, p_memory };
         self.execute(&Command::AllocateMemory(allocate));
-        self.renderer.context().objects.read().get(memory).unwrap().shared::<venus::DeviceMemory>().unwrap()
+        self.renderer.context().objects.shared(memory).unwrap()
     }
 
     /// Creates a buffer; returns the driver's handle.

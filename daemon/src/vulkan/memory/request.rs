@@ -54,7 +54,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// It names a type or a resource that is not there.
+    /// The guest names a type or a resource that is not there.
     pub fn new(
         call: &Call<'_>,
         device: &Device,
@@ -119,7 +119,7 @@ pub fn lowered<'l>(
 ///
 /// # Safety
 ///
-/// What the chain of `info` points to is valid, and pages it imports outlive the memory.
+/// Every pointer in the chain of `info` is valid, and pages that the chain imports outlive the memory.
 pub unsafe fn call_driver(device: &Device, info: &sys::MemoryAllocateInfo) -> Result<u64, Fault> {
     let Some(function) = device.table.allocate_memory else { return Err(Fault::missing("vkAllocateMemory")) };
     let mut raw = 0u64;

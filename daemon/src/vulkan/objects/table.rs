@@ -124,6 +124,11 @@ impl Objects {
         }
     }
 
+    /// Returns the state of the object that a handle names; the table is not locked any more.
+    pub fn shared<H: Kind>(&self, handle: H) -> Result<Arc<H::State>, Fault> {
+        self.read().get(handle)?.shared::<H>()
+    }
+
     /// Removes and returns everything that belongs to `device`.
     pub fn drain_device(&self, device: &Arc<Device>) -> Vec<Object> {
         let mut table = self.table.write();

@@ -134,11 +134,7 @@ fn run(
     let in_flight = context.retired.enter();
     in_flight.only_records();
     // Whatever is wrong with it is said by the way that commands take one by one.
-    let Ok(command_buffer) =
-        context.objects.read().get(id).and_then(|object| object.shared::<venus::CommandBuffer>())
-    else {
-        return Ok(0);
-    };
+    let Ok(command_buffer) = context.objects.shared(id) else { return Ok(0) };
     let mut recordings = command_buffer.pool.lock();
     let Ok(recording) = recordings.open(&command_buffer) else { return Ok(0) };
     let mut run = Run { context, command_buffer: &command_buffer, recording, arena, cancel };

@@ -15,7 +15,7 @@ use std::sync::Arc;
 ///
 /// # Errors
 ///
-/// It is gone, or its driver does not answer.
+/// The GPU is gone, or its driver does not answer.
 pub fn find(
     instance: &Arc<Instance>,
     index: usize,
