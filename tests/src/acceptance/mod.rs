@@ -157,9 +157,7 @@ impl Outcome {
         }
         tally
     }
-}
 
-impl Outcome {
     /// The lines at the end of a stage: the tests that were running if it was cut off, and those that failed, with their messages.
     fn summary(&self) -> String {
         let mut text = String::new();

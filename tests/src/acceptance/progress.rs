@@ -99,9 +99,7 @@ impl Progress {
             }
         }
     }
-}
 
-impl Progress {
     /// Takes a line of what the harness repeats of tests that failed: `---- NAME stdout ----`, then the output of the test. Of that the
     /// message of a panic counts, or the error that the test returned; where the backtrace begins it ends.
     fn message_line(&mut self, line: &str) {

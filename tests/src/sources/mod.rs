@@ -2,11 +2,9 @@
 //!
 //! `conditions` tells from attributes what a product never contains, `words` counts keywords and finds names, also in the bodies of macros,
 //! `tree` is the modules of a package, `arrows` which file uses which, `cycles` where that goes in circles, `layers` the tables that say
-//! which module may use which, `comments` the documentation. `exceptions` compares what was found with what is agreed. None of them knows a
-//! rule: those are the tests `tidy`, `layering` and `modules`.
+//! which module may use which, `comments` the documentation. None of them knows a rule: those are the tests `tidy`, `layering` and `modules`.
 
 pub mod arrows;
-pub mod bounds;
 pub mod comments;
 pub mod conditions;
 pub mod cycles;
@@ -18,6 +16,9 @@ pub use tree::{Module, Tree, Written};
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// The packages with libraries or programs, by the folders of their manifests.
+pub const PACKAGES: &[&str] = &["daemon", "daemon/sched", "protocol", "protocol/codegen", "tests"];
 
 /// One file.
 #[derive(Clone, Debug)]
@@ -33,12 +34,6 @@ impl Source {
     #[must_use]
     pub fn is_generated(&self) -> bool {
         is_generated(&self.path)
-    }
-
-    /// The folder of the file, relative to the repository.
-    #[must_use]
-    pub fn folder(&self) -> &str {
-        self.path.rsplit_once('/').map_or("", |(folder, _)| folder)
     }
 
     /// The syntax of the file.
