@@ -100,6 +100,13 @@ pub(crate) fn look(fd: impl AsFd, wanted: PollFlags) -> PollFlags {
     within(fd, wanted, Duration::ZERO).unwrap_or(PollFlags::empty())
 }
 
+/// Waits until nobody holds the other end; answers whether that is so. A child that another test starts at the same time has copies of all
+/// descriptors until it executes its program, so an end that a test has closed may stay open for a moment.
+#[cfg(test)]
+pub(crate) fn has_ended(fd: impl AsFd) -> bool {
+    within(fd, PollFlags::empty(), Duration::from_secs(60)).is_ok_and(|seen| seen.contains(PollFlags::HUP))
+}
+
 #[cfg(test)]
 #[cfg(not(miri))]
 mod tests {
@@ -147,6 +154,7 @@ mod tests {
         ours.write_all(b"x").unwrap();
         assert_eq!(within(&theirs, PollFlags::IN, Duration::from_secs(60)), Ok(PollFlags::IN));
         drop(ours);
+        assert!(has_ended(&theirs));
         assert!(look(&theirs, PollFlags::empty()).contains(PollFlags::HUP));
     }
 }

@@ -84,6 +84,8 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::readiness::has_ended;
+    use rustix::pipe::{PipeFlags, pipe_with};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
     use std::process::{Child, Command, Stdio};
 
@@ -95,7 +97,7 @@ mod tests {
 
     /// A descriptor, and what tells whether it is open.
     fn kept() -> (OwnedFd, OwnedFd) {
-        let (watched, kept) = rustix::pipe::pipe().unwrap();
+        let (watched, kept) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         (kept, watched)
     }
 
@@ -115,12 +117,12 @@ mod tests {
         keeper.let_go(2);
         keeper.keep_on(1);
         keeper.look();
-        assert_eq!(watched.iter().map(is_open).collect::<Vec<_>>(), [true, true, false]);
+        assert!(is_open(&watched[0]) && is_open(&watched[1]) && has_ended(&watched[2]));
         assert_eq!(keeper.awaited().count(), 1);
         child.kill().unwrap();
         child.wait().unwrap();
         keeper.look();
-        assert!(!watched.iter().any(is_open));
+        assert!(watched.iter().all(has_ended));
         assert_eq!(keeper.awaited().count(), 0);
     }
 
@@ -136,10 +138,10 @@ mod tests {
         keeper.keep(2, stranger);
         let waits = std::thread::spawn(move || keeper.wait_for_all());
         std::thread::sleep(std::time::Duration::from_millis(100));
-        assert!(!waits.is_finished() && is_open(&watched) && !is_open(&strange));
+        assert!(!waits.is_finished() && is_open(&watched) && has_ended(&strange));
         child.kill().unwrap();
         child.wait().unwrap();
         waits.join().unwrap();
-        assert!(!is_open(&watched));
+        assert!(has_ended(&watched));
     }
 }
