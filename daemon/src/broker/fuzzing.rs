@@ -425,7 +425,7 @@ impl<'a> World<'a> {
         assert!(usage.submissions <= u64::from(self.counters.completed) && usage.strays == 0, "{usage:?}");
         let of_gpus = |of: fn(&sched::Usage) -> u64| {
             let used = self.broker.gpus.iter().map(|gpu| of(&gpu.tenant_usage(TenantId(0))));
-            used.fold(0, u64::saturating_add)
+            used.fold(of(&bad.past.usage), u64::saturating_add)
         };
         let kills = bad.past.kills.sum();
         let workers = bad.past.workers_cpu.as_millis() as u64;

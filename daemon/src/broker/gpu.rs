@@ -77,11 +77,12 @@ impl Gpu {
         self.shares.get(&tenant).copied()
     }
 
-    /// A VM is here no more.
-    pub(super) fn remove_tenant(&mut self, tenant: TenantId) {
-        self.scheduler.remove_tenant(tenant);
+    /// A VM is here no more. Returns what it has used here.
+    pub(super) fn remove_tenant(&mut self, tenant: TenantId) -> Usage {
+        let usage = self.scheduler.remove_tenant(tenant);
         self.shares.remove(&tenant);
         self.changed = true;
+        usage.unwrap_or_default()
     }
 
     /// A context begins here.

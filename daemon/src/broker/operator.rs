@@ -134,6 +134,7 @@ impl Broker {
         let (contexts, workers) = self.contexts(index, now);
         let vm = &self.vms[index];
         let usages = vm.gpus.iter().map(|on| self.gpus[on.gpu].tenant_usage(vm.tenant));
+        let usages = usages.chain([vm.past.usage]);
         let gpus: Vec<_> = vm.gpus.iter().map(|on| self.vm_gpu_status(vm, on, now)).collect();
         let least = |ceilings: f64, ceiling: f64| ceilings.min(ceiling);
         let device = vm.process.as_ref().and_then(|process| cpu_time(process.pid())).unwrap_or_default();

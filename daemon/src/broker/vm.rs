@@ -9,7 +9,7 @@ use crate::ipc::HeldMemory;
 use crate::shm::Listener;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
-use sched::{ContextKey, Nanos, Share, TenantId};
+use sched::{ContextKey, Nanos, Share, TenantId, Usage};
 use std::time::Duration;
 
 /// A VM of the configuration.
@@ -88,6 +88,8 @@ pub(super) struct Past {
     /// Times a device process was started again.
     pub(super) restarts: u64,
     pub(super) kills: KillCounts,
+    /// Usage of GPUs that the VM is not on any more.
+    pub(super) usage: Usage,
 }
 
 /// Time that a device process has to end a context, in nanoseconds.

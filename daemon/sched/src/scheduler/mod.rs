@@ -76,13 +76,13 @@ impl Scheduler {
         }
     }
 
-    /// Removes a tenant that is gone, and its contexts with it.
-    pub fn remove_tenant(&mut self, id: TenantId) {
+    /// Removes a tenant that is gone, and its contexts with it. Returns what they have used; none if there is no such tenant.
+    pub fn remove_tenant(&mut self, id: TenantId) -> Option<Usage> {
         let contexts = self.tenants.get(&id).map(|tenant| tenant.contexts.clone());
         for context in contexts.unwrap_or_default() {
             self.end(context, self.now);
         }
-        self.tenants.remove(&id);
+        self.tenants.remove(&id).map(|tenant| tenant.ended)
     }
 
     /// Adds a context that begins, without work. Nothing happens if there is no such tenant, or already such a context.

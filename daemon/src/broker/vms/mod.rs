@@ -256,7 +256,8 @@ impl Broker {
             log::warn!(vm = vm.settings.name.as_str(); "the VM is on another GPU than before");
         }
         for on in before {
-            self.gpus[on.gpu].remove_tenant(vm.tenant);
+            let usage = self.gpus[on.gpu].remove_tenant(vm.tenant);
+            vm.past.usage = vm.past.usage.and(usage);
         }
     }
 

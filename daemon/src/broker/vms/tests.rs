@@ -455,7 +455,13 @@ fn a_page_that_is_given_twice_harms_nobody_else() {
 fn a_vm_whose_gpus_are_others_than_before_is_a_tenant_there_only() {
     let mut world = world();
     world.say(0, &ready_on(&[GPU, OTHER]));
-    let _gates = [world.begin_on(0, 1, 0), world.begin_on(0, 1, 1)];
+    let gates = [world.begin_on(0, 1, 0), world.begin_on(0, 1, 1)];
+    for gate in &gates {
+        gate.tell(READY);
+        world.ring(0);
+        gate.tell(DONE);
+        world.ring(0);
+    }
     world.broker.vms[0].process.as_mut().unwrap().kill();
     world.broker.child_ended(0, page_clock());
     let (process, peer) = Process::played().unwrap();
@@ -467,4 +473,8 @@ fn a_vm_whose_gpus_are_others_than_before_is_a_tenant_there_only() {
     let is_on: Vec<_> = world.broker.gpus.iter().map(|gpu| gpu.share(tenant).is_some()).collect();
     assert_eq!(is_on, [false, true, true]);
     assert_eq!(world.broker.vms[0].gpus.iter().map(|on| on.gpu).collect::<Vec<_>>(), [2, 1]);
+    let status = world.broker.status(page_clock());
+    let vm = &status.vms[0];
+    assert_eq!(vm.gpus.iter().map(|on| on.submissions).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(vm.used.submissions, 2, "the VM's total falls with the GPU that it left");
 }

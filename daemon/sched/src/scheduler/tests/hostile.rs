@@ -88,7 +88,7 @@ impl Chaos {
         self.now = self.now.saturating_add(self.below(2 * MILLISECOND));
         match self.below(40) {
             0 => self.scheduler.end(key, self.now),
-            1 => self.scheduler.remove_tenant(tenant),
+            1 => _ = self.scheduler.remove_tenant(tenant),
             2 | 3 => {
                 let class = [Class::Normal, Class::Latency, Class::Background][self.below(3) as usize];
                 let ceiling =
