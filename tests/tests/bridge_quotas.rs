@@ -1,13 +1,14 @@
 //! Unmodified Mesa at its limits: a program that takes all it can get, of each kind, ends by itself; and llama.cpp in the next context
 //! says what it says on the host's driver.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::BlobId;
 use protocol::virtio_gpu::BlobFlags;
 use std::io::{BufRead, BufReader};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::sync::LazyLock;
 use tests::clients::{Files, LLAMA, Packages, Place, Setup};
 use tests::daemon::{Daemon, eventually};
 use tests::guest::ring::{Ring, RingOptions};
@@ -61,12 +62,20 @@ impl Drop for Hog {
     }
 }
 
+/// Returns what llama.cpp says on the host's driver.
+fn llama_natively() -> Result<&'static str> {
+    static SAID: LazyLock<Result<String>> = LazyLock::new(|| {
+        let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
+        LLAMA.run(&Place::Packages(&packages, Device::Native), &files, LIMIT)
+    });
+    SAID.as_deref().map_err(|error| anyhow!("natively: {error:#}"))
+}
+
 /// Checks that llama.cpp says what it says on the host's driver.
 fn llama(setup: &Setup) -> Result<()> {
     let (files, packages) = (Files::write()?, Packages::open(Suite::Testing)?);
-    let native = LLAMA.run(&Place::Packages(&packages, Device::Native), &files, LIMIT)?;
     let guest = Place::Packages(&packages, Device::Venus(setup.socket()));
-    ensure!(LLAMA.run(&guest, &files, LIMIT)? == native, "llama.cpp says something else");
+    ensure!(LLAMA.run(&guest, &files, LIMIT)? == llama_natively()?, "llama.cpp says something else");
     Ok(())
 }
 
