@@ -13,6 +13,7 @@ use crate::vulkan::logical::device::Device;
 use parking_lot::{RwLock, RwLockReadGuard};
 use protocol::venus::generated::ObjectType;
 use rustc_hash::FxHashMap;
+use std::collections::hash_map::{Entry as Slot, VacantEntry};
 use std::sync::Arc;
 
 /// The reason why an object has no place in the table.
@@ -31,6 +32,16 @@ enum Entry {
     Failed(ObjectType, i32),
     /// An object that is there to be destroyed; for anything else it is as if its creation had failed.
     Unbound(Object, i32),
+}
+
+impl Entry {
+    /// Returns the kind of object that the entry stands for.
+    fn kind(&self) -> ObjectType {
+        match self {
+            Self::Live(object) | Self::Unbound(object, _) => object.kind(),
+            Self::Failed(kind, _) => *kind,
+        }
+    }
 }
 
 /// The table behind its lock.
@@ -99,12 +110,14 @@ impl Objects {
             return Ok(None);
         }
         let mut table = self.table.write();
-        match table.entries.get(&handle.id()) {
-            Some(Entry::Live(object) | Entry::Unbound(object, _)) if object.kind() == H::KIND => {}
-            Some(Entry::Failed(kind, _)) if *kind == H::KIND => {}
-            found => return Err(mismatch(handle.id(), H::KIND, found)),
+        match table.entries.entry(handle.id()) {
+            Slot::Occupied(entry) if entry.get().kind() == H::KIND => {
+                let entry = entry.remove();
+                Ok(table.ended(entry))
+            }
+            Slot::Occupied(entry) => Err(mismatch(handle.id(), H::KIND, Some(entry.get()))),
+            Slot::Vacant(_) => Err(mismatch(handle.id(), H::KIND, None)),
         }
-        Ok(table.take(handle.id()))
     }
 
     /// Changes an object in place.
@@ -202,15 +215,21 @@ impl Table {
     }
 
     fn insert(&mut self, id: u64, object: Object) -> Result<(), Unplaced> {
-        self.check_id(id).map_err(Unplaced::Lost)?;
-        if self.entries.len() - self.failed >= self.max_objects {
-            return Err(Unplaced::Full("objects", Box::new(object)));
+        let full = self.limit_reached();
+        let slot = self.vacant(id).map_err(Unplaced::Lost)?;
+        if let Some(limit) = full {
+            return Err(Unplaced::Full(limit, Box::new(object)));
         }
-        if self.described.bytes() > self.max_described {
-            return Err(Unplaced::Full("shader_bytes", Box::new(object)));
-        }
-        self.entries.insert(id, Entry::Live(object));
+        slot.insert(Entry::Live(object));
         Ok(())
+    }
+
+    /// Returns the name of the limit that keeps another object out.
+    fn limit_reached(&self) -> Option<&'static str> {
+        if self.entries.len() - self.failed >= self.max_objects {
+            return Some("objects");
+        }
+        (self.described.bytes() > self.max_described).then_some("shader_bytes")
     }
 
     /// Adds a tombstone. Tombstones have a limit of their own, as large as that of objects: a guest that does not notice so many failures
@@ -219,31 +238,36 @@ impl Table {
         if matches!(self.entries.get(&id), Some(Entry::Failed(same, _)) if *same == kind) {
             return Ok(());
         }
-        self.check_id(id)?;
-        if self.failed >= self.max_objects {
+        let (failed, max_objects) = (self.failed, self.max_objects);
+        let slot = self.vacant(id)?;
+        if failed >= max_objects {
             return Err(ContextLost::new(format!(
-                "limit reached: objects ({}), and as many failed",
-                self.max_objects
+                "limit reached: objects ({max_objects}), and as many failed"
             )));
         }
+        slot.insert(Entry::Failed(kind, result));
         self.failed += 1;
-        self.entries.insert(id, Entry::Failed(kind, result));
         Ok(())
     }
 
-    fn check_id(&self, id: u64) -> Result<(), ContextLost> {
-        match id {
-            0 => Err(ContextLost::new("an object was created without an id")),
-            id if self.entries.contains_key(&id) => {
-                Err(ContextLost::new(format!("object id {id} is in use already")))
-            }
-            _ => Ok(()),
+    /// Returns the slot of an id that is new.
+    fn vacant(&mut self, id: u64) -> Result<VacantEntry<'_, u64, Entry>, ContextLost> {
+        match self.entries.entry(id) {
+            _ if id == 0 => Err(ContextLost::new("an object was created without an id")),
+            Slot::Occupied(_) => Err(ContextLost::new(format!("object id {id} is in use already"))),
+            Slot::Vacant(slot) => Ok(slot),
         }
     }
 
     /// Removes an entry whatever it is.
     fn take(&mut self, id: u64) -> Option<Object> {
-        match self.entries.remove(&id)? {
+        let entry = self.entries.remove(&id)?;
+        self.ended(entry)
+    }
+
+    /// Returns the object of an entry that was removed.
+    fn ended(&mut self, entry: Entry) -> Option<Object> {
+        match entry {
             Entry::Live(object) | Entry::Unbound(object, _) => {
                 object.usage.end();
                 Some(object)
@@ -278,9 +302,6 @@ fn unusable(id: u64, wanted: ObjectType, found: Option<&Entry>) -> Fault {
 fn mismatch(id: u64, wanted: ObjectType, found: Option<&Entry>) -> ContextLost {
     ContextLost::new(match found {
         None => format!("object {id} does not exist, wanted kind {}", wanted.0),
-        Some(Entry::Live(object) | Entry::Unbound(object, _)) => {
-            format!("object {id} is of kind {}, wanted {}", object.kind().0, wanted.0)
-        }
-        Some(Entry::Failed(kind, _)) => format!("object {id} is of kind {}, wanted {}", kind.0, wanted.0),
+        Some(entry) => format!("object {id} is of kind {}, wanted {}", entry.kind().0, wanted.0),
     })
 }
