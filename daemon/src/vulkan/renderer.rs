@@ -3,8 +3,8 @@
 use super::context::allowance::Allowance;
 use super::context::cancel::Cancel;
 use super::context::error::ContextLost;
-use super::context::pulse::Pulse;
 use super::context::resources::ResourceTable;
+use super::context::watchdog_wake::WatchdogWake;
 use super::dispatch::generated;
 use super::driver::instance::load_entry;
 use super::execution::call::Call;
@@ -13,7 +13,7 @@ use super::gates::gate::Gate;
 use super::logical::timeline::{Done, Look};
 use super::memory::export::{self, Exported};
 use super::record::recorder;
-use super::submit::question::{self, Question};
+use super::submit::state_query::{self, StateQuery};
 use crate::config::{CacheKey, ContextLimits, GpuChoice, MemoryId};
 use crate::shm::ResultWords;
 use protocol::cursor::{Arena, Writer};
@@ -110,9 +110,9 @@ impl Renderer {
         recorder::record_run(&self.0, bytes, arena, cancel, generated::record)
     }
 
-    /// The question that a command asks, if it is one whose answer may change without the guest's doing.
-    pub fn question(&self, command: &venus::Command<'_>) -> Option<Question<'_>> {
-        question::question(&self.0, command)
+    /// The state query that a command makes, if its answer may change without the guest's doing.
+    pub fn state_query(&self, command: &venus::Command<'_>) -> Option<StateQuery<'_>> {
+        state_query::state_query(&self.0, command)
     }
 
     /// The memory of a memory object, for a blob of `size` bytes.
@@ -170,8 +170,8 @@ impl Renderer {
     }
 
     /// Lets one thread sleep while there is nothing for [`Self::look`] to find.
-    pub fn pulse(&self) -> &Pulse {
-        &self.0.pulse
+    pub fn watchdog_wake(&self) -> &WatchdogWake {
+        &self.0.watchdog_wake
     }
 
     /// Looks at what runs on all queues. Time counts in small steps, so this is to be called often while something is pending; with

@@ -37,7 +37,7 @@ pub(super) struct Allowances {
 #[derive(Default)]
 struct State {
     next_request: u32,
-    questions: FxHashMap<u32, Question>,
+    requests: FxHashMap<u32, Request>,
     credit: PerHeap<Credit>,
 }
 
@@ -47,7 +47,7 @@ struct Credit {
     used: u64,
 }
 
-enum Question {
+enum Request {
     /// Somebody waits for the answer.
     Open,
     /// Nobody waits any more.
@@ -64,7 +64,7 @@ struct Granted {
 }
 
 impl Allowances {
-    /// Nothing was granted yet; questions will go into `channel`.
+    /// Nothing was granted yet; requests will go into `channel`.
     pub(super) fn new(channel: Arc<Channel>) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             channel,
@@ -92,18 +92,18 @@ impl Allowances {
 
     fn answer(&self, request: u32, granted: Option<Granted>) {
         let mut state = self.state.lock();
-        match state.questions.remove(&request) {
-            Some(Question::Open) => {
-                state.questions.insert(request, Question::Answered(granted));
+        match state.requests.remove(&request) {
+            Some(Request::Open) => {
+                state.requests.insert(request, Request::Answered(granted));
                 self.answered.notify_all();
             }
-            Some(Question::Abandoned(wanted)) => {
+            Some(Request::Abandoned(wanted)) => {
                 drop(state);
                 if let Some(granted) = granted {
                     self.decline(wanted, granted);
                 }
             }
-            _ => log::error!("an answer to no question"),
+            _ => log::error!("an answer to no request"),
         }
     }
 
@@ -121,20 +121,20 @@ impl Allowances {
         let mut state = self.state.lock();
         let request = state.next_request;
         state.next_request = request.wrapping_add(1);
-        state.questions.insert(request, Question::Open);
+        state.requests.insert(request, Request::Open);
         drop(state);
         self.say(&ToDevice::MemoryWanted { request, wanted });
         let start = Instant::now();
         let mut state = self.state.lock();
         loop {
-            if matches!(state.questions.get(&request), Some(Question::Answered(_))) {
-                return match state.questions.remove(&request) {
-                    Some(Question::Answered(granted)) => granted,
+            if matches!(state.requests.get(&request), Some(Request::Answered(_))) {
+                return match state.requests.remove(&request) {
+                    Some(Request::Answered(granted)) => granted,
                     _ => None,
                 };
             }
             if cancel.is_cancelled() || start.elapsed() > ANSWER_MAX {
-                state.questions.insert(request, Question::Abandoned(wanted));
+                state.requests.insert(request, Request::Abandoned(wanted));
                 return None;
             }
             self.answered.wait_for(&mut state, Duration::from_millis(20));

@@ -1,7 +1,7 @@
 //! This file declares what the worker wants from the host's Vulkan driver; tests put a fake in its place.
 
 use crate::config::MemoryId;
-use crate::vulkan::{Cancel, ContextLost, Exported, Look, Pulse, Question, Renderer};
+use crate::vulkan::{Cancel, ContextLost, Exported, Look, Renderer, StateQuery, WatchdogWake};
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
 
@@ -24,8 +24,8 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// Memory for what one executor decodes, with [`ARENA_KEPT`] bytes of its own.
     fn arena(&self) -> Arena;
 
-    /// The question that a command asks, if its answer may be another in a moment without the guest's doing.
-    fn question(&self, command: &Command<'_>) -> Option<Question<'_>>;
+    /// The state query that a command makes, if its answer may be another in a moment without the guest's doing.
+    fn state_query(&self, command: &Command<'_>) -> Option<StateQuery<'_>>;
 
     /// Executes the recorded commands that a stream begins with; answers their bytes, 0 if the first command is to be executed by
     /// [`Self::execute`]. See [`Renderer::record`].
@@ -51,7 +51,7 @@ pub(super) trait Backend: Send + Sync + 'static {
     fn look(&self, restart: bool) -> Look;
 
     /// Tells when there is something to look at.
-    fn pulse(&self) -> &Pulse;
+    fn watchdog_wake(&self) -> &WatchdogWake;
 
     /// Destroys everything the guest made, after waiting for the GPU. May take for ever on a lost device. Nothing is lent.
     fn destroy_objects(&self);
@@ -73,8 +73,8 @@ impl Backend for Renderer {
         Renderer::arena(self, ARENA_KEPT)
     }
 
-    fn question(&self, command: &Command<'_>) -> Option<Question<'_>> {
-        Renderer::question(self, command)
+    fn state_query(&self, command: &Command<'_>) -> Option<StateQuery<'_>> {
+        Renderer::state_query(self, command)
     }
 
     fn record(&self, bytes: &[u8], arena: &mut Arena, cancel: &Cancel) -> Result<usize, ContextLost> {
@@ -105,8 +105,8 @@ impl Backend for Renderer {
         Renderer::look(self, restart)
     }
 
-    fn pulse(&self) -> &Pulse {
-        Renderer::pulse(self)
+    fn watchdog_wake(&self) -> &WatchdogWake {
+        Renderer::watchdog_wake(self)
     }
 
     fn destroy_objects(&self) {

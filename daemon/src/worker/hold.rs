@@ -5,10 +5,10 @@
 //! held for less than that until there is something to tell. Programs that ask now and then and do other things in between are not held
 //! up: whoever does not ask again at once was not waiting.
 //!
-//! Knows no ring and no driver; learns from when questions came.
+//! Knows no ring and no driver; learns from when state queries came.
 
 use crate::spin::{self, Spun};
-use crate::vulkan::{About, Question};
+use crate::vulkan::{About, StateQuery};
 use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 pub(super) struct Holds {
     /// The objects that were asked for, the latest first.
     open: Vec<Open>,
-    /// The time when the last question was answered, if with "not yet".
+    /// The time when the last query was answered, if with "not yet".
     answered: Option<Instant>,
     /// The habit of a guest: when it was told "not yet", it asked again at once, the last time that somebody was.
     asks_again: bool,
 }
 
-/// A question that is asked again and again.
+/// A state query that is made again and again.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     /// The value that the guest was told last.
@@ -51,19 +51,19 @@ impl Default for Holds {
 }
 
 impl Holds {
-    /// Waits until the question is answered, for as long as that is of use; not longer than until `is_pressed`.
-    pub(super) fn hold(&mut self, question: &Question<'_>, is_pressed: impl Fn() -> bool) {
-        let is_over = || question.is_answered() || is_pressed();
-        let hold = self.decide(question.about(), Instant::now());
-        match hold.filter(|_| question.is_open()) {
-            Some(Hold::Closely) => closely(is_over, |limit| question.wait(limit)),
-            Some(Hold::Loosely(limit)) => loosely(limit, is_over, |slice| question.wait(slice)),
+    /// Waits until the query is answered, for as long as that is of use; not longer than until `is_pressed`.
+    pub(super) fn hold(&mut self, query: &StateQuery<'_>, is_pressed: impl Fn() -> bool) {
+        let is_over = || query.is_answered() || is_pressed();
+        let hold = self.decide(query.about(), Instant::now());
+        match hold.filter(|_| query.is_open()) {
+            Some(Hold::Closely) => closely(is_over, |limit| query.wait(limit)),
+            Some(Hold::Loosely(limit)) => loosely(limit, is_over, |slice| query.wait(slice)),
             None => {}
         }
-        self.answer(question.told(), question.is_answered(), Instant::now());
+        self.answer(query.told(), query.is_answered(), Instant::now());
     }
 
-    /// Returns how to hold the answer to a question that comes at `now`.
+    /// Returns how to hold the answer to a query that comes at `now`.
     fn decide(&mut self, about: About, now: Instant) -> Option<Hold> {
         let pause = self.answered.take().map(|answered| now.saturating_duration_since(answered));
         let open = self.open(about, now);
@@ -94,7 +94,7 @@ impl Holds {
         None
     }
 
-    /// Returns what is known of what a question is about. Nobody knows what the guest was told of a counter that is asked for the first time: it
+    /// Returns what is known of what a query is about. Nobody knows what the guest was told of a counter that is asked for the first time: it
     /// may wait for what the counter is.
     fn open(&mut self, about: About, now: Instant) -> &mut Open {
         match self.open.iter().position(|open| open.told.id == about.id) {
@@ -108,7 +108,7 @@ impl Holds {
         &mut self.open[0]
     }
 
-    /// A question is answered.
+    /// A query is answered.
     fn answer(&mut self, told: About, finally: bool, now: Instant) {
         let Some(open) = self.open.first_mut() else { return };
         if finally || open.told != told {
@@ -156,12 +156,12 @@ const LOOKS_BEFORE_SLEEP: u32 = 12;
 const SLEPT_MIN: Duration = Duration::from_micros(140);
 const SLEPT_MAX: Duration = Duration::from_millis(1);
 /// From then on an answer is held for this part of the time it has waited. It sleeps while it waits for the answer, too, but always for
-/// as short a time as the first; and its time-out, of which it knows only between two questions, is late by no more than that.
+/// as short a time as the first; and its time-out, of which it knows only between two queries, is late by no more than that.
 const WAITED_PART: u32 = 8;
 const LONG_MIN: Duration = Duration::from_micros(500);
 const LONG_MAX: Duration = Duration::from_millis(10);
 
-/// The number of questions that are remembered: who waits for several asks for them by turns.
+/// The number of queries that are remembered: who waits for several asks for them by turns.
 const OPEN_MAX: usize = 8;
 
 #[cfg(test)]

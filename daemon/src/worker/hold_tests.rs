@@ -75,7 +75,7 @@ fn who_does_other_things_in_between_is_held_once() {
         assert_eq!(guest.asks(1, *AT_ONCE + US, false), None);
         assert_eq!(guest.asks(round, *AT_ONCE + (1 + round as u32) * US, false), None);
     }
-    // Once it waits, from its second question on.
+    // Once it waits, from its second query on.
     assert_eq!(guest.asks(2000, *AT_ONCE + US, false), None);
     assert_eq!(guest.asks(2000, 5 * US, false), Some(Hold::Closely));
     assert_eq!(guest.asks(2000, 5 * US, true), Some(Hold::Closely));

@@ -8,7 +8,7 @@ use crate::config::{
     Queues,
 };
 use crate::shm::{self, Mapping};
-use crate::vulkan::{Cancel, Exported, Lease, Look, Piece, Pulse, Question};
+use crate::vulkan::{Cancel, Exported, Lease, Look, Piece, StateQuery, WatchdogWake};
 use parking_lot::Mutex;
 use protocol::cursor::{Arena, Writer};
 use protocol::ids::{ContextId, FenceId};
@@ -30,7 +30,7 @@ struct Fake {
     gone: Arc<Mutex<Vec<MemoryId>>>,
     /// The time for which a submission has run, as far as it was looked at.
     ran: Arc<Mutex<Option<Duration>>>,
-    pulse: Pulse,
+    watchdog_wake: WatchdogWake,
 }
 
 /// Memory that is gone when the driver frees it.
@@ -71,7 +71,7 @@ impl Backend for Fake {
         }
     }
 
-    fn question(&self, _: &Command<'_>) -> Option<Question<'_>> {
+    fn state_query(&self, _: &Command<'_>) -> Option<StateQuery<'_>> {
         None
     }
 
@@ -122,8 +122,8 @@ impl Backend for Fake {
         Look { pending: ran.is_some(), running: *ran, usual: None }
     }
 
-    fn pulse(&self) -> &Pulse {
-        &self.pulse
+    fn watchdog_wake(&self) -> &WatchdogWake {
+        &self.watchdog_wake
     }
 
     fn destroy_objects(&self) {
@@ -726,7 +726,7 @@ fn a_submission_that_runs_too_long_ends_the_context_and_what_it_did_is_told() {
     let ring = GuestRing::create(&peer, 1, 1);
     peer.submit(&VERSION, Some(fence(1, 5)));
     *peer.fake.ran.lock() = Some(LIMIT);
-    peer.fake.pulse.beat();
+    peer.fake.watchdog_wake.wake();
     assert_eq!(peer.answer(), ToDevice::Hung { limit: LIMIT });
     assert!(peer.status.running() >= Some(LIMIT));
     peer.expect_lost("too long");
@@ -739,7 +739,7 @@ fn a_submission_that_runs_too_long_ends_the_context_and_what_it_did_is_told() {
 fn a_submission_whose_time_begins_anew_is_left_alone_and_a_shorter_limit_holds_at_once() {
     let peer = Peer::start();
     *peer.fake.ran.lock() = Some(LIMIT / 2);
-    peer.fake.pulse.beat();
+    peer.fake.watchdog_wake.wake();
     let told = |running| {
         let start = Instant::now();
         while peer.status.running() != Some(running) {

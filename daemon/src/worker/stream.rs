@@ -138,8 +138,8 @@ impl<B: Backend> State<B> {
         let Self { context, place: Place::Ring(ring), within_indirect: false, holds, .. } = self else {
             return;
         };
-        if let Some(question) = context.backend.question(command) {
-            holds.hold(&question, || ring.is_pressed());
+        if let Some(query) = context.backend.state_query(command) {
+            holds.hold(&query, || ring.is_pressed());
         }
     }
 

@@ -9,7 +9,7 @@ use super::context::Context;
 use crate::ipc::ToDevice;
 use crate::sandbox::end_at_once;
 use crate::shm::StatusPage;
-use crate::vulkan::{ContextLost, Pulse};
+use crate::vulkan::{ContextLost, WatchdogWake};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,7 +22,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// The running thread; ends with this value.
 pub(super) struct Watchdog {
-    pulse: Pulse,
+    watchdog_wake: WatchdogWake,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -33,8 +33,8 @@ impl Watchdog {
         page: StatusPage,
         kill: impl Fn() + Send + 'static,
     ) -> io::Result<Self> {
-        let pulse = context.backend.pulse().clone();
-        let watched = pulse.clone();
+        let watchdog_wake = context.backend.watchdog_wake().clone();
+        let watched = watchdog_wake.clone();
         let thread = std::thread::Builder::new().name("watchdog".into()).spawn(move || {
             if let Some(limit) = watch(&context.backend, &page, &watched) {
                 context.answer(&ToDevice::Hung { limit }, None);
@@ -42,13 +42,13 @@ impl Watchdog {
                 kill();
             }
         })?;
-        Ok(Self { pulse, thread: Some(thread) })
+        Ok(Self { watchdog_wake, thread: Some(thread) })
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.pulse.end();
+        self.watchdog_wake.end();
         if let Some(thread) = self.thread.take() {
             // A panic has been reported by the panic hook; there is nothing to add.
             let _ = thread.join();
@@ -62,9 +62,9 @@ pub(super) fn kill() {
 }
 
 /// Looks until something has run too long; answers for how long it was allowed to, or nothing at the end.
-fn watch(backend: &impl Backend, page: &StatusPage, pulse: &Pulse) -> Option<Duration> {
+fn watch(backend: &impl Backend, page: &StatusPage, watchdog_wake: &WatchdogWake) -> Option<Duration> {
     let (mut restarts, mut busy) = (page.restarts(), Instant::now());
-    while !pulse.has_ended() {
+    while !watchdog_wake.has_ended() {
         let now = page.restarts();
         let look = backend.look(std::mem::replace(&mut restarts, now) != now);
         page.tell_usual(look.usual);
@@ -77,9 +77,9 @@ fn watch(backend: &impl Backend, page: &StatusPage, pulse: &Pulse) -> Option<Dur
             busy = Instant::now();
         }
         if busy.elapsed() < IDLE {
-            pulse.pause(LOOK_EVERY);
+            watchdog_wake.pause(LOOK_EVERY);
         } else {
-            pulse.sleep_unless(|| backend.look(false).pending);
+            watchdog_wake.sleep_unless(|| backend.look(false).pending);
             busy = Instant::now();
         }
     }

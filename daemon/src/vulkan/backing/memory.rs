@@ -1,7 +1,7 @@
 //! Device memory of a guest, and what each allocation is made of.
 
-use super::likeness::Likeness;
 use super::pages::Pages;
+use super::reuse_key::ReuseKey;
 use crate::config::MemoryId;
 use crate::vulkan::context::allowance::{Lease, MemoryFile, Piece};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct Memory {
     /// The backing of the memory.
     pub made: Made,
     /// The properties of the allocations that the memory can be used again for, once its guest has freed it; none if it is not used again.
-    pub like: Option<Likeness>,
+    pub key: Option<ReuseKey>,
 }
 
 /// The backing of device memory.
@@ -39,9 +39,9 @@ pub enum Made {
 }
 
 impl Memory {
-    /// Memory of `size` bytes, which can be used again for an allocation that agrees with `like`.
-    pub fn new(size: u64, made: Made, like: Option<Likeness>) -> Self {
-        Self { size: AtomicU64::new(size), made, like }
+    /// Memory of `size` bytes, which can be used again for an allocation that agrees with `key`.
+    pub fn new(size: u64, made: Made, key: Option<ReuseKey>) -> Self {
+        Self { size: AtomicU64::new(size), made, key }
     }
 
     /// Memory that is not used again.

@@ -2,6 +2,6 @@
 
 pub mod anchors;
 pub mod capture;
-pub mod likeness;
 pub mod memory;
 pub mod pages;
+pub mod reuse_key;

@@ -4,5 +4,5 @@ pub mod allowance;
 pub mod budget;
 pub mod cancel;
 pub mod error;
-pub mod pulse;
 pub mod resources;
+pub mod watchdog_wake;

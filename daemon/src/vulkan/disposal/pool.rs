@@ -8,10 +8,10 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::shelf::{Bounds, Shelf};
+use super::free_list::{Bounds, FreeList};
 use crate::config::{ContextLimits, MemoryId, PerHeap};
-use crate::vulkan::backing::likeness::Likeness;
 use crate::vulkan::backing::memory::Memory;
+use crate::vulkan::backing::reuse_key::ReuseKey;
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::objects::object::Object;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -49,7 +49,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    shelf: Shelf<Object>,
+    free_list: FreeList<Object>,
     /// The number of blobs of each memory that may be kept.
     shown: FxHashMap<MemoryId, usize>,
     has_thread: bool,
@@ -63,9 +63,9 @@ impl Pool {
     pub fn new(limits: &ContextLimits) -> Self {
         let part = |limit: u64| BYTES_MAX.min(limit / PART);
         let bytes = PerHeap { device: part(limits.device_memory), host: part(limits.host_memory) };
-        let shelf = Shelf::new(Bounds { bytes, pieces: PIECES_MAX, age: AGE });
+        let free_list = FreeList::new(Bounds { bytes, pieces: PIECES_MAX, age: AGE });
         let state =
-            State { shelf, shown: FxHashMap::default(), has_thread: false, sleeps: false, ended: false };
+            State { free_list, shown: FxHashMap::default(), has_thread: false, sleeps: false, ended: false };
         Self(Arc::new(Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -73,17 +73,17 @@ impl Pool {
         }))
     }
 
-    /// Takes memory of this device that agrees with `like` and is nobody else's; returns the driver's handle and the memory.
-    pub fn take(&self, device: &Arc<Device>, like: &Likeness) -> Option<(u64, Arc<Memory>)> {
+    /// Takes memory of this device that agrees with `key` and is nobody else's; returns the driver's handle and the memory.
+    pub fn take(&self, device: &Arc<Device>, key: &ReuseKey) -> Option<(u64, Arc<Memory>)> {
         let mut state = self.0.state.lock();
-        let State { shelf, shown, .. } = &mut *state;
+        let State { free_list, shown, .. } = &mut *state;
         let fits = |object: &Object| {
             let Some(memory) = memory(object) else { return false };
             is_of(object, device)
                 && memory.is_sole()
                 && memory.piece().is_none_or(|piece| !shown.contains_key(&piece))
         };
-        let object = shelf.take(like, fits)?;
+        let object = free_list.take(key, fits)?;
         drop(state);
         Some((object.raw, object.get_shared::<venus::DeviceMemory>()?))
     }
@@ -92,13 +92,13 @@ impl Pool {
     /// more.
     pub fn put(&self, object: Object) -> Option<Object> {
         let Some(memory) = memory(&object) else { return Some(object) };
-        let (like, piece) = (memory.like, memory.piece());
+        let (key, piece) = (memory.key, memory.piece());
         let mut state = self.0.state.lock();
-        let Some(like) = like.filter(|_| is_live(&object) && self.0.is_aging(&mut state)) else {
+        let Some(key) = key.filter(|_| is_live(&object) && self.0.is_aging(&mut state)) else {
             piece.map(|piece| state.shown.remove(&piece));
             return Some(object);
         };
-        let gone = state.shelf.put(like, object, Instant::now());
+        let gone = state.free_list.put(key, object, Instant::now());
         state.forget(&gone);
         let wakes = std::mem::take(&mut state.sleeps);
         drop(state);
@@ -111,7 +111,7 @@ impl Pool {
 
     /// Counts a blob as which memory is about to be shown to the guest.
     pub fn show(&self, memory: &Memory) {
-        if let (Some(piece), Some(_)) = (memory.piece(), memory.like) {
+        if let (Some(piece), Some(_)) = (memory.piece(), memory.key) {
             *self.0.state.lock().shown.entry(piece).or_default() += 1;
         }
     }
@@ -140,7 +140,7 @@ impl Pool {
 
     fn empty(&self, goes: impl Fn(&Object) -> bool) -> bool {
         let mut state = self.0.state.lock();
-        let gone = state.shelf.take_all(goes);
+        let gone = state.free_list.take_all(goes);
         state.forget(&gone);
         drop(state);
         // What is being freed already is gone as well when this returns.
@@ -183,7 +183,7 @@ impl Shared {
     fn age(&self) {
         let mut state = self.state.lock();
         while !state.ended {
-            let old = state.shelf.take_old(Instant::now());
+            let old = state.free_list.take_old(Instant::now());
             if !old.is_empty() {
                 state.forget(&old);
                 let freeing = self.freeing.lock();
@@ -193,7 +193,7 @@ impl Shared {
                 });
                 continue;
             }
-            match state.shelf.next_old() {
+            match state.free_list.next_old() {
                 Some(next) => _ = self.changed.wait_until(&mut state, next),
                 None => {
                     state.sleeps = true;

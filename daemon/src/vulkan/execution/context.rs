@@ -6,8 +6,8 @@ use crate::shm::ResultWords;
 use crate::vulkan::context::allowance::Allowance;
 use crate::vulkan::context::budget::Budget;
 use crate::vulkan::context::error::ContextLost;
-use crate::vulkan::context::pulse::Pulse;
 use crate::vulkan::context::resources::ResourceTable;
+use crate::vulkan::context::watchdog_wake::WatchdogWake;
 use crate::vulkan::disposal::pool::Pool;
 use crate::vulkan::disposal::retired::Retired;
 use crate::vulkan::driver::instance::api_version;
@@ -56,8 +56,8 @@ pub struct Context {
     pub retired: Retired,
     /// Memory that it may want again.
     pub pool: Arc<Pool>,
-    /// The pulse that wakes the thread which watches submissions.
-    pub pulse: Pulse,
+    /// The part that wakes the watchdog, the thread which watches submissions.
+    pub watchdog_wake: WatchdogWake,
     /// Queues by `ring_idx`.
     pub timelines: Timelines,
     /// Bytes that decoded commands hold.
@@ -96,7 +96,7 @@ impl Context {
             objects: Arc::new(Objects::new(limits)),
             retired: Retired::new(limits.retired, Arc::clone(&pool)),
             pool,
-            pulse: Pulse::default(),
+            watchdog_wake: WatchdogWake::default(),
             timelines: Timelines::default(),
             decoded: Budget::new("arena_bytes", limits.arena_bytes),
             env,

@@ -1,10 +1,10 @@
 //! The gate that scheduled submissions of a context to a GPU pass: how many may pass, and what the scheduler is told.
 //!
 //! While the context has a lease and not much in the driver, a submission passes at once, on the thread that decoded it. Otherwise it
-//! waits in the line of its queue (`vulkan::submit::line`), decoding goes on, and the gate's thread dispatches it when it is granted. Only
+//! waits in the held queue (`vulkan::submit::held_queue`), decoding goes on, and the gate's thread dispatches it when it is granted. Only
 //! what is ready passes: a submission that waits for what nobody has submitted yet would keep others from the GPU.
 //!
-//! Lock order: the turn, lines and submissions of queues, the counts of the gate.
+//! Lock order: the turn, held queues and submissions of queues, the counts of the gate.
 
 use super::lane::{Lane, Standing, Step};
 use crate::shm::{Counters, Doorbell, GateSide, Work, page_clock};
@@ -44,7 +44,7 @@ pub struct Gate {
     /// The lock that is held while what is ready is counted and while one of them passes, or it would be told twice: the scheduler would
     /// grant what nobody needs, and keep a place for it.
     turn: Mutex<()>,
-    /// Something waits in a line.
+    /// Something waits in a held queue.
     waiting: AtomicBool,
     ended: AtomicBool,
     failed: OnceLock<Failed>,
@@ -132,7 +132,7 @@ impl Gate {
     }
 
     /// Lets one submission that was counted as ready pass, if it may; returns whether it may. The caller has the turn ([`Self::turn`]).
-    pub fn pass_from_line(&self) -> bool {
+    pub fn pass_held(&self) -> bool {
         self.let_pass(1, 1)
     }
 
@@ -197,7 +197,7 @@ impl Gate {
         done
     }
 
-    /// Takes note that something waits in a line that was not there before: tells the scheduler, and wakes the gate's thread if it has to
+    /// Takes note that something waits in a held queue that was not there before: tells the scheduler, and wakes the gate's thread if it has to
     /// look.
     pub fn arrived(&self) {
         let standing = self.announce();
@@ -231,7 +231,7 @@ impl Gate {
         self.queues.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Tells the scheduler how many submissions wait that are ready; returns how all lines stand.
+    /// Tells the scheduler how many submissions wait that are ready; returns how all held queues stand.
     fn announce(&self) -> Standing {
         let turn = self.turn();
         let queues = self.live_queues();
@@ -250,7 +250,7 @@ impl Gate {
         standing
     }
 
-    /// The time to sleep, unless somebody pokes, after a look at all lines left something in them.
+    /// The time to sleep, unless somebody pokes, after a look at all held queues left something in them.
     fn until_next_look(&self) -> Option<Duration> {
         let standing = self.announce();
         // It has become ready behind that look: nobody tells when a semaphore is signalled, and nobody has to grant it any more.
@@ -343,7 +343,7 @@ mod tests {
             let _turn = gate.turn();
             match self.0.load(Ordering::SeqCst) {
                 0 => Step::Empty,
-                _ if gate.pass_from_line() => {
+                _ if gate.pass_held() => {
                     self.0.fetch_sub(1, Ordering::SeqCst);
                     Step::Done
                 }
@@ -400,7 +400,7 @@ mod tests {
             listening::wait(&self.epoll, [none; 1].as_mut_slice(), Some(&limit)).unwrap() > 0
         }
 
-        /// Returns whether no submission stands in the line soon.
+        /// Returns whether no submission stands in the held queue soon.
         fn is_empty_soon(&self) -> bool {
             let start = Instant::now();
             while self.lane.0.load(Ordering::SeqCst) > 0 && start.elapsed() < LONG {

@@ -1,4 +1,4 @@
-//! The submissions that stand in line before a gate, as the gate sees them.
+//! The submissions that stand in held queues before a gate, as the gate sees them.
 
 use super::gate::Gate;
 
@@ -6,16 +6,16 @@ use super::gate::Gate;
 pub trait Lane: Send + Sync {
     /// Dispatches the first submission that waits, if it is ready and the gate lets it pass.
     fn advance(&self, gate: &Gate) -> Step;
-    /// Returns how the line stands: how many submissions wait that are ready.
+    /// Returns how the held queue stands: how many submissions wait that are ready.
     fn standing(&self) -> Standing;
     /// Has the driver watched, since somebody has to know at once when it completes something of this queue.
     fn watch_driver(&self);
 }
 
-/// The outcome of a try to dispatch the first of a line.
+/// The outcome of a try to dispatch the first of a held queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The line has nothing to dispatch.
+    /// The held queue has nothing to dispatch.
     Empty,
     /// The first has passed.
     Done,
@@ -23,7 +23,7 @@ pub enum Step {
     Waits,
 }
 
-/// The state of a line.
+/// The state of a held queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
     /// The number of submissions that want a grant and are ready, as far as they are counted.
@@ -35,7 +35,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// The state of two lines together.
+    /// The state of two held queues together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let (ready, unready) = (self.ready.saturating_add(other.ready), self.unready || other.unready);

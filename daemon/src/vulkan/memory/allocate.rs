@@ -2,11 +2,11 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::likeness::likeness;
 use super::request::Request;
+use super::reuse_key::reuse_key;
 use super::{dma_buf, memfd};
-use crate::vulkan::backing::likeness::Likeness;
 use crate::vulkan::backing::memory::{Made, Memory};
+use crate::vulkan::backing::reuse_key::ReuseKey;
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::driver::back_end::BackEnd;
 use crate::vulkan::execution::call::Call;
@@ -47,12 +47,12 @@ fn find_or_make(
     info: &venus::MemoryAllocateInfo<'_>,
 ) -> Result<(u64, Arc<Memory>), Fault> {
     let request = Request::new(call, device, info)?;
-    let like = likeness(call, device, info, &request)?;
+    let key = reuse_key(call, device, info, &request)?;
     let pool = &call.context.pool;
-    if let Some(like) = like
-        && let Some((raw, memory)) = pool.take(device, &like)
+    if let Some(key) = key
+        && let Some((raw, memory)) = pool.take(device, &key)
     {
-        clear(&memory, device, raw, &like)?;
+        clear(&memory, device, raw, &key)?;
         memory.set_size(request.size);
         return Ok((raw, memory));
     }
@@ -64,18 +64,18 @@ fn find_or_make(
         Err(Fault::Failed(result)) if is_scarcity(result) && pool.flush() => make(),
         made => made,
     };
-    made.map(|(raw, made)| (raw, Arc::new(Memory::new(request.size, made, like))))
+    made.map(|(raw, made)| (raw, Arc::new(Memory::new(request.size, made, key))))
 }
 
 /// Clears what the guest left in memory, as programs expect new memory to be zero; frees `raw`, which is in no use, if that fails.
-fn clear(memory: &Memory, device: &Device, raw: u64, like: &Likeness) -> Result<(), Fault> {
+fn clear(memory: &Memory, device: &Device, raw: u64, key: &ReuseKey) -> Result<(), Fault> {
     let Some(cleaner) = &device.cleaner else { return Ok(()) };
     if let Made::Pages(pages, _) = &memory.made {
         pages.clear();
         return Ok(());
     }
-    // SAFETY: the memory was taken out of the pool, of what is like this; nobody else knows it.
-    Ok(unsafe { cleaner.clear(&device.ash, raw, like.size, like.type_index) }?)
+    // SAFETY: the memory was taken out of the pool, of what has this key; nobody else knows it.
+    Ok(unsafe { cleaner.clear(&device.ash, raw, key.size, key.type_index) }?)
 }
 
 /// Returns whether a result says that something is scarce, so that the call may succeed once less is in use.

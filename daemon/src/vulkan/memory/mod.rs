@@ -14,6 +14,6 @@ mod driver_mapped;
 mod driver_mapped_tests;
 pub mod export;
 pub mod external;
-mod likeness;
 mod memfd;
 mod request;
+mod reuse_key;

@@ -3,13 +3,13 @@
 mod asks;
 pub mod batches;
 pub mod commands;
-pub mod line;
+pub mod deferred_markers;
+pub mod held_queue;
 pub mod lost;
 mod prepare;
-pub mod question;
 pub mod queue;
 pub mod scheduled;
+pub mod state_query;
 pub mod submission;
 pub mod sync;
-pub mod unmarked;
 pub mod watch;

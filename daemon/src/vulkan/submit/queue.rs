@@ -4,7 +4,7 @@
 
 use super::asks::Asks;
 use super::batches::Group;
-use super::line::{Line, Submit, Turn};
+use super::held_queue::{HeldQueue, Submit, Turn};
 use super::submission::{Driver, Few, Submission, Submissions};
 use super::watch::{self, Watcher};
 use crate::spin::Habit;
@@ -52,8 +52,8 @@ pub struct Queue {
 /// The state that a queue needs beside if a scheduler grants its submissions.
 pub(super) struct Scheduled {
     pub gate: Arc<Gate>,
-    /// The line before the queue, locked while submissions get their numbers, so that they are pending in that order.
-    pub line: Mutex<Line>,
+    /// The held queue, locked while submissions get their numbers, so that they are pending in that order.
+    pub held: Mutex<HeldQueue>,
     pub stamps: OnceLock<Option<Stamps>>,
     /// The time up to which the work of the queue is accounted for, in nanoseconds of the monotonic clock.
     pub ended: Mutex<u64>,
@@ -99,7 +99,7 @@ impl Queue {
             submissions: Mutex::new(Submissions::new(Instant::now())),
             scheduled: device.gate.as_ref().map(|gate| Scheduled {
                 gate: Arc::clone(gate),
-                line: Mutex::default(),
+                held: Mutex::default(),
                 stamps: OnceLock::new(),
                 ended: Mutex::default(),
                 watcher: Mutex::new(None),
@@ -273,7 +273,7 @@ impl Queue {
         group.signal(submission.progress());
         submissions.begin(Arc::clone(&submission), Instant::now());
         drop(submissions);
-        context.pulse.beat();
+        context.watchdog_wake.wake();
         Ok(submission)
     }
 
@@ -362,9 +362,9 @@ impl Timeline for Queue {
 
     fn fence(&self, done: Done) {
         if let Some(scheduled) = &self.scheduled {
-            let mut line = scheduled.line.lock();
-            if !line.is_empty() {
-                return line.push(Turn::Fence(done));
+            let mut held = scheduled.held.lock();
+            if !held.is_empty() {
+                return held.push(Turn::Fence(done));
             }
         }
         self.fence_now(done);
@@ -384,7 +384,7 @@ impl Timeline for Queue {
     }
 
     fn close(&self) {
-        self.close_line();
+        self.close_held();
         if let Some(Waiter { fences, thread }) = self.waiter.lock().take() {
             drop(fences);
             if thread.join().is_err() {

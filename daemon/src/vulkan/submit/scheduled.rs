@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use super::batches::{Group, Groups};
-use super::line::{Held, HeldSubmit, Turn};
+use super::held_queue::{Held, HeldSubmit, Turn};
 use super::prepare::{Prepared, mark};
 use super::queue::{Host, Queue, device_gone};
 use super::submission::{Dispatched, Submission};
@@ -56,7 +56,7 @@ impl Submitting for venus::QueueSubmit2<'static> {
     }
 }
 
-/// Bytes that each submission in the line has of its own; more is shared by all (`arena_bytes`).
+/// Bytes that each submission in the held queue has of its own; more is shared by all (`arena_bytes`).
 const HELD_OWN: usize = 4096;
 
 /// A function that lowers a command, for a call in whose arena the values live.
@@ -86,7 +86,7 @@ impl Queue {
         T: Stampable + 'static,
     {
         let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
-        let may_pass = self.scheduled.as_ref().is_none_or(|s| s.gate.is_open() && s.line.lock().is_empty());
+        let may_pass = self.scheduled.as_ref().is_none_or(|s| s.gate.is_open() && s.held.lock().is_empty());
         if may_pass {
             let (groups, batches, fence) = prepare(call, self, &device, command)?;
             if self.passes(call, &device, &groups) {
@@ -115,7 +115,7 @@ impl Queue {
             })
     }
 
-    /// Decodes the command once more, into memory of its own, and puts it into the line.
+    /// Decodes the command once more, into memory of its own, and puts it into the held queue.
     fn hold<C: Submitting + 'static, T: Stampable + 'static>(
         &self,
         call: &Call<'_>,
@@ -138,7 +138,7 @@ impl Queue {
             unsafe { stamped(kept.batches, range, slot, |batches| function(raw, batches, fence)) }
         });
         let mark = |group: &_, place| mark(call, group, place);
-        self.stand_in_line(call, device, groups, fence, mark, submit)?;
+        self.hold_groups(call, device, groups, fence, mark, submit)?;
         Ok(0)
     }
 
@@ -153,16 +153,16 @@ impl Queue {
         let Some(device) = self.device.upgrade() else { return Err(device_gone()) };
         let at_once = self.scheduled.as_ref().is_none_or(|scheduled| {
             let host = Host { device: &device, objects: &call.context.objects };
-            scheduled.line.lock().is_empty() && groups.iter().all(|group| group.is_ready(&host))
+            scheduled.held.lock().is_empty() && groups.iter().all(|group| group.is_ready(&host))
         });
         if at_once {
             return self.submit(call.context, &groups, None, |_, _| Ok(()), &mut submit);
         }
-        self.stand_in_line(call, &device, groups, None, |_, _| Ok(()), submit)?;
+        self.hold_groups(call, &device, groups, None, |_, _| Ok(()), submit)?;
         Ok(0)
     }
 
-    fn stand_in_line(
+    fn hold_groups(
         &self,
         call: &Call<'_>,
         device: &Arc<Device>,
@@ -176,15 +176,15 @@ impl Queue {
             // Nor is there a fence.
             return Ok(());
         }
-        let mut line = scheduled.line.lock();
+        let mut held = scheduled.held.lock();
         let begun = self.begin_all(call.context, device, &groups, fence.as_ref(), false, mark)?;
         if let Some(fence) = &fence {
             fence.hold(true);
         }
         begun.iter().for_each(|submission| submission.hold());
         let parts = groups.into_iter().zip(begun).collect();
-        line.push(Turn::Held(Box::new(Held { parts, fence, submit })));
-        drop(line);
+        held.push(Turn::Held(Box::new(Held { parts, fence, submit })));
+        drop(held);
         scheduled.gate.arrived();
         Ok(())
     }
@@ -233,10 +233,10 @@ impl Queue {
         }
     }
 
-    /// Closes the line, from which nothing is dispatched any more: submissions are given up, fences answered in their turn.
-    pub(super) fn close_line(&self) {
+    /// Closes the held queue, from which nothing is dispatched any more: submissions are given up, fences answered in their turn.
+    pub(super) fn close_held(&self) {
         let Some(scheduled) = &self.scheduled else { return };
-        let waiting = scheduled.line.lock().clear();
+        let waiting = scheduled.held.lock().clear();
         for turn in waiting {
             match (turn, self.device.upgrade()) {
                 (Turn::Fence(done), _) => self.fence_now(done),
@@ -326,7 +326,7 @@ impl Lane for Queue {
         let host = Host { device: &device, objects: &objects };
         let taken = {
             let _turn = gate.turn();
-            scheduled.line.lock().take(&host, || gate.pass_from_line())
+            scheduled.held.lock().take(&host, || gate.pass_held())
         };
         let turn = match taken {
             Ok(turn) => turn,
@@ -342,7 +342,7 @@ impl Lane for Queue {
                 None
             }),
         };
-        scheduled.line.lock().taken(rest);
+        scheduled.held.lock().taken(rest);
         Step::Done
     }
 
@@ -352,7 +352,7 @@ impl Lane for Queue {
         };
         let Some(objects) = self.objects.upgrade() else { return Standing::default() };
         let host = Host { device: &device, objects: &objects };
-        scheduled.line.lock().standing(&host)
+        scheduled.held.lock().standing(&host)
     }
 
     fn watch_driver(&self) {

@@ -258,7 +258,7 @@ fn submit_empty(
     let queue = queue.and_then(|queue| queue.downcast::<Queue>().ok());
     let Some(queue) = queue else { return Err(Fault::lost("a device without queues")) };
     let groups = groups(&call.lowering().objects, &[used])?;
-    // Weak, as the device owns what waits in the lines of its queues.
+    // Weak, as the device owns what waits in its held queues.
     let device = Arc::downgrade(device);
     let submit = move |queue, _: &Range<usize>, fence, _| match device.upgrade() {
         Some(device) => {

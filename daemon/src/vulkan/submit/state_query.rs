@@ -1,4 +1,4 @@
-//! Questions of a guest whose answer may be another in a moment: whether a fence is signalled, what a semaphore's counter is.
+//! State queries of a guest, whose answer may be another in a moment: whether a fence is signalled, what a semaphore's counter is.
 //!
 //! Whether and for how long an answer is kept back is not decided here.
 
@@ -17,8 +17,8 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A question about an object, which is not destroyed while there is this value.
-pub struct Question<'r> {
+/// A state query of a guest about an object. The object is not destroyed while there is this value.
+pub struct StateQuery<'r> {
     device: Arc<Device>,
     asked: Asked,
     about: About,
@@ -26,7 +26,7 @@ pub struct Question<'r> {
     _in_flight: InFlight<'r>,
 }
 
-/// The object that a question is about.
+/// The object that a state query is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
     /// The guest's name of the object.
@@ -36,19 +36,19 @@ pub struct About {
 }
 
 enum Asked {
-    /// The question whether a fence is signalled.
+    /// The query asks whether a fence is signalled.
     Fence(Arc<Fence>),
-    /// The question what comes after `was` on a timeline, with what was submitted to come.
+    /// The query asks what comes after `was` on a timeline, with what was submitted to come.
     Counter { raw: u64, was: u64, signal: Arc<Mutex<Signal>> },
 }
 
-impl Question<'_> {
-    /// Returns what the question is about, and how that stood when it was asked.
+impl StateQuery<'_> {
+    /// Returns what the query is about, and how that stood when it was asked.
     pub fn about(&self) -> About {
         self.about
     }
 
-    /// Returns what the question is about, as it stands now.
+    /// Returns what the query is about, as it stands now.
     pub fn told(&self) -> About {
         match &self.asked {
             Asked::Fence(_) => self.about,
@@ -64,7 +64,7 @@ impl Question<'_> {
         }
     }
 
-    /// Returns whether the question is not answered, and will be without the guest's doing.
+    /// Returns whether the query is not answered, and will be without the guest's doing.
     pub fn is_open(&self) -> bool {
         let is_pending = match &self.asked {
             Asked::Fence(fence) => fence.is_pending(&self.device),
@@ -75,7 +75,7 @@ impl Question<'_> {
         is_pending && !self.is_answered()
     }
 
-    /// Waits in the driver until the question is answered, but not for longer than `limit`.
+    /// Waits in the driver until the query is answered, but not for longer than `limit`.
     pub fn wait(&self, limit: Duration) {
         let nanoseconds = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         match &self.asked {
@@ -113,8 +113,8 @@ fn counter(device: &Device, semaphore: u64) -> Option<u64> {
     (result >= 0).then_some(value)
 }
 
-/// Returns the question that a command asks, if it is one whose answer may change without the guest's doing.
-pub fn question<'c>(context: &'c Context, command: &venus::Command<'_>) -> Option<Question<'c>> {
+/// Returns the state query that a command makes, if the answer may change without the guest's doing.
+pub fn state_query<'c>(context: &'c Context, command: &venus::Command<'_>) -> Option<StateQuery<'c>> {
     match command {
         venus::Command::GetFenceStatus(c) => about_fence(context, c.fence),
         venus::Command::GetSemaphoreCounterValue(c) => about_counter(context, c.semaphore),
@@ -123,7 +123,7 @@ pub fn question<'c>(context: &'c Context, command: &venus::Command<'_>) -> Optio
     .filter(|_| !context.failures.are_owed())
 }
 
-fn about_fence(context: &Context, id: venus::Fence) -> Option<Question<'_>> {
+fn about_fence(context: &Context, id: venus::Fence) -> Option<StateQuery<'_>> {
     let in_flight = context.retired.enter();
     let (device, fence) = {
         let objects = context.objects.read();
@@ -131,10 +131,10 @@ fn about_fence(context: &Context, id: venus::Fence) -> Option<Question<'_>> {
         (object.device.clone()?, object.get_shared::<venus::Fence>()?)
     };
     let about = About { id: id.0, counter: None };
-    Some(Question { device, asked: Asked::Fence(fence), about, _in_flight: in_flight })
+    Some(StateQuery { device, asked: Asked::Fence(fence), about, _in_flight: in_flight })
 }
 
-fn about_counter(context: &Context, id: venus::Semaphore) -> Option<Question<'_>> {
+fn about_counter(context: &Context, id: venus::Semaphore) -> Option<StateQuery<'_>> {
     let in_flight = context.retired.enter();
     let (device, raw, signal) = {
         let objects = context.objects.read();
@@ -147,5 +147,5 @@ fn about_counter(context: &Context, id: venus::Semaphore) -> Option<Question<'_>
     };
     let was = counter(&device, raw)?;
     let (about, asked) = (About { id: id.0, counter: Some(was) }, Asked::Counter { raw, was, signal });
-    Some(Question { device, asked, about, _in_flight: in_flight })
+    Some(StateQuery { device, asked, about, _in_flight: in_flight })
 }

@@ -1,4 +1,4 @@
-//! The line of what waits at the gate before one queue, in order.
+//! The held queue: what waits at the gate before one of the host's queues, in order.
 
 use super::batches::Group;
 use super::submission::{Driver, Submission};
@@ -18,18 +18,18 @@ pub type Submit<'a> = dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> 
 /// A function like [`Submit`] that is to be called later.
 pub type HeldSubmit = Box<dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + Send>;
 
-/// The number of submissions at the head of a line that are counted as ready; a scheduler grants fewer at a time.
+/// The number of submissions at the head of a held queue that are counted as ready; a scheduler grants fewer at a time.
 const COUNTED: u32 = 16;
 
-/// The line before a queue.
+/// The submissions that wait before one of the host's queues.
 #[derive(Default)]
-pub struct Line {
+pub struct HeldQueue {
     waiting: VecDeque<Turn>,
     /// True while the first was taken out and is being dispatched.
     busy: bool,
 }
 
-/// An entry of the line, whose turn comes in order.
+/// An entry of the held queue, whose turn comes in order.
 pub enum Turn {
     /// A call that submits something.
     Held(Box<Held>),
@@ -47,13 +47,13 @@ pub struct Held {
     pub submit: HeldSubmit,
 }
 
-impl Line {
+impl HeldQueue {
     /// Returns whether what comes now may pass at once.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && !self.busy
     }
 
-    /// Adds an entry at the end of the line.
+    /// Adds an entry at the end of the held queue.
     pub fn push(&mut self, turn: Turn) {
         self.waiting.push_back(turn);
     }
@@ -78,7 +78,7 @@ impl Line {
         }
     }
 
-    /// Returns how the line stands.
+    /// Returns how the held queue stands.
     pub fn standing(&self, driver: &impl Driver) -> Standing {
         let mut standing = Standing::default();
         let held = self.waiting.iter().filter_map(|turn| match turn {
@@ -102,7 +102,7 @@ impl Line {
         standing
     }
 
-    /// Empties the line, and returns everything that waited.
+    /// Empties the held queue, and returns everything that waited.
     pub fn clear(&mut self) -> VecDeque<Turn> {
         std::mem::take(&mut self.waiting)
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The state of the thread that watches, which it shares with those who submit.
 #[derive(Clone, Debug, Default)]
-pub struct Pulse(Arc<Shared>);
+pub struct WatchdogWake(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -15,12 +15,14 @@ struct Shared {
     wake: Condvar,
 }
 
-impl Pulse {
+impl WatchdogWake {
     /// Wakes the thread that watches if it sleeps, since something was submitted.
-    pub fn beat(&self) {
+    pub fn wake(&self) {
         // Sequentially consistent with the sleeper, who says that it sleeps and then looks again.
         if self.0.asleep.load(Ordering::SeqCst) {
-            self.wake();
+            let _ended = self.0.ended.lock();
+            self.0.asleep.store(false, Ordering::SeqCst);
+            self.0.wake.notify_all();
         }
     }
 
@@ -55,12 +57,6 @@ impl Pulse {
     pub fn has_ended(&self) -> bool {
         *self.0.ended.lock()
     }
-
-    fn wake(&self) {
-        let _ended = self.0.ended.lock();
-        self.0.asleep.store(false, Ordering::SeqCst);
-        self.0.wake.notify_all();
-    }
 }
 
 #[cfg(test)]
@@ -69,30 +65,30 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_sleeper_wakes_for_a_beat_and_for_the_end_and_not_before() {
-        let pulse = Pulse::default();
+    fn a_sleeper_wakes_for_a_submission_and_for_the_end_and_not_before() {
+        let watchdog_wake = WatchdogWake::default();
         for end in [false, true] {
-            let sleeper = pulse.clone();
+            let sleeper = watchdog_wake.clone();
             let thread = std::thread::spawn(move || sleeper.sleep_unless(|| false));
-            while !pulse.0.asleep.load(Ordering::SeqCst) {
+            while !watchdog_wake.0.asleep.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
             std::thread::sleep(Duration::from_millis(20));
             assert!(!thread.is_finished());
             if end {
-                pulse.end()
+                watchdog_wake.end()
             } else {
-                pulse.beat()
+                watchdog_wake.wake()
             }
             thread.join().unwrap();
         }
-        assert!(pulse.has_ended());
+        assert!(watchdog_wake.has_ended());
     }
 
     #[test]
     fn what_was_submitted_meanwhile_keeps_it_awake() {
-        let pulse = Pulse::default();
-        pulse.sleep_unless(|| true);
-        assert!(!pulse.0.asleep.load(Ordering::SeqCst));
+        let watchdog_wake = WatchdogWake::default();
+        watchdog_wake.sleep_unless(|| true);
+        assert!(!watchdog_wake.0.asleep.load(Ordering::SeqCst));
     }
 }

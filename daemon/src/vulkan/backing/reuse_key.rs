@@ -4,7 +4,7 @@ use crate::config::Heap;
 
 /// The properties by which allocations are alike: allocations of one device that agree in all of them may stand for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Likeness {
+pub struct ReuseKey {
     /// The heap in which the memory counts.
     pub heap: Heap,
     /// Bytes, in whole pages where the driver is asked for whole pages.

@@ -1,10 +1,10 @@
-//! The likeness of allocations: what two have in common if one cannot be told from the other, but for what lies in it.
+//! The reuse key of allocations: what two have in common if one cannot be told from the other, but for what lies in it.
 
 use super::dedicated;
 use super::request::Request;
 use crate::config::Heap;
-use crate::vulkan::backing::likeness::Likeness;
 use crate::vulkan::backing::pages::rounded;
+use crate::vulkan::backing::reuse_key::ReuseKey;
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::driver::back_end::BackEnd;
 use crate::vulkan::execution::call::Call;
@@ -24,13 +24,13 @@ const SPECIAL: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
     vk::MemoryPropertyFlags::LAZILY_ALLOCATED.as_raw() | vk::MemoryPropertyFlags::PROTECTED.as_raw(),
 );
 
-/// Returns the likeness of an allocation; none if it is like no other: imported, to be shared, or dedicated.
-pub fn likeness(
+/// Returns the reuse key of an allocation; none if it is like no other: imported, to be shared, or dedicated.
+pub fn reuse_key(
     call: &Call<'_>,
     device: &Device,
     info: &venus::MemoryAllocateInfo<'_>,
     request: &Request,
-) -> Result<Option<Likeness>, Fault> {
+) -> Result<Option<ReuseKey>, Fault> {
     let types = device.physical.memory.memory_types_as_slice();
     let special =
         types.get(request.type_index as usize).is_none_or(|ty| ty.property_flags.intersects(SPECIAL));
@@ -54,7 +54,7 @@ pub fn likeness(
     let heap = if pages { Heap::Host } else { request.heap };
     let known = flags & !FLAGS.as_raw() == 0;
     let size = size.filter(|_| known && !dedicated);
-    Ok(size.map(|size| Likeness { heap, size, type_index: request.type_index, flags, mask }))
+    Ok(size.map(|size| ReuseKey { heap, size, type_index: request.type_index, flags, mask }))
 }
 
 fn flags(info: &venus::MemoryAllocateInfo<'_>) -> (u32, u32) {
