@@ -6,17 +6,17 @@
 //! | module | is | may use |
 //! | --- | --- | --- |
 //! | `config` | options and limits | protocol |
-//! | `transport` | vhost-user session, virtqueues, guest memory | protocol, config, shm, readiness |
+//! | `transport` | vhost-user session, virtqueues, guest memory | protocol, config, shm, waiting, readiness |
 //! | `device` | the virtio-gpu device as a state machine | protocol, config |
-//! | `ipc` | messages between device process and worker | protocol, config |
+//! | `ipc` | messages between device process and worker | protocol, config, waiting |
 //! | `shm` | memory shared with a guest | readiness |
 //! | `sandbox` | starting and confining processes | ipc, readiness, config |
 //! | `readiness` | which descriptors have events | |
-//! | `spin` | short busy waiting | |
+//! | `waiting` | how long threads wait for what may happen soon, and how | protocol |
 //! | `broker` | several VMs on one host, and their shares | protocol, config, ipc, sandbox, shm, readiness |
-//! | `serve` | the device process | transport, device, ipc, sandbox, shm, spin, config, protocol, readiness |
-//! | `vulkan` | the host's Vulkan driver | protocol, shm, spin, config |
-//! | `worker` | the worker process | ipc, shm, spin, vulkan, sandbox, config, protocol, readiness |
+//! | `serve` | the device process | transport, device, ipc, sandbox, shm, waiting, config, protocol, readiness |
+//! | `vulkan` | the host's Vulkan driver | protocol, shm, waiting, config |
+//! | `worker` | the worker process | ipc, shm, waiting, vulkan, sandbox, config, protocol, readiness |
 
 #![warn(unreachable_pub)]
 
@@ -31,11 +31,11 @@ mod readiness;
 pub mod sandbox;
 pub mod serve;
 pub mod shm;
-pub mod spin;
 #[cfg(not(feature = "fuzzing"))]
 mod transport;
 #[cfg(feature = "fuzzing")]
 pub mod transport;
 #[allow(unreachable_pub, reason = "its items, which are generated in part, are not narrowed yet")]
 pub mod vulkan;
+pub mod waiting;
 pub mod worker;

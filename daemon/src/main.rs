@@ -114,7 +114,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     if let Some(path) = listen.made_at() {
         launcher.remove_at_end(path)?;
     }
-    daemon::spin::count_processors();
+    daemon::waiting::start(&options.waiting_without);
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
     if protection != Protection::default() {
         log::warn!(target: LOG, protection:?; "protections are off");
@@ -151,6 +151,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         },
         frontend_timeout: options.frontend_timeout,
         cache_key,
+        waiting_off: options.waiting_without,
     })
     .context("the device process cannot go on")
 }
@@ -247,7 +248,7 @@ fn print_system_calls() -> anyhow::Result<()> {
 
 fn become_worker(child: Child) -> anyhow::Result<ExitCode> {
     let channel = start_child(child)?;
-    daemon::spin::count_processors();
+    daemon::waiting::spin::count_processors();
     sandbox::seal_child(&child.confinement.into(), child.family).context("cannot confine this worker")?;
     Ok(daemon::worker::run(channel))
 }

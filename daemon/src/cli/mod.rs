@@ -15,6 +15,7 @@ use daemon::config::{Protection, Queues, Robustness};
 use daemon::ipc::DriverFamily;
 use daemon::sandbox::{self, CgroupMode, SandboxMode, SeccompMode};
 use daemon::serve::Access;
+use daemon::waiting::Heuristic;
 use log::LevelFilter;
 use quotas::Quotas;
 use std::collections::BTreeSet;
@@ -136,6 +137,9 @@ pub struct Serve {
     /// The program to start workers from
     #[arg(long, value_name = "PATH", hide = true)]
     pub exe: Option<PathBuf>,
+    /// Turn heuristics of waiting off, to measure what each gains (docs/performance.md)
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_enum, hide = true)]
+    pub waiting_without: Vec<Heuristic>,
 }
 
 /// The role of this process, if it is not the device process: an operator's end of the control socket, or a process that the daemon starts

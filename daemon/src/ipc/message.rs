@@ -1,6 +1,7 @@
 //! The messages themselves. Order matters: a worker handles [`ToWorker`] messages strictly one after another.
 
 use crate::config::{CacheKey, ContextLimits, GpuChoice, GpuInfo, Heap, MemoryId, Wanted};
+use crate::waiting::Heuristic;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub struct WorkerSetup {
     pub cache_key: CacheKey,
     /// A scheduler grants submissions: [`ToWorker::Grants`] for each GPU and [`ToWorker::Doorbell`] follow.
     pub scheduled: bool,
+    /// The heuristics of waiting that are turned off.
+    pub waiting_off: Vec<Heuristic>,
 }
 
 /// A virtio-gpu fence on one timeline of the context.

@@ -111,6 +111,7 @@ fn options(launcher: Launcher) -> Options {
         vm: None,
         shared_gpus: Vec::new(),
         cache_key: CacheKey([0; 32]),
+        waiting_off: Vec::new(),
     }
 }
 

@@ -4,7 +4,6 @@
 //! Everything runs on one thread around one epoll instance, the *device thread*; only the frontend's messages have a thread
 //! of their own. It never waits for a worker. It loads no GPU driver and must not end while a guest uses it.
 
-mod attention;
 mod backlogs;
 mod blobs;
 mod broker;

@@ -1,6 +1,5 @@
 //! The device thread's loop.
 
-use super::attention::Attention;
 use super::blobs::lenders::Lenders;
 use super::blobs::{Blobs, Export, Taken};
 use super::broker::Broker;
@@ -22,6 +21,8 @@ use crate::shm::{device_node, guard_mappings, memory_was_lost};
 use crate::transport::{
     CONTROLQ, DeviceConfig, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens, Vring,
 };
+use crate::waiting::attention::Attention;
+use crate::waiting::{Heuristic, tunables};
 use log::Level;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
@@ -65,6 +66,8 @@ pub struct Options {
     pub context_limits: ContextLimits,
     /// The key that pipeline caches are authenticated with ([`super::cache_key`]).
     pub cache_key: CacheKey,
+    /// The heuristics of waiting that are turned off, in workers as well.
+    pub waiting_off: Vec<Heuristic>,
     /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
     /// The VM's name, for the log, if there are several.
@@ -142,6 +145,7 @@ impl Server {
             gpus: options.gpus,
             limits: options.context_limits.within(&limits),
             cache_key: options.cache_key,
+            waiting_off: options.waiting_off,
             vm: options.vm,
         };
         let workers = Workers::new(launcher, Arc::clone(&epoll), &limits, worker_options);
@@ -186,7 +190,7 @@ impl Server {
                 report_due: false,
                 listen_at: None,
             },
-            attention: Attention::new(),
+            attention: Attention::new(tunables()),
             generations: [0; QUEUES],
             broken: [false; QUEUES],
             request: Vec::new(),

@@ -1,10 +1,10 @@
-//! The device thread's wait for events and requests, as its [`super::attention`] says.
+//! The device thread's wait for events and requests, as [`crate::waiting::attention`] says.
 
-use super::attention::Awaited;
 use super::run::Server;
 use crate::readiness::{self, Reported};
-use crate::spin::{self, Spun};
 use crate::transport::{CONTROLQ, QUEUES, Session, Vring};
+use crate::waiting::attention::Awaited;
+use crate::waiting::spin::{self, Spun};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};

@@ -10,6 +10,7 @@ use crate::ipc::{
 };
 use crate::readiness::{self, Events};
 use crate::sandbox::{FromChildren, Launcher};
+use crate::waiting::Heuristic;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use signal_hook::consts::SIGSYS;
@@ -40,6 +41,7 @@ pub(super) struct Workers {
     gpus: Vec<GpuChoice>,
     limits: ContextLimits,
     cache_key: CacheKey,
+    waiting_off: Vec<Heuristic>,
     backlogs: Backlogs,
     epoll: Arc<OwnedFd>,
     next_serial: u32,
@@ -96,6 +98,8 @@ pub(super) struct WorkerOptions {
     pub limits: ContextLimits,
     /// The key of pipeline caches.
     pub cache_key: CacheKey,
+    /// The heuristics of waiting that are turned off.
+    pub waiting_off: Vec<Heuristic>,
     /// The VM's name among those of a broker, for the log.
     pub vm: Option<String>,
 }
@@ -126,13 +130,14 @@ impl Workers {
         device_limits: &DeviceLimits,
         options: WorkerOptions,
     ) -> Self {
-        let WorkerOptions { family, gpus, limits, cache_key, vm } = options;
+        let WorkerOptions { family, gpus, limits, cache_key, waiting_off, vm } = options;
         Self {
             launcher,
             family,
             gpus,
             limits,
             cache_key,
+            waiting_off,
             backlogs: Backlogs::new(device_limits),
             epoll,
             next_serial: 0,
@@ -171,7 +176,8 @@ impl Workers {
         log::debug!(ctx_id = ctx_id.0; "worker started");
         let Self { limits, cache_key, .. } = *self;
         let gpus = self.gpus.clone();
-        let setup = WorkerSetup { ctx_id, debug_name, gpus, limits, cache_key, scheduled: gate.is_some() };
+        let (scheduled, waiting_off) = (gate.is_some(), self.waiting_off.clone());
+        let setup = WorkerSetup { ctx_id, debug_name, gpus, limits, cache_key, scheduled, waiting_off };
         self.send(ctx_id, ToWorker::Setup(setup), Some(page)).map_err(io::Error::other)?;
         for (message, file) in gate.into_iter().flatten() {
             self.send(ctx_id, message, Some(file.as_fd())).map_err(io::Error::other)?;

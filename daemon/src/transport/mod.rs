@@ -8,7 +8,6 @@
 //!
 //! `vhost-user-backend` is not used: `docs/decisions-vhost-user-backend.md` says why, part by part.
 
-mod calls;
 mod chain;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]

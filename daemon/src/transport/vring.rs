@@ -4,11 +4,12 @@
 //! a pause, after which everything goes on, or a reset, after which nothing that was taken before may be answered: each
 //! reset starts a new *generation*. Answers that come due during a pause are held back until the queue runs again.
 
-use super::calls::Calls;
 use super::chain::{self, Segment};
 use super::memory::Memory;
 use super::regions::Regions;
 use crate::readiness;
+use crate::waiting::calls::Calls;
+use crate::waiting::tunables;
 use parking_lot::Mutex;
 use rustix::event::PollFlags;
 use std::fs::File;
@@ -79,7 +80,7 @@ impl Vring {
             enabled: false,
             generation: 0,
             call: None,
-            calls: Calls::default(),
+            calls: Calls::new(tunables().calls),
             held: Vec::new(),
         };
         Self { memory, state: Mutex::new(state), unanswered: AtomicU64::new(0) }
@@ -317,7 +318,7 @@ impl State {
     fn begin_generation(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.held.clear();
-        self.calls = Calls::default();
+        self.calls = Calls::new(tunables().calls);
     }
 }
 

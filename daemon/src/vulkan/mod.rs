@@ -76,4 +76,4 @@ pub use memory::export::Exported;
 pub use probe::probe;
 pub use renderer::Renderer;
 pub use shape::tables::{Shaping, shaping};
-pub use submit::state_query::{About, StateQuery};
+pub use submit::state_query::StateQuery;

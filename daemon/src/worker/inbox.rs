@@ -6,7 +6,8 @@
 
 use crate::ipc::{Channel, ReceiveError, ToWorker};
 use crate::readiness;
-use crate::spin::Habit;
+use crate::waiting::look::Habit;
+use crate::waiting::tunables;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
 use std::cell::Cell;
@@ -80,7 +81,7 @@ impl Inbox {
                 closed();
             }
         })?;
-        Ok(Self { shared, habit: Mutex::new(Habit::new(LOOK_MAX)) })
+        Ok(Self { shared, habit: Mutex::new(Habit::new(tunables().look.inbox_max, tunables().look)) })
     }
 
     /// The next message; nothing once the channel is closed. Only the executor calls this.
@@ -206,9 +207,6 @@ impl Shared {
 /// Messages held in here at most; more stay in the socket and then with the device process. Each can be as large as an inline
 /// submission.
 const QUEUE_MAX: usize = 1024;
-
-/// A message that takes longer to come is not looked for.
-const LOOK_MAX: Duration = Duration::from_micros(100);
 
 #[cfg(test)]
 mod tests {

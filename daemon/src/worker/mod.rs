@@ -13,10 +13,8 @@ mod context;
 mod fences;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod hold;
 mod inbox;
 mod monitor;
-mod pace;
 mod reply;
 mod resources;
 mod ring;

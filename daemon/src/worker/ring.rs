@@ -4,10 +4,10 @@
 //! VK_MESA_venus_protocol's ring contract: tail and bytes belong to the driver, head to us, status to both by atomic
 //! read-modify-write only.
 
-use super::pace::Pace;
 use crate::shm::{Mapping, OutOfBounds, Word};
-use crate::spin;
 use crate::vulkan::{Cancel, ContextLost};
+use crate::waiting::pace::Pace;
+use crate::waiting::{spin, tunables};
 use parking_lot::{Condvar, Mutex};
 use protocol::venus::generated::RingStatusFlagsMESA;
 use protocol::venus::ring::{self, RingLayout};
@@ -212,7 +212,7 @@ impl Ring {
     {
         let mut private = vec![0; self.layout.buffer.len()];
         let mut head = 0u32;
-        let mut pace = Pace::new(self.idle_timeout);
+        let mut pace = Pace::new(self.idle_timeout, tunables().pace);
         while let Some(tail) = self.wait_for_tail(head, &mut pace) {
             let mut rest = self.copy_out(head, tail, &mut private)?;
             self.copied.store(tail, Ordering::Relaxed);

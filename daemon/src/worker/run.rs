@@ -11,6 +11,7 @@ use crate::config::GPUS_MAX;
 use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
 use crate::shm::{Doorbell, GateSide, StatusPage};
 use crate::vulkan::{ContextLost, Exported, Gate, MemoryFile, Renderer, ResourceMemory};
+use crate::waiting;
 use protocol::ids::{BlobId, ResourceId, RingIdx};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,6 +28,7 @@ pub fn run(channel: Channel) -> ExitCode {
         Ok(_) => return failed("first message is no set-up"),
         Err(error) => return failed(&format!("no set-up: {error}")),
     };
+    waiting::start(&setup.waiting_off);
     let page = match StatusPage::open(page) {
         Ok(page) => page,
         Err(error) => return failed(&format!("no status page: {error}")),

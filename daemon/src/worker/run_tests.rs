@@ -163,6 +163,7 @@ impl Peer {
             limits: ContextLimits { rings: 4, command_bytes: 1 << 20, ..ContextLimits::default() },
             cache_key: CacheKey([0; 32]),
             scheduled: false,
+            waiting_off: Vec::new(),
         };
         let (status, file) = StatusPage::create().unwrap();
         status.set_limit(LIMIT);

@@ -5,13 +5,14 @@
 
 use super::backend::{ARENA_KEPT, Backend};
 use super::context::Context;
-use super::hold::Holds;
 use super::inbox::Inbox;
 use super::reply::ReplyStream;
 use super::ring::Ring;
 use super::transport;
 use crate::shm::Mapping;
 use crate::vulkan::{Cancel, ContextLost};
+use crate::waiting::hold::Holds;
+use crate::waiting::tunables;
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::{Command, CommandStreamDescriptionMESA};
 use protocol::venus::stream::Header;
@@ -50,7 +51,8 @@ impl<B: Backend> Executor<B> {
     /// An executor without a reply stream.
     pub(super) fn new(context: Arc<Context<B>>, place: Place) -> Self {
         let arena = context.backend.arena();
-        let (reply, indirect, holds) = Default::default();
+        let (reply, indirect) = Default::default();
+        let holds = Holds::new(tunables().hold);
         Self {
             arena,
             copied: Vec::new(),

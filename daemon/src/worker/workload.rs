@@ -132,6 +132,7 @@ fn setup(limits: ContextLimits) -> WorkerSetup {
         limits,
         cache_key: null::CACHE_KEY,
         scheduled: false,
+        waiting_off: Vec::new(),
     }
 }
 

@@ -6,9 +6,9 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use crate::spin::{self, Spun};
 use crate::vulkan::driver::physical_device::PhysicalDevice;
 use crate::vulkan::gates::gate::Gate;
+use crate::waiting::spin::{self, Spun};
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;

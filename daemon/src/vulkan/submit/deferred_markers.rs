@@ -2,7 +2,7 @@
 //!
 //! A fence behind each of many short submissions costs a GPU some percent of its time. Programs wait for few of them, and a fence tells the
 //! end of everything that was submitted to its queue before (Vulkan 7.3, of vkQueueSubmit's fence). So while no scheduler has to know each
-//! end, what is short goes without one, up to [`RUN`] in a row. Whoever has to know more has an empty submission with a marker put behind
+//! end, what is short goes without one, up to [`MarkerTunables::run`] in a row. Whoever has to know more has an empty submission with a marker put behind
 //! them: when an object of theirs is to be destroyed or reset, when the guest's kernel waits for all, when the scheduler wants the GPU
 //! back, and when a look at how long they run finds them pending.
 //!
@@ -18,26 +18,22 @@ use super::submission::{Submission, Submissions};
 use crate::vulkan::logical::device::Device;
 use crate::vulkan::logical::submitted::Number;
 use crate::vulkan::programs::stamps::Stamps;
+use crate::waiting::tunables;
+use crate::waiting::tunables::MarkerTunables;
 use ash::vk::{self, Handle as _};
 use std::sync::Weak;
-
-/// The most submissions in a row that have no marker. They share one measure of how long they run.
-const RUN: usize = 3;
-
-/// The longest that a submission without a marker lasts by its stamps where there is a scheduler, in nanoseconds. What lasts longer is
-/// marked: its end is told sooner, and the fence costs nothing to speak of.
-const SHORT: u64 = 250_000;
 
 impl Queue {
     /// Returns whether a group that is about to be submitted at once, without a fence of the guest, can do without a marker.
     pub(super) fn spares_marker(&self, submissions: &Submissions, group: &Group) -> bool {
+        let MarkerTunables { run, short } = tunables().markers;
         let is_short = |scheduled: &Scheduled| {
             let stamps = scheduled.stamps.get().and_then(Option::as_ref);
-            stamps.and_then(Stamps::usual_length).is_some_and(|length| length <= SHORT)
+            stamps.and_then(Stamps::usual_length).is_some_and(|length| length <= short)
         };
         let may = |scheduled: &Scheduled| scheduled.gate.is_open() && is_short(scheduled);
         let is_heard = group.is_free || group.signals() || group.is_heard;
-        !is_heard && submissions.spares_marker(RUN) && self.scheduled.as_ref().is_none_or(may)
+        !is_heard && submissions.spares_marker(run) && self.scheduled.as_ref().is_none_or(may)
     }
 
     /// Has the end marked of all that the driver has up to a number, unless somebody submits just now: the caller has to ask again then.

@@ -1,6 +1,5 @@
 //! Queues: submissions, their ends, and waits for them.
 
-mod asks;
 pub mod batches;
 pub mod commands;
 pub mod deferred_markers;

@@ -2,12 +2,10 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use super::asks::Asks;
 use super::batches::Group;
 use super::held_queue::{HeldQueue, Submit, Turn};
 use super::submission::{Driver, Few, Submission, Submissions};
 use super::watch::{self, Watcher};
-use crate::spin::Habit;
 use crate::vulkan::context::cancel::Cancel;
 use crate::vulkan::context::error::Fault;
 use crate::vulkan::driver::markers::WAIT_SLICE_NS;
@@ -21,6 +19,9 @@ use crate::vulkan::logical::timeline::{Done, Look, Timeline};
 use crate::vulkan::objects::object::{Kind, State};
 use crate::vulkan::objects::table::Objects;
 use crate::vulkan::programs::stamps::Stamps;
+use crate::waiting::asks::Asks;
+use crate::waiting::look::Habit;
+use crate::waiting::tunables;
 use ash::vk::{self, Handle as _};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
@@ -415,7 +416,7 @@ impl Waiter {
 }
 
 fn wait_in_order(device: &Device, queue: &Weak<Queue>, pending: &Receiver<Pending>) {
-    let mut habit = Habit::new(LOOK_MAX);
+    let mut habit = Habit::new(tunables().look.queue_max, tunables().look);
     for Pending { last, done } in pending {
         if let Some(marker) = Queue::marker_of(queue, device, &last) {
             let is_over = || device.is_signalled(marker);
@@ -428,9 +429,6 @@ fn wait_in_order(device: &Device, queue: &Weak<Queue>, pending: &Receiver<Pendin
         Queue::ended(queue, device, &last);
     }
 }
-
-/// Ends of submissions are looked for if they take no longer: between here and the program that waits are three more threads.
-const LOOK_MAX: Duration = Duration::from_millis(3);
 
 /// The driver, asked how submissions stand.
 pub(super) struct Host<'a> {

@@ -11,6 +11,7 @@ use crate::vulkan::execution::context::Context;
 use crate::vulkan::kinds::fence::Fence;
 use crate::vulkan::kinds::semaphore::Signal;
 use crate::vulkan::logical::device::Device;
+use crate::waiting::hold::{About, Query};
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
@@ -26,15 +27,6 @@ pub struct StateQuery<'r> {
     _in_flight: InFlight<'r>,
 }
 
-/// The object that a state query is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct About {
-    /// The guest's name of the object.
-    pub id: u64,
-    /// The value of a semaphore's counter; none for a fence.
-    pub counter: Option<u64>,
-}
-
 enum Asked {
     /// The query asks whether a fence is signalled.
     Fence(Arc<Fence>),
@@ -42,30 +34,26 @@ enum Asked {
     Counter { raw: u64, was: u64, signal: Arc<Mutex<Signal>> },
 }
 
-impl StateQuery<'_> {
-    /// Returns what the query is about, and how that stood when it was asked.
-    pub fn about(&self) -> About {
+impl Query for StateQuery<'_> {
+    fn about(&self) -> About {
         self.about
     }
 
-    /// Returns what the query is about, as it stands now.
-    pub fn told(&self) -> About {
+    fn told(&self) -> About {
         match &self.asked {
             Asked::Fence(_) => self.about,
             Asked::Counter { raw, .. } => About { counter: counter(&self.device, *raw), ..self.about },
         }
     }
 
-    /// Returns whether the answer is another than "not yet", or none will come any more. It waits for nothing.
-    pub fn is_answered(&self) -> bool {
+    fn is_answered(&self) -> bool {
         match &self.asked {
             Asked::Fence(fence) => (&*self.device).is_signalled(fence.raw.as_raw()),
             Asked::Counter { raw, was, .. } => counter(&self.device, *raw) != Some(*was),
         }
     }
 
-    /// Returns whether the query is not answered, and will be without the guest's doing.
-    pub fn is_open(&self) -> bool {
+    fn is_open(&self) -> bool {
         let is_pending = match &self.asked {
             Asked::Fence(fence) => fence.is_pending(&self.device),
             Asked::Counter { was, signal, .. } => {
@@ -75,8 +63,7 @@ impl StateQuery<'_> {
         is_pending && !self.is_answered()
     }
 
-    /// Waits in the driver until the query is answered, but not for longer than `limit`.
-    pub fn wait(&self, limit: Duration) {
+    fn wait(&self, limit: Duration) {
         let nanoseconds = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         match &self.asked {
             Asked::Fence(fence) if fence.is_held() => fence.wait_released(limit),

@@ -36,6 +36,7 @@ fn setup() -> WorkerSetup {
         limits: ContextLimits { rings: 3, ..null::LIMITS },
         cache_key: null::CACHE_KEY,
         scheduled: false,
+        waiting_off: Vec::new(),
     }
 }
 

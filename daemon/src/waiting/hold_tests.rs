@@ -1,10 +1,19 @@
 //! A held answer is for who waits; these tests show that answers are held for who waits, not for who only looks.
 
 use super::*;
+use crate::waiting::{Heuristic, Tunables};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
+
+fn tunables() -> HoldTunables {
+    Tunables::among(4).hold
+}
+
+fn at_once() -> Duration {
+    tunables().at_once
+}
 
 /// A guest and its clock.
 struct Guest {
@@ -14,7 +23,7 @@ struct Guest {
 
 impl Guest {
     fn new() -> Self {
-        Self { holds: Holds::default(), now: Instant::now() }
+        Self { holds: Holds::new(tunables()), now: Instant::now() }
     }
 
     /// Asks for a fence after a pause, and is answered when the hold is over.
@@ -28,7 +37,7 @@ impl Guest {
         self.now += pause;
         let hold = self.holds.decide(about, self.now);
         self.now += match hold {
-            Some(Hold::Closely) => HOLD,
+            Some(Hold::Closely) => tunables().hold,
             Some(Hold::Loosely(limit)) => limit,
             None => Duration::ZERO,
         };
@@ -60,8 +69,8 @@ fn who_asks_on_and_on_is_never_held_for_long_and_keeps_no_processor_busy() {
     let began = guest.now;
     while guest.now - began < 20 * MS {
         match guest.asks(1, 5 * US, false) {
-            Some(Hold::Closely) => assert!(guest.now - began <= CLOSELY_MAX + MS),
-            other => assert_eq!(other, Some(Hold::Loosely(HOLD))),
+            Some(Hold::Closely) => assert!(guest.now - began <= tunables().closely_max + MS),
+            other => assert_eq!(other, Some(Hold::Loosely(tunables().hold))),
         }
     }
 }
@@ -72,11 +81,11 @@ fn who_does_other_things_in_between_is_held_once() {
     assert_eq!(guest.asks(1, MS, false), Some(Hold::Closely));
     for round in 0..1000_u64 {
         // Neither for one fence nor for always another.
-        assert_eq!(guest.asks(1, *AT_ONCE + US, false), None);
-        assert_eq!(guest.asks(round, *AT_ONCE + (1 + round as u32) * US, false), None);
+        assert_eq!(guest.asks(1, at_once() + US, false), None);
+        assert_eq!(guest.asks(round, at_once() + (1 + round as u32) * US, false), None);
     }
     // Once it waits, from its second query on.
-    assert_eq!(guest.asks(2000, *AT_ONCE + US, false), None);
+    assert_eq!(guest.asks(2000, at_once() + US, false), None);
     assert_eq!(guest.asks(2000, 5 * US, false), Some(Hold::Closely));
     assert_eq!(guest.asks(2000, 5 * US, true), Some(Hold::Closely));
     assert_eq!(guest.asks(2001, MS, false), Some(Hold::Closely));
@@ -128,16 +137,29 @@ fn a_hold_ends_when_there_is_something_to_tell_and_not_before_its_time() {
     let (over, limit) = (AtomicBool::new(false), Duration::from_secs(600));
     let is_over = || over.load(SeqCst);
     let begin = Instant::now();
-    loosely(10 * MS, is_over, thread::sleep);
+    tunables().loosely(10 * MS, is_over, thread::sleep);
     assert!(begin.elapsed() >= 10 * MS);
     thread::scope(|scope| {
-        let held = scope.spawn(|| loosely(limit, is_over, thread::sleep));
+        let held = scope.spawn(|| tunables().loosely(limit, is_over, thread::sleep));
         thread::sleep(20 * MS);
         assert!(!held.is_finished());
         over.store(true, SeqCst);
     });
     assert!(begin.elapsed() < limit);
     let begin = Instant::now();
-    closely(|| false, thread::sleep);
-    assert!(begin.elapsed() >= HOLD);
+    tunables().closely(|| false, thread::sleep);
+    assert!(begin.elapsed() >= tunables().hold);
+}
+
+#[test]
+fn where_answers_are_not_held_a_hold_takes_no_time() {
+    let tunables = Tunables::among(4).without(Heuristic::Hold).hold;
+    let never = |_| panic!("it waits");
+    tunables.closely(|| false, never);
+    let mut guest = Guest { holds: Holds::new(tunables), now: Instant::now() };
+    for pause in [MS, 5 * US, 5 * US, 220 * US] {
+        if let Some(Hold::Loosely(limit)) = guest.asks(1, pause, false) {
+            tunables.loosely(limit, || false, never);
+        }
+    }
 }

@@ -7,14 +7,15 @@
 //!
 //! Knows no queue, no worker and no epoll instance; is told what happened.
 
-use crate::spin::{self, Habit, Plan};
+use super::look::{Habit, Plan};
+use super::tunables::{AttentionTunables, Tunables};
 use protocol::ids::ContextId;
 use protocol::virtio_gpu::{CommandType, Header};
 use std::time::Duration;
 
 /// The event that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Awaited {
+pub enum Awaited {
     /// The second request of a submission: that the context's stream has got there (Mesa from 26.2 on).
     FollowUp,
     /// A worker's answer to a request that was taken.
@@ -25,7 +26,7 @@ pub(super) enum Awaited {
 
 /// The steps of a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Patience {
+pub struct Patience {
     /// The time to look for, without asking for kicks.
     pub look: Duration,
     /// The time to sleep for then, without asking for a kick for the next request, but with one for that behind it.
@@ -36,10 +37,12 @@ pub(super) struct Patience {
 
 /// The habits of the guest and the workers, as far as they were learned.
 #[derive(Debug)]
-pub(super) struct Attention {
+pub struct Attention {
     follow_ups: Habit,
     answers: Habit,
     requests: Habit,
+    /// The time for which a second request may stay unseen.
+    doze: Duration,
     /// The context whose fence was submitted last, with nothing behind it yet.
     fenced: Option<ContextId>,
     /// The last fence had a request of its context behind it.
@@ -48,24 +51,22 @@ pub(super) struct Attention {
 
 impl Attention {
     /// Makes an instance that knows nothing yet.
-    pub(super) fn new() -> Self {
-        Self::among(spin::processors())
-    }
-
-    /// Does the same as [`Self::new`] with so many processors.
-    fn among(processors: usize) -> Self {
-        let habit = |longest| Habit::among(processors, longest);
+    #[must_use]
+    pub fn new(tunables: &Tunables) -> Self {
+        let AttentionTunables { follow_up_max, answer_max, request_max, doze } = tunables.attention;
+        let habit = |longest| Habit::new(longest, tunables.look);
         Self {
-            follow_ups: habit(FOLLOW_UP_MAX),
-            answers: habit(ANSWER_MAX),
-            requests: habit(REQUEST_MAX),
+            follow_ups: habit(follow_up_max),
+            answers: habit(answer_max),
+            requests: habit(request_max),
+            doze,
             fenced: None,
             in_pairs: false,
         }
     }
 
     /// Learns from a request that was taken.
-    pub(super) fn took(&mut self, header: &Header) {
+    pub fn took(&mut self, header: &Header) {
         let is_stream = header.command == CommandType::SUBMIT_3D;
         let has_fence = header.fence().is_some();
         if let Some(before) = self.fenced.take() {
@@ -75,7 +76,7 @@ impl Attention {
     }
 
     /// Returns what is waited for, given whether somebody `owes` an answer.
-    pub(super) fn awaited(&self, owes: bool) -> Awaited {
+    pub fn awaited(&self, owes: bool) -> Awaited {
         match (self.fenced, owes) {
             (Some(_), _) if self.in_pairs => Awaited::FollowUp,
             (_, true) => Awaited::Answer,
@@ -84,8 +85,8 @@ impl Attention {
     }
 
     /// Returns how to wait for it.
-    pub(super) fn patience(&self, awaited: Awaited) -> Patience {
-        let doze = if awaited == Awaited::FollowUp { DOZE } else { Duration::ZERO };
+    pub fn patience(&self, awaited: Awaited) -> Patience {
+        let doze = if awaited == Awaited::FollowUp { self.doze } else { Duration::ZERO };
         let plan = self.habit(awaited).plan();
         match plan.sleep.is_zero() {
             true => Patience { look: plan.look, doze, then: Plan::default() },
@@ -94,7 +95,7 @@ impl Attention {
     }
 
     /// Learns that it took so long until something happened.
-    pub(super) fn waited(&mut self, awaited: Awaited, time: Duration) {
+    pub fn waited(&mut self, awaited: Awaited, time: Duration) {
         match awaited {
             Awaited::FollowUp => self.follow_ups.took(time),
             Awaited::Answer => self.answers.took(time),
@@ -103,7 +104,7 @@ impl Attention {
     }
 
     /// Notes that the second request did not come while it was waited for without kicks.
-    pub(super) fn no_follow_up(&mut self) {
+    pub fn no_follow_up(&mut self) {
         self.fenced = None;
     }
 
@@ -115,16 +116,6 @@ impl Attention {
         }
     }
 }
-
-/// The longest waits for which the thread looks: what takes longer is not looked for. A second request is right behind the first. Answers
-/// come when the GPU is done: half of a longer wait for them is slept through. A program that submits again does so when it has heard of
-/// the last submission.
-const FOLLOW_UP_MAX: Duration = Duration::from_micros(50);
-const ANSWER_MAX: Duration = Duration::from_millis(3);
-const REQUEST_MAX: Duration = Duration::from_micros(100);
-
-/// The time for which the second request may stay unseen, if nothing else happens.
-const DOZE: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
@@ -147,7 +138,7 @@ mod tests {
     }
 
     fn pairs_among(processors: usize) -> Attention {
-        let mut attention = Attention::among(processors);
+        let mut attention = Attention::new(&Tunables::among(processors));
         attention.took(&header(1, true));
         assert_eq!(attention.awaited(true), Awaited::Answer, "nothing is known yet");
         attention.took(&header(1, false));

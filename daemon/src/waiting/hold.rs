@@ -7,15 +7,42 @@
 //!
 //! Knows no ring and no driver; learns from when state queries came.
 
-use crate::spin::{self, Spun};
-use crate::vulkan::{About, StateQuery};
-use std::sync::LazyLock;
+use super::spin::{self, Spun};
+use super::tunables::HoldTunables;
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// A query of a guest for the state of an object.
+pub trait Query {
+    /// Returns what the query is about, and how that stood when it was made.
+    fn about(&self) -> About;
+
+    /// Returns what the query is about, as it stands now.
+    fn told(&self) -> About;
+
+    /// Returns whether the answer is another than "not yet", or none will come any more. It waits for nothing.
+    fn is_answered(&self) -> bool;
+
+    /// Returns whether the query is not answered, and will be without the guest's doing.
+    fn is_open(&self) -> bool;
+
+    /// Waits until the query is answered, but not for longer than `limit`.
+    fn wait(&self, limit: Duration);
+}
+
+/// The object that a state query is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// The guest's name of the object.
+    pub id: u64,
+    /// The value of a semaphore's counter; none for a fence.
+    pub counter: Option<u64>,
+}
+
 /// The habits of who asks on one ring.
 #[derive(Debug)]
-pub(super) struct Holds {
+pub struct Holds {
+    tunables: HoldTunables,
     /// The objects that were asked for, the latest first.
     open: Vec<Open>,
     /// The time when the last query was answered, if with "not yet".
@@ -44,20 +71,20 @@ enum Hold {
     Loosely(Duration),
 }
 
-impl Default for Holds {
-    fn default() -> Self {
-        Self { open: Vec::with_capacity(OPEN_MAX), answered: None, asks_again: true }
-    }
-}
-
 impl Holds {
+    /// Makes the habits of somebody who has not asked yet.
+    #[must_use]
+    pub fn new(tunables: HoldTunables) -> Self {
+        Self { tunables, open: Vec::with_capacity(OPEN_MAX), answered: None, asks_again: true }
+    }
+
     /// Waits until the query is answered, for as long as that is of use; not longer than until `is_pressed`.
-    pub(super) fn hold(&mut self, query: &StateQuery<'_>, is_pressed: impl Fn() -> bool) {
+    pub fn hold(&mut self, query: &impl Query, is_pressed: impl Fn() -> bool) {
         let is_over = || query.is_answered() || is_pressed();
         let hold = self.decide(query.about(), Instant::now());
         match hold.filter(|_| query.is_open()) {
-            Some(Hold::Closely) => closely(is_over, |limit| query.wait(limit)),
-            Some(Hold::Loosely(limit)) => loosely(limit, is_over, |slice| query.wait(slice)),
+            Some(Hold::Closely) => self.tunables.closely(is_over, |limit| query.wait(limit)),
+            Some(Hold::Loosely(limit)) => self.tunables.loosely(limit, is_over, |slice| query.wait(slice)),
             None => {}
         }
         self.answer(query.told(), query.is_answered(), Instant::now());
@@ -65,6 +92,7 @@ impl Holds {
 
     /// Returns how to hold the answer to a query that comes at `now`.
     fn decide(&mut self, about: About, now: Instant) -> Option<Hold> {
+        let tunables = self.tunables;
         let pause = self.answered.take().map(|answered| now.saturating_duration_since(answered));
         let open = self.open(about, now);
         if open.told != about {
@@ -79,15 +107,20 @@ impl Holds {
             return self.asks_again.then_some(Hold::Closely);
         }
         let waited = now.saturating_duration_since(open.since);
-        if pause.is_some_and(|pause| pause <= *AT_ONCE) {
+        if pause.is_some_and(|pause| pause <= tunables.at_once) {
             open.looks = open.looks.saturating_add(1);
             self.asks_again = true;
-            return Some(if waited < CLOSELY_MAX { Hold::Closely } else { Hold::Loosely(HOLD) });
+            return Some(if waited < tunables.closely_max {
+                Hold::Closely
+            } else {
+                Hold::Loosely(tunables.hold)
+            });
         }
-        let slept = pause
-            .is_some_and(|pause| pause >= SLEPT_MIN && pause <= waited.saturating_sub(pause).max(SLEPT_MAX));
-        if slept && open.looks >= LOOKS_BEFORE_SLEEP {
-            return Some(Hold::Loosely((waited / WAITED_PART).clamp(LONG_MIN, LONG_MAX)));
+        let HoldTunables { slept_min, slept_max, long_min, long_max, .. } = tunables;
+        let longest = |pause| waited.saturating_sub(pause).max(slept_max);
+        let slept = pause.is_some_and(|pause| pause >= slept_min && pause <= longest(pause));
+        if slept && open.looks >= tunables.looks_before_sleep {
+            return Some(Hold::Loosely((waited / tunables.waited_part).clamp(long_min, long_max)));
         }
         (open.since, open.looks) = (now, 1);
         self.asks_again = false;
@@ -119,47 +152,25 @@ impl Holds {
     }
 }
 
-fn closely(is_over: impl Fn() -> bool, wait: impl Fn(Duration)) {
-    let start = Instant::now();
-    if spin::are_few() || spin::within(HOLD, &is_over) == Spun::Crowded {
-        while let Some(left) = HOLD.checked_sub(start.elapsed()).filter(|_| !is_over()) {
-            wait(left);
+impl HoldTunables {
+    fn closely(&self, is_over: impl Fn() -> bool, wait: impl Fn(Duration)) {
+        let start = Instant::now();
+        if !self.looks || spin::within(self.hold, &is_over) == Spun::Crowded {
+            while let Some(left) = self.hold.checked_sub(start.elapsed()).filter(|_| !is_over()) {
+                wait(left);
+            }
+        }
+    }
+
+    /// The driver is not asked to wait where there are processors enough: some spin when they are to wait for a short time.
+    fn loosely(&self, limit: Duration, is_over: impl Fn() -> bool, wait: impl Fn(Duration)) {
+        let start = Instant::now();
+        while let Some(left) = limit.checked_sub(start.elapsed()).filter(|_| !is_over()) {
+            let slice = left.min(self.slice);
+            if self.looks { thread::sleep(slice) } else { wait(slice) }
         }
     }
 }
-
-/// The driver is not asked to wait where there are processors enough: some spin when they are to wait for a short time.
-fn loosely(limit: Duration, is_over: impl Fn() -> bool, wait: impl Fn(Duration)) {
-    let start = Instant::now();
-    while let Some(left) = limit.checked_sub(start.elapsed()).filter(|_| !is_over()) {
-        match spin::are_few() {
-            true => wait(left.min(SLICE)),
-            false => thread::sleep(left.min(SLICE)),
-        }
-    }
-}
-
-/// The time for which an answer is held: less than Mesa looks for it without sleeping.
-const HOLD: Duration = Duration::from_micros(50);
-/// Time between two looks, for an answer or for something else to do, of a thread that sleeps in between.
-const SLICE: Duration = Duration::from_micros(50);
-/// The time within which a guest that waits asks again. Where processors are few it first has to get one.
-static AT_ONCE: LazyLock<Duration> =
-    LazyLock::new(|| Duration::from_micros(if spin::are_few() { 100 } else { 30 }));
-/// After so long one processor that looks all the time is no longer worth it.
-const CLOSELY_MAX: Duration = Duration::from_millis(3);
-
-/// Mesa looks so often, or a little more often, before it sleeps.
-const LOOKS_BEFORE_SLEEP: u32 = 12;
-/// The thread sleeps for so long at least, and for so long at most unless it has waited for longer already. Meanwhile nobody is held up: an answer
-/// that comes when it asks next can as well come a little later.
-const SLEPT_MIN: Duration = Duration::from_micros(140);
-const SLEPT_MAX: Duration = Duration::from_millis(1);
-/// From then on an answer is held for this part of the time it has waited. It sleeps while it waits for the answer, too, but always for
-/// as short a time as the first; and its time-out, of which it knows only between two queries, is late by no more than that.
-const WAITED_PART: u32 = 8;
-const LONG_MIN: Duration = Duration::from_micros(500);
-const LONG_MAX: Duration = Duration::from_millis(10);
 
 /// The number of queries that are remembered: who waits for several asks for them by turns.
 const OPEN_MAX: usize = 8;

@@ -1,0 +1,43 @@
+//! Waiting: the decisions of threads that wait for what may happen soon. Each decides by what happened before and knows nothing of what is
+//! waited for.
+//!
+//! | file | decides |
+//! | --- | --- |
+//! | `spin` | how a thread looks for something without sleeping, and how many threads may |
+//! | `look` | whether a thread looks before it sleeps, from the time that the last wait took |
+//! | `pace` | how a ring's thread waits for its driver: spinning, dozing, idle |
+//! | `hold` | how long an answer "not yet" is kept back from a guest that would only ask again |
+//! | `attention` | whether the device thread looks, and when it asks the driver for kicks |
+//! | `calls` | whether the driver is called at once or along with the next answer |
+//! | `asks` | whether the end of a submission will be asked for next |
+//! | `tunables` | the numbers of all of them, and how to turn one off |
+//!
+//! `docs/performance.md` says what each one gains on its own, as measured.
+
+pub mod asks;
+pub mod attention;
+pub mod calls;
+pub mod hold;
+pub mod look;
+pub mod pace;
+pub mod spin;
+pub mod tunables;
+
+use std::sync::OnceLock;
+pub use tunables::{Heuristic, Tunables};
+
+static TUNABLES: OnceLock<Tunables> = OnceLock::new();
+
+/// Sets the numbers for this process, with some heuristics turned off. They must not have been asked for before.
+pub fn start(off: &[Heuristic]) {
+    let tunables =
+        off.iter().fold(Tunables::among(spin::processors()), |tunables, off| tunables.without(*off));
+    if TUNABLES.set(tunables).is_err() && *self::tunables() != tunables {
+        log::error!("the heuristics of waiting were in use before they were set");
+    }
+}
+
+/// Returns the numbers of this process: those that [`start`] has set, otherwise those for the processors that it may use.
+pub fn tunables() -> &'static Tunables {
+    TUNABLES.get_or_init(|| Tunables::among(spin::processors()))
+}

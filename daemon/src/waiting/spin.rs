@@ -1,0 +1,100 @@
+//! Short busy waiting for what is about to happen anyway: how to wait, and whether at all.
+
+use super::tunables;
+use super::tunables::SpinTunables;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Returns whether processors are few, so that programs and a software driver need them.
+pub fn are_few() -> bool {
+    few(processors())
+}
+
+/// Returns whether so many processors are few.
+pub(super) fn few(processors: usize) -> bool {
+    processors < 4
+}
+
+/// The number of processors that this process may use, as it was when it was first asked for.
+pub fn processors() -> usize {
+    *PROCESSORS
+}
+
+/// Counts the processors that this process may use. What limits a control group sets is in files, so a process that will see none has to
+/// count before.
+pub fn count_processors() {
+    LazyLock::force(&PROCESSORS);
+}
+
+/// The way in which a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spun {
+    /// The awaited condition became true.
+    Seen,
+    /// The condition did not become true in the time that was given.
+    NotYet,
+    /// Other threads needed the processor.
+    Crowded,
+}
+
+/// Watches `done` for a moment and answers whether it became true.
+pub fn until(done: impl Fn() -> bool) -> bool {
+    within(tunables().spin.moment, done) == Spun::Seen
+}
+
+/// Watches `done` for no longer than `limit`.
+///
+/// Sleeping and being woken costs more than a moment, but a core that is needed elsewhere costs more still: at most a quarter
+/// of the cores spins at once, one where there are two or three, and none where there is only one; and who finds that another was
+/// waiting for the core stops.
+pub fn within(limit: Duration, done: impl Fn() -> bool) -> Spun {
+    if done() {
+        return Spun::Seen;
+    }
+    let SpinTunables { threads, offer_every, taken, .. } = tunables().spin;
+    let Some(_spinner) = Spinner::among(threads) else { return Spun::Crowded };
+    let start = Instant::now();
+    let mut offered = start;
+    loop {
+        for _ in 0..32 {
+            std::hint::spin_loop();
+        }
+        if done() {
+            return Spun::Seen;
+        }
+        let now = Instant::now();
+        if now.duration_since(start) >= limit {
+            return Spun::NotYet;
+        }
+        if now.duration_since(offered) >= offer_every {
+            std::thread::yield_now();
+            offered = Instant::now();
+            if offered.duration_since(now) >= taken {
+                return if done() { Spun::Seen } else { Spun::Crowded };
+            }
+        }
+    }
+}
+
+/// A thread that spins, which is counted.
+struct Spinner;
+
+impl Spinner {
+    fn among(most: usize) -> Option<Self> {
+        // Made before it is known whether there is room, so that it is uncounted in any case.
+        let spinner = Self;
+        (SPINNING.fetch_add(1, Relaxed) < most).then_some(spinner)
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        SPINNING.fetch_sub(1, Relaxed);
+    }
+}
+
+static SPINNING: AtomicUsize = AtomicUsize::new(0);
+
+static PROCESSORS: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |processors| processors.get()));
