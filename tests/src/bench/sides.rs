@@ -46,7 +46,7 @@ impl Sides {
     pub fn start(place: Place) -> Result<Self> {
         let mut all = vec![Side::start(&place, "native".into(), None, 0)?];
         for (mesa, name) in place.mesas().into_iter().enumerate() {
-            let stand = Stand::with_daemon(&place, "guest").with_context(|| name.clone())?;
+            let stand = Stand::with_daemon(&place, &name, "guest").with_context(|| name.clone())?;
             all.push(Side::start(&place, name, Some(stand), mesa)?);
         }
         Ok(Self { all, place, known: None })

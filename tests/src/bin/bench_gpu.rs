@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tests::bench::{Line, Llama, Probe, Sides, Timing, plan, plot, run, to_json, to_table};
 use tests::packages::Suite;
-use tests::stand::{Drivers, Place, Setting, default_name};
+use tests::stand::{Drivers, OwnDaemon, Place, Setting, default_name};
 
 #[derive(Debug, Parser)]
 #[command(about = "Measure how fast Vulkan programs are in a guest, in relation to the host")]
@@ -49,6 +49,9 @@ struct Arguments {
     /// A variable in the environment of a guest's programs; more than once for several
     #[arg(long, value_name = "GUEST:VARIABLE=VALUE", value_parser = setting)]
     guest_env: Vec<Setting>,
+    /// The daemon of one guest, with options, to compare daemons in one run: no DAEMON means that of the others
+    #[arg(long, value_name = "GUEST:[DAEMON] [OPTION]...", value_parser = own_daemon)]
+    guest_daemon: Vec<OwnDaemon>,
     /// Beside the guests, a second program on the host that waits for fences as Mesa 26.1 does in a guest
     #[arg(long)]
     look: bool,
@@ -177,10 +180,13 @@ fn place(arguments: &Arguments) -> Result<Place> {
             }
         }
     };
-    let place = Place { program, drivers, settings: arguments.guest_env.clone() };
+    let (settings, daemons) = (arguments.guest_env.clone(), arguments.guest_daemon.clone());
+    let place = Place { program, drivers, settings, daemons };
     let guests = place.mesas();
-    let stray = place.settings.iter().find(|setting| !guests.contains(&setting.guest));
-    ensure!(stray.is_none(), "no guest is called {}: {guests:?}", stray.map_or("", |stray| &stray.guest));
+    let settings = place.settings.iter().map(|setting| &setting.guest);
+    let mut named = settings.chain(place.daemons.iter().map(|own| &own.guest));
+    let stray = named.find(|guest| !guests.contains(guest));
+    ensure!(stray.is_none(), "no guest is called {}: {guests:?}", stray.map_or("", |stray| stray));
     Ok(place)
 }
 
@@ -188,6 +194,16 @@ fn setting(text: &str) -> Result<Setting, String> {
     let parts = text.split_once(':').and_then(|(guest, rest)| Some((guest, rest.split_once('=')?)));
     let (guest, (variable, value)) = parts.ok_or("GUEST:VARIABLE=VALUE is expected")?;
     Ok(Setting { guest: guest.into(), variable: variable.into(), value: value.into() })
+}
+
+fn own_daemon(text: &str) -> Result<OwnDaemon, String> {
+    let (guest, rest) = text.split_once(':').ok_or("GUEST:[DAEMON] [OPTION]... is expected")?;
+    let (program, options) = rest.split_once(' ').unwrap_or((rest, ""));
+    Ok(OwnDaemon {
+        guest: guest.into(),
+        program: (!program.is_empty()).then(|| program.into()),
+        options: options.split_whitespace().map(str::to_owned).collect(),
+    })
 }
 
 fn named(venus: &str) -> (String, PathBuf) {

@@ -7,7 +7,7 @@ mod dialogue;
 mod place;
 
 pub use dialogue::{Dialogue, PATIENCE};
-pub use place::{Drivers, Place, Setting, default_name};
+pub use place::{Drivers, OwnDaemon, Place, Setting, default_name};
 
 use crate::bridge::Bridge;
 use crate::daemon::eventually;
@@ -53,13 +53,13 @@ impl Stand {
         Ok(Self { bridges: Vec::new(), daemons: Vec::new(), folder: tempfile::tempdir()? })
     }
 
-    /// A daemon for one VM, and its bridge.
+    /// The daemon of a guest for one VM, and its bridge.
     ///
     /// # Errors
     /// The daemon does not start.
-    pub fn with_daemon(place: &Place, vm: &str) -> Result<Self> {
+    pub fn with_daemon(place: &Place, guest: &str, vm: &str) -> Result<Self> {
         let mut stand = Self::new()?;
-        let mut daemon = place.daemon()?;
+        let mut daemon = place.daemon_of(guest)?;
         let further = std::env::var("VHOST_USER_VULKAN_OPTIONS").unwrap_or_default();
         daemon.arg("--socket-path").arg(stand.device_socket(vm)).args(further.split_whitespace());
         stand.spawn(daemon)?;

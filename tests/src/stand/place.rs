@@ -15,6 +15,19 @@ pub struct Place {
     pub drivers: Drivers,
     /// The variables that programs in guests find in their environment.
     pub settings: Vec<Setting>,
+    /// The daemons of single guests.
+    pub daemons: Vec<OwnDaemon>,
+}
+
+/// A daemon that only one guest has, so that daemons can be compared side by side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnDaemon {
+    /// The name of the guest's Mesa.
+    pub guest: String,
+    /// The daemon's executable, if it is not that of the other guests.
+    pub program: Option<PathBuf>,
+    /// The daemon's options.
+    pub options: Vec<String>,
 }
 
 /// A variable of the environment of programs in a guest.
@@ -52,14 +65,24 @@ impl Place {
     #[must_use]
     pub fn packages(program: PathBuf, daemon: Option<PathBuf>) -> Self {
         let mesas = vec![(default_name(Suite::Testing), Suite::Testing)];
-        Self { program, drivers: Drivers::Packages { daemon, mesas }, settings: Vec::new() }
+        Self {
+            program,
+            drivers: Drivers::Packages { daemon, mesas },
+            settings: Vec::new(),
+            daemons: Vec::new(),
+        }
     }
 
     /// A prepared machine, with one manifest of Mesa's Venus driver.
     #[must_use]
     pub fn machine(program: PathBuf, daemon: PathBuf, venus: PathBuf) -> Self {
         let mesas = vec![("guest".into(), venus)];
-        Self { program, drivers: Drivers::Machine { daemon, mesas }, settings: Vec::new() }
+        Self {
+            program,
+            drivers: Drivers::Machine { daemon, mesas },
+            settings: Vec::new(),
+            daemons: Vec::new(),
+        }
     }
 
     /// Returns whether this is a machine that was prepared by hand.
@@ -87,6 +110,21 @@ impl Place {
             Drivers::Packages { daemon: None, .. } => daemon::command(),
             Drivers::Machine { daemon, .. } => Ok(Command::new(daemon)),
         }
+    }
+
+    /// The daemon of a guest, with the options that this guest alone has.
+    ///
+    /// # Errors
+    /// As [`Place::daemon`].
+    pub fn daemon_of(&self, guest: &str) -> Result<Command> {
+        let Some(own) = self.daemons.iter().find(|own| own.guest == guest) else { return self.daemon() };
+        let mut command = match &own.program {
+            None => self.daemon()?,
+            Some(program) if self.is_machine() => Command::new(program),
+            Some(program) => daemon::command_of(program)?,
+        };
+        command.args(&own.options);
+        Ok(command)
     }
 
     /// The program on the device behind a bridge, with the Mesa of this number.
