@@ -1,10 +1,10 @@
 //! `cargo features-doc`: writes `docs/features.md` from the tables the daemon works with; `--check` fails when it is stale.
 
-use daemon::config::{ContextLimits, DeviceLimits};
-use daemon::vulkan::{Shaping, shaping};
+use config::{ContextLimits, DeviceLimits};
 use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use vulkan::{Shaping, shaping};
 
 fn main() -> ExitCode {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/features.md");

@@ -3,7 +3,7 @@
 //! this program with `--exe`. The program repeats on standard error what is said to it.
 
 use anyhow::{Context, Result, bail};
-use daemon::config::{DriverMapped, Heap, MemoryId, Wanted};
+use config::{DriverMapped, Heap, MemoryId, Wanted};
 use daemon::ipc::{Channel, DriverFamily, MapInfo, ProbeReport, ToDevice, ToWorker};
 use daemon::sandbox::{Options, SandboxMode, SeccompMode, inherited, seal_child};
 use protocol::ids::ResourceId;
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
 fn probe() -> ProbeReport {
     let device = rustix::fs::fstat(File::open("/dev/zero").map_err(|error| error.to_string())?);
     let device = device.map_err(|error| error.to_string())?.st_rdev;
-    let mut gpus = daemon::vulkan::probe()?;
+    let mut gpus = vulkan::probe()?;
     for trial in gpus.iter_mut().filter_map(|gpu| gpu.memfd.as_mut().ok()) {
         trial.driver_mapped = DriverMapped { types: 1, device };
     }

@@ -23,7 +23,7 @@ pub unsafe extern "C" fn mmap(
     offset: i64,
 ) -> *mut c_void {
     // SAFETY: the caller's promise.
-    unsafe { daemon::vulkan::map(address, len, protection, flags, fd, offset) }
+    unsafe { vulkan::map(address, len, protection, flags, fd, offset) }
 }
 
 /// `mmap64`, which is the same where offsets have 64 bits.
@@ -42,5 +42,5 @@ pub unsafe extern "C" fn mmap64(
     offset: i64,
 ) -> *mut c_void {
     // SAFETY: the caller's promise.
-    unsafe { daemon::vulkan::map(address, len, protection, flags, fd, offset) }
+    unsafe { vulkan::map(address, len, protection, flags, fd, offset) }
 }

@@ -21,21 +21,15 @@
 #![warn(unreachable_pub)]
 
 pub mod broker;
-pub mod config;
 #[cfg(not(feature = "fuzzing"))]
 mod device;
 #[cfg(feature = "fuzzing")]
 pub mod device;
 pub mod ipc;
-mod readiness;
 pub mod sandbox;
 pub mod serve;
-pub mod shm;
 #[cfg(not(feature = "fuzzing"))]
 mod transport;
 #[cfg(feature = "fuzzing")]
 pub mod transport;
-#[allow(unreachable_pub, reason = "its items, which are generated in part, are not narrowed yet")]
-pub mod vulkan;
-pub mod waiting;
 pub mod worker;

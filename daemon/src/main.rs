@@ -6,8 +6,8 @@ mod interpose;
 
 use anyhow::{Context, bail};
 use cli::{Child, Cli, MapDeviceMemory, Role, Serve};
+use config::{GpuChoice, GpuInfo, HangLimits, Protection};
 use daemon::broker::{self, ClientError, Settings, Watch};
-use daemon::config::{GpuChoice, GpuInfo, HangLimits, Protection};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
 use daemon::sandbox::{
     self, Delegated, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited, only_standard_input,
@@ -114,7 +114,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     if let Some(path) = listen.made_at() {
         launcher.remove_at_end(path)?;
     }
-    daemon::waiting::start(&options.waiting_without);
+    waiting::start(&options.waiting_without);
     sandbox::seal_device_process(&confinement).context("cannot confine the device process")?;
     if protection != Protection::default() {
         log::warn!(target: LOG, protection:?; "protections are off");
@@ -248,7 +248,7 @@ fn print_system_calls() -> anyhow::Result<()> {
 
 fn become_worker(child: Child) -> anyhow::Result<ExitCode> {
     let channel = start_child(child)?;
-    daemon::waiting::spin::count_processors();
+    waiting::spin::count_processors();
     sandbox::seal_child(&child.confinement.into(), child.family).context("cannot confine this worker")?;
     Ok(daemon::worker::run(channel))
 }
@@ -256,7 +256,7 @@ fn become_worker(child: Child) -> anyhow::Result<ExitCode> {
 fn become_probe(child: Child) -> anyhow::Result<ExitCode> {
     let channel = start_child(child)?;
     sandbox::seal_child(&child.confinement.into(), child.family).context("cannot confine the probe")?;
-    let report: ProbeReport = daemon::vulkan::probe();
+    let report: ProbeReport = vulkan::probe();
     channel.send(&report, None)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! Writes the seeds of all targets into `corpus/`, and `venus.dict`: the same files in every run.
 
-use daemon::config::{CacheKey, DriverMapped, GpuChoice, MemoryBackEnd, MemoryTrial, Protection, Queues};
+use config::{CacheKey, DriverMapped, GpuChoice, MemoryBackEnd, MemoryTrial, Protection, Queues};
 use daemon::ipc::{
     Fence, FromBroker, HeldMemory, MapInfo, ResourceKind, SharedGpu, ToBroker, ToDevice, ToWorker,
     WorkerSetup,

@@ -1,4 +1,4 @@
 //! The page of grants, written by anybody.
 #![no_main]
 
-fuzz::target!(daemon::shm::fuzzing::fuzz_grants);
+fuzz::target!(shm::fuzzing::fuzz_grants);

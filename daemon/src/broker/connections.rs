@@ -3,7 +3,7 @@
 use super::settings::{MetricsAddress, Settings};
 use super::source::Source;
 use super::{control, http};
-use crate::readiness::{Events, unwatch, watch, watch_for};
+use readiness::{Events, unwatch, watch, watch_for};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};

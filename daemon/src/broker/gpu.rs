@@ -4,10 +4,10 @@
 
 use super::grant_log::GrantLog;
 use super::rates::Rate;
-use crate::shm::{Counters, SchedulerSide};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use sched::{Class, ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, TenantId, Tuning, Usage};
+use shm::{Counters, SchedulerSide};
 use std::time::Duration;
 
 /// A GPU that VMs share.
@@ -300,7 +300,7 @@ const HUNG_AGAIN: Nanos = 1_000_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::{GateSide, grant_page};
+    use shm::{GateSide, grant_page};
 
     const VM: TenantId = TenantId(0);
     const KEY: ContextKey = ContextKey(7);
@@ -325,13 +325,7 @@ mod tests {
         gate.tell(Counters { ready: 0, dispatched: 1, completed: 0 });
         gpu.look(KEY, 2 * MS, None);
         assert!(gpu.is_busy());
-        assert!(gate.tell_work(&crate::shm::Work {
-            begin: MS,
-            end: 4 * MS,
-            busy: 3 * MS,
-            count: 1,
-            copy: false
-        }));
+        assert!(gate.tell_work(&shm::Work { begin: MS, end: 4 * MS, busy: 3 * MS, count: 1, copy: false }));
         gate.tell(Counters { ready: 0, dispatched: 1, completed: 1 });
         gate.tell_cpu(Duration::from_millis(5));
         gpu.look(KEY, 5 * MS, None);

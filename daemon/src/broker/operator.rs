@@ -10,8 +10,8 @@ use super::run::Broker;
 use super::settings::share::{class_name, effective};
 use super::vm::{OnGpu, Vm};
 use crate::ipc::{FromBroker, HeldMemory};
-use crate::readiness::Events;
 use protocol::ids::ContextId;
+use readiness::Events;
 use sched::{Nanos, Usage};
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! One device process as the broker holds it: its channel, its end. Whoever took it over can send what he likes, and
 //! need not read what he is sent; nothing here waits for it.
 
-use crate::config::BROKER_BACKLOG;
 use crate::ipc::{AtMost, Channel, FromBroker, Outbox, ToBroker};
 use crate::sandbox::start_device_process;
+use config::BROKER_BACKLOG;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::ffi::OsString;
 use std::io;

@@ -9,12 +9,12 @@ use super::source::Source;
 use super::starter::Starter;
 use super::vm::Vm;
 use crate::ipc::FromBroker;
-use crate::readiness::{self, EVENTS_MAX, Event, Events, Reported};
-use crate::shm::page_clock;
+use readiness::{self, EVENTS_MAX, Event, Events, Reported};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use sched::{Nanos, TenantId};
+use shm::page_clock;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use smallvec::SmallVec;
 use std::io::{self, Read};
@@ -114,7 +114,7 @@ impl Broker {
     fn run(&mut self) -> io::Result<()> {
         // A timer may otherwise come 50 us late, which is much between a submission and the next.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        let mut reported = Reported::new();
+        let mut reported = Reported::default();
         self.run_due(page_clock());
         while !self.is_over() {
             self.arm_timer()?;

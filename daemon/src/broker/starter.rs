@@ -2,8 +2,8 @@
 //! guests keep every processor busy, and the broker waits for nobody.
 
 use super::process::Process;
-use crate::shm::{Doorbell, Listener};
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use shm::{Doorbell, Listener};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;

@@ -6,10 +6,10 @@ use super::rates::Rate;
 use super::report::status::KillCounts;
 use super::settings::VmSettings;
 use crate::ipc::HeldMemory;
-use crate::shm::Listener;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use sched::{ContextKey, Nanos, Share, TenantId, Usage};
+use shm::Listener;
 use std::time::Duration;
 
 /// A VM of the configuration.

@@ -10,12 +10,11 @@ mod values;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use config::{Protection, Queues, Robustness};
 use daemon::broker;
-use daemon::config::{Protection, Queues, Robustness};
 use daemon::ipc::DriverFamily;
 use daemon::sandbox::{self, CgroupMode, SandboxMode, SeccompMode};
 use daemon::serve::Access;
-use daemon::waiting::Heuristic;
 use log::LevelFilter;
 use quotas::Quotas;
 use std::collections::BTreeSet;
@@ -23,6 +22,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 use values::{Group, Memory, SocketMode, group, log_level, memory, socket_mode, time, window_size, words};
+use waiting::Heuristic;
 
 /// A virtio-gpu device for virtual machines over vhost-user, whose 3D capability is Vulkan (Venus).
 #[derive(Debug, Parser)]

@@ -1,7 +1,7 @@
 //! The options that bound what a guest may take.
 
 use super::values::size;
-use daemon::config::{ContextLimits, DeviceLimits};
+use config::{ContextLimits, DeviceLimits};
 use daemon::sandbox::GroupLimits;
 
 /// The quotas of a VM, which bound what its guest may take. Each program of the guest gets at most seven eighths, so that another finds

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use daemon::config::MemoryBackEnd;
+use config::MemoryBackEnd;
 use log::LevelFilter;
 use std::time::Duration;
 

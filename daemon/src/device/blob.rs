@@ -7,7 +7,7 @@ use super::command::{BlobRequest, Outcome};
 use super::quota::Owner;
 use super::resource::{HostBlob, HostBlobState as State, Kind, Resource};
 use super::{Device, Effects, GuestError, Shown};
-use crate::config::MemoryId;
+use config::MemoryId;
 use protocol::ids::{BlobId, ContextId, ResourceId};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Header, MapCache, Response};
 

@@ -8,7 +8,7 @@ use super::context::{Context, State};
 use super::quota::Owner;
 use super::resource::Kind;
 use super::{Device, Effects, GuestError};
-use crate::config::MemoryId;
+use config::MemoryId;
 use protocol::ids::{CapsetId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Fence, FenceTimeline, Header, Response};
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};

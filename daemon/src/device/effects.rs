@@ -1,7 +1,7 @@
 //! This file declares what the device asks of the world.
 
 use super::error::{EffectFailed, GuestError};
-use crate::config::MemoryId;
+use config::MemoryId;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
 

@@ -10,7 +10,7 @@ use super::context::Context;
 use super::pieces::Waiting;
 use super::quota::Owner;
 use super::{Device, Effects};
-use crate::config::{Heap, MemoryId, PerHeap, Wanted};
+use config::{Heap, MemoryId, PerHeap, Wanted};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashSet;
 

@@ -1,7 +1,7 @@
 //! Memory of drivers, counted: shares, holders, and what is left when a worker has ended.
 
 use super::*;
-use crate::config::{Heap, Wanted};
+use config::{Heap, Wanted};
 
 const MIB: u64 = 1 << 20;
 

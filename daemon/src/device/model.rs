@@ -7,7 +7,7 @@ use super::quotas::Quotas;
 use super::resource::Resource;
 use super::scanout::Scanouts;
 use super::window::Window;
-use crate::config::{ContextLimits, DeviceLimits};
+use config::{ContextLimits, DeviceLimits};
 use protocol::ids::{ContextId, ResourceId};
 use rustc_hash::FxHashMap;
 

@@ -2,7 +2,7 @@
 
 use super::quota::Owner;
 use super::quotas::Quotas;
-use crate::config::{Heap, MemoryId, PerHeap, Wanted};
+use config::{Heap, MemoryId, PerHeap, Wanted};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 

@@ -4,7 +4,7 @@
 //! an owner may come to hold at most [`SHARE`] times what is free afterwards. One owner alone gets seven eighths, the next seven
 //! eighths of the rest, and so on; the one that comes after any number of hogs still finds some.
 
-use crate::config::SHARE;
+use config::SHARE;
 use rustc_hash::FxHashMap;
 
 /// The name of a holder, which is never used again for another.
@@ -124,7 +124,7 @@ impl Quota {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::most;
+    use config::most;
 
     const A: Owner = Owner(1);
     const B: Owner = Owner(2);

@@ -3,7 +3,7 @@
 use super::error::GuestError;
 use super::model::DeviceOptions;
 use super::quota::{Owner, Quota};
-use crate::config::PerHeap;
+use config::PerHeap;
 
 /// The quotas that contexts share. Resources and what they hold count for the context that made them, even when it is gone.
 #[derive(Debug)]

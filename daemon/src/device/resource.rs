@@ -2,7 +2,7 @@
 
 use super::Shown;
 use super::quota::Owner;
-use crate::config::MemoryId;
+use config::MemoryId;
 use protocol::ids::ContextId;
 use protocol::virtio_gpu::{Command, Header, MapCache};
 

@@ -1,7 +1,7 @@
 //! The device with a fake world: every effect is noted, tickets are numbers, workers answer when the test says so.
 
 use super::*;
-use crate::config::{ContextLimits, DeviceLimits, MemoryId};
+use config::{ContextLimits, DeviceLimits, MemoryId};
 use protocol::ids::{BlobId, CapsetId, FenceId, RingIdx, ScanoutId};
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{

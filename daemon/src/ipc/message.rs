@@ -1,10 +1,10 @@
 //! The messages themselves. Order matters: a worker handles [`ToWorker`] messages strictly one after another.
 
-use crate::config::{CacheKey, ContextLimits, GpuChoice, GpuInfo, Heap, MemoryId, Wanted};
-use crate::waiting::Heuristic;
+use config::{CacheKey, ContextLimits, GpuChoice, GpuInfo, Heap, MemoryId, Wanted};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use waiting::Heuristic;
 
 /// Largest SUBMIT_3D payload in bytes that travels inside a packet; a larger one comes in a sealed memfd beside it.
 pub const INLINE_SUBMIT_MAX: usize = 64 * 1024;

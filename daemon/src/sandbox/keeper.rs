@@ -3,7 +3,6 @@
 //! They keep memory alive that a frontend may have mapped (see `serve::lenders`). Who was not told to let go of them keeps them until the
 //! frontend's process has ended: then nobody has anything mapped.
 
-use crate::readiness;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -84,10 +83,10 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::readiness::has_ended;
     use rustix::pipe::{PipeFlags, pipe_with};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
     use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
 
     fn frontend() -> (Child, OwnedFd) {
         let child = Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
@@ -103,6 +102,13 @@ mod tests {
 
     fn is_open(watched: &OwnedFd) -> bool {
         !readiness::look(watched, PollFlags::IN).contains(PollFlags::HUP)
+    }
+
+    /// Waits until nobody holds the other end; answers whether that is so. A child that another test starts at the same time has copies of all
+    /// descriptors until it executes its program, so an end that a test has closed may stay open for a moment.
+    fn has_ended(fd: &OwnedFd) -> bool {
+        readiness::within(fd, PollFlags::empty(), Duration::from_secs(60))
+            .is_ok_and(|seen| seen.contains(PollFlags::HUP))
     }
 
     #[test]

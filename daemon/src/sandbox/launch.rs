@@ -3,7 +3,6 @@
 use super::Options;
 use super::this_program::this_program;
 use crate::ipc::{Channel, ChildRole, DriverFamily, FromLauncher, ReceiveError, SendError, ToLauncher};
-use crate::readiness;
 use rustix::event::PollFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -7,11 +7,11 @@
 use super::cgroup::WorkerGroup;
 use super::child::{self, Program};
 use super::keeper::Keeper;
-use crate::config::LAUNCHER_BACKLOG;
 use crate::ipc::{
     AtMost, Channel, ChildRole, DriverFamily, FromLauncher, Outbox, OutboxError, ReceiveError, SendError,
     ToLauncher,
 };
+use config::LAUNCHER_BACKLOG;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,

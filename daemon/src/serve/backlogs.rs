@@ -1,8 +1,8 @@
 //! The bound on what waits for workers that do not read, which all workers of the VM share.
 
-use crate::config::DeviceLimits;
 use crate::device::{Owner, Quota};
 use crate::ipc::{Bound, ToWorker};
+use config::DeviceLimits;
 
 /// The counts of what waits for all workers of the VM.
 #[derive(Debug)]

@@ -4,8 +4,8 @@
 //! the worker, in a page that both are given here.
 
 use crate::ipc::{Channel, FromBroker, ReceiveError, SendError, ToBroker, ToWorker};
-use crate::shm::{Doorbell, grant_page};
 use protocol::ids::ContextId;
+use shm::{Doorbell, grant_page};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

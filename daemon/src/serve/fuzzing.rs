@@ -6,17 +6,16 @@
 
 use super::run::{Options, Server};
 use super::socket::Listen;
-use crate::config::{
-    CacheKey, ContextLimits, DriverMapped, GpuChoice, HangLimits, Heap, MemoryBackEnd, MemoryId, MemoryTrial,
-    Protection, Queues, Wanted,
-};
 use crate::device::fuzzing::{self as guest, Event, LIMITS, WINDOW};
 use crate::ipc::{Channel, DriverFamily, Fence, MapInfo, ToDevice, ToLauncher};
 use crate::sandbox::Launcher;
-use crate::shm;
 use crate::transport::Vring;
 use crate::transport::fuzzing::pending;
 use arbitrary::{Result, Unstructured};
+use config::{
+    CacheKey, ContextLimits, DriverMapped, GpuChoice, HangLimits, Heap, MemoryBackEnd, MemoryId, MemoryTrial,
+    Protection, Queues, Wanted,
+};
 use protocol::ids::{ContextId, FenceId, ResourceId, RingIdx};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, makedev, memfd_create, openat};
@@ -105,7 +104,7 @@ fn options(launcher: Launcher) -> Options {
         family: DriverFamily::Software,
         limits: LIMITS,
         hangs: HangLimits::default(),
-        frontend_timeout: crate::config::FRONTEND_TIMEOUT,
+        frontend_timeout: config::FRONTEND_TIMEOUT,
         context_limits: ContextLimits { rings: 4, ..ContextLimits::default() },
         broker: None,
         vm: None,
@@ -168,7 +167,7 @@ fn descriptor(u: &mut Unstructured<'_>) -> Result<Option<OwnedFd>> {
         6 => rustix::pipe::pipe().ok().map(|(read, _)| read),
         7 => UnixStream::pair().ok().map(|(one, _)| one.into()),
         8 => eventfd(0, EventfdFlags::CLOEXEC).ok(),
-        9 => crate::readiness::instance().ok(),
+        9 => readiness::instance().ok(),
         10 => open("/dev/full"),
         _ => shm::create("fuzz", 0x4000).ok(),
     })

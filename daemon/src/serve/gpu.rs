@@ -1,9 +1,9 @@
 //! Choosing the GPUs at start-up. A child process asks the driver, so that none is ever loaded here.
 
 use super::logging::output::{Budget, Heard, Output};
-use crate::config::{DeviceLimits, GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd};
 use crate::ipc::{Channel, ChildRole, DriverFamily, ProbeReport};
 use crate::sandbox::Launcher;
+use config::{DeviceLimits, GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::fmt::{self, Write};
@@ -268,7 +268,7 @@ fn dashed(uuid: &[u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DriverMapped, MemoryTrial};
+    use config::{DriverMapped, MemoryTrial};
 
     const TRIAL: MemoryTrial = MemoryTrial {
         mappable_types: 1,

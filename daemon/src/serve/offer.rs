@@ -3,7 +3,7 @@
 //! Programs that find such memory put everything into it and map all of it, as llama.cpp does with its weights. So it is offered only if
 //! the window can hold all that they may have: a program whose map fails is worse off than one that never saw the memory.
 
-use crate::config::{DriverMapped, GpuChoice};
+use config::{DriverMapped, GpuChoice};
 
 /// Takes the offer back from all GPUs if it is not wanted, or if `window_size` is not larger than `device_memory`, in bytes. Answers what
 /// would have to change for it, if anything.
@@ -29,7 +29,7 @@ pub fn offer_mapped(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{MemoryBackEnd, MemoryTrial, Protection, Queues};
+    use config::{MemoryBackEnd, MemoryTrial, Protection, Queues};
 
     const GIB: u64 = 1 << 30;
 

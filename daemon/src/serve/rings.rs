@@ -68,7 +68,7 @@ impl Rings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::MemoryBackEnd;
+    use config::MemoryBackEnd;
 
     const CONTEXT: ContextId = ContextId(3);
 

@@ -12,20 +12,18 @@ use super::logging::limiter::LogLimiter;
 use super::rings::Rings;
 use super::socket::Listen;
 use super::workers::{CHANNEL_TOKEN, FromWorker, OUTPUT_TOKEN, Unexplained, WorkerOptions, Workers};
-use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
 use crate::ipc::{self, DriverFamily, HeldMemory, ReceiveError, SharedGpu, ToBroker, ToDevice};
-use crate::readiness::{self, Event, Events, Reported};
 use crate::sandbox::{Ended, FromChildren, Launcher, peer_process};
-use crate::shm::{device_node, guard_mappings, memory_was_lost};
 use crate::transport::{
     CONTROLQ, DeviceConfig, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens, Vring,
 };
-use crate::waiting::attention::Attention;
-use crate::waiting::{Heuristic, tunables};
+use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice, HangLimits, MemoryId, PerHeap};
 use log::Level;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{Command, CommandLimits, Config, HEADER_BYTES, MapCache, Response, ResponseType};
+use readiness::{self, Event, Events, Reported};
+use shm::{device_node, guard_mappings, memory_was_lost};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
@@ -33,6 +31,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use waiting::attention::Attention;
+use waiting::{Heuristic, tunables};
 use zerocopy::IntoBytes;
 
 /// The options of a device process, which say how to serve.
@@ -200,7 +200,7 @@ impl Server {
 
     fn run(&mut self) -> io::Result<()> {
         self.await_frontend()?;
-        let mut events = Reported::new();
+        let mut events = Reported::default();
         while !self.done {
             self.world.progress.waits();
             self.wait(&mut events)?;

@@ -3,7 +3,7 @@
 //! Knows nothing of pipeline caches. Whoever reads the key can make data that host drivers trust, so it is readable for its
 //! owner only and never logged.
 
-use crate::config::CacheKey;
+use config::CacheKey;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};

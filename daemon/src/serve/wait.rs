@@ -1,16 +1,16 @@
-//! The device thread's wait for events and requests, as [`crate::waiting::attention`] says.
+//! The device thread's wait for events and requests, as [`waiting::attention`] says.
 
 use super::run::Server;
-use crate::readiness::{self, Reported};
 use crate::transport::{CONTROLQ, QUEUES, Session, Vring};
-use crate::waiting::attention::Awaited;
-use crate::waiting::spin::{self, Spun};
+use readiness::{self, Reported};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use waiting::attention::Awaited;
+use waiting::spin::{self, Spun};
 
 impl Server {
     /// Waits until there is something to do: an event, a request, or a deadline.

@@ -3,15 +3,14 @@
 use super::backlogs::Backlogs;
 use super::broker::Gate;
 use super::logging::output::{Budget, Heard, Output};
-use crate::config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
 use crate::device::Owner;
 use crate::ipc::{
     Channel, ChildRole, DriverFamily, Outbox, OutboxError, ReceiveError, ToDevice, ToWorker, WorkerSetup,
 };
-use crate::readiness::{self, Events};
 use crate::sandbox::{FromChildren, Launcher};
-use crate::waiting::Heuristic;
+use config::{CacheKey, ContextLimits, DeviceLimits, GpuChoice};
 use protocol::ids::ContextId;
+use readiness::{self, Events};
 use rustc_hash::FxHashMap;
 use signal_hook::consts::SIGSYS;
 use std::collections::VecDeque;
@@ -21,6 +20,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use waiting::Heuristic;
 
 /// Time a worker has to end by itself.
 const GRACE: Duration = Duration::from_secs(2);

@@ -115,7 +115,7 @@ fn map(region: &VhostUserMemoryRegion, file: File) -> Result<Region> {
     Region::new(mapped).ok_or_else(|| refused(io::Error::other("more memory regions than can be mapped")))
 }
 
-/// Returns whether a file is as large as its region wants it. It may shrink later, which [`crate::shm::Guard`] is for. Devices have no end.
+/// Returns whether a file is as large as its region wants it. It may shrink later, which [`shm::Guard`] is for. Devices have no end.
 fn holds(file: &File, region: &VhostUserMemoryRegion) -> Result<bool> {
     let stat = fstat(file).map_err(|error| refused(io::Error::from(error)))?;
     let end = region.mmap_offset.checked_add(region.memory_size);

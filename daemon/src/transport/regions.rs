@@ -3,7 +3,7 @@
 //! A frontend announces each mapping of the window as a region, so there can be ten thousand of them, and each change makes a new table, as
 //! threads may still use the old one. The table is cut into pieces; a change copies one of them, and shares the others. Knows no vhost-user.
 
-use crate::shm::Guard;
+use shm::Guard;
 use std::sync::Arc;
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap};
 

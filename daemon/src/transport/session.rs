@@ -6,7 +6,6 @@ use super::handler::Handler;
 use super::requests::{Asked, Requests, next_channel};
 use super::shared::{DeviceConfig, Shared, Tokens};
 use super::vring::Vring;
-use crate::readiness;
 use protocol::virtio_gpu::HOST_VISIBLE_SHMID;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;

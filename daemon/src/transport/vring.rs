@@ -7,9 +7,6 @@
 use super::chain::{self, Segment};
 use super::memory::Memory;
 use super::regions::Regions;
-use crate::readiness;
-use crate::waiting::calls::Calls;
-use crate::waiting::tunables;
 use parking_lot::Mutex;
 use rustix::event::PollFlags;
 use std::fs::File;
@@ -18,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use virtio_queue::{DescriptorChain, Queue, QueueOwnedT, QueueT};
 use vm_memory::{GuestAddressSpace, GuestMemoryLoadGuard};
+use waiting::calls::Calls;
+use waiting::tunables;
 
 /// Largest queue; crosvm insists on it.
 pub(super) const QUEUE_SIZE_MAX: u16 = 32_768;

@@ -4,9 +4,8 @@
 //! which is handled where it is read, ahead of what is queued; the device process answers at once, or when workers have ended that hold
 //! what is asked for.
 
-use crate::config::{Heap, MemoryId, PerHeap, Wanted};
 use crate::ipc::{Channel, ToDevice};
-use crate::vulkan::{Allowance, Cancel, Lease, MemoryFile, Piece};
+use config::{Heap, MemoryId, PerHeap, Wanted};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use std::fmt::Display;
@@ -14,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use vulkan::{Allowance, Cancel, Lease, MemoryFile, Piece};
 
 /// Bytes asked for at once.
 const STEP: u64 = 64 << 20;
@@ -236,7 +236,6 @@ impl Allowance for Allowances {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm;
     use std::os::fd::AsFd;
 
     struct Rig {

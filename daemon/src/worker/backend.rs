@@ -1,9 +1,9 @@
 //! This file declares what the worker wants from the host's Vulkan driver; tests put a fake in its place.
 
-use crate::config::MemoryId;
-use crate::vulkan::{Cancel, ContextLost, Exported, Look, Renderer, StateQuery, WatchdogWake};
+use config::MemoryId;
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated::Command;
+use vulkan::{Cancel, ContextLost, Exported, Look, Renderer, StateQuery, WatchdogWake};
 
 /// An arena that grew beyond this for one command is given back.
 pub(super) const ARENA_KEPT: usize = 1 << 20;

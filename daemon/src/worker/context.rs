@@ -8,15 +8,15 @@ use super::fences::Fences;
 use super::monitor::Monitor;
 use super::resources::Resources;
 use super::ring::Ring;
-use crate::config::ContextLimits;
 use crate::ipc::{Channel, ToDevice, WorkerSetup};
-use crate::vulkan::{Budget, Cancel, ContextLost};
+use config::ContextLimits;
 use parking_lot::Mutex;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use vulkan::{Budget, Cancel, ContextLost};
 
 /// One guest context.
 pub(super) struct Context<B> {

@@ -5,9 +5,6 @@
 //! of the channel is noticed. Some messages are handled where they are read, ahead of those that are queued.
 
 use crate::ipc::{Channel, ReceiveError, ToWorker};
-use crate::readiness;
-use crate::waiting::look::Habit;
-use crate::waiting::tunables;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
 use std::cell::Cell;
@@ -17,6 +14,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use waiting::look::Habit;
+use waiting::tunables;
 
 /// A message as it came.
 #[derive(Debug)]

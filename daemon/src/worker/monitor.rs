@@ -97,9 +97,9 @@ const PERIOD_MAX: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::{Word, tests::private};
     use protocol::venus::generated::RingStatusFlagsMESA;
     use protocol::venus::ring::RingLayout;
+    use shm::{Word, testing::private};
     use std::sync::atomic::Ordering::SeqCst;
 
     fn ring() -> (Arc<Ring>, Word) {

@@ -1,9 +1,9 @@
 //! The replies of one executor go into a window of a shared-memory resource, chosen by the driver.
 
-use crate::shm::Mapping;
-use crate::vulkan::ContextLost;
 use protocol::cursor::Writer;
+use shm::Mapping;
 use std::sync::Arc;
+use vulkan::ContextLost;
 
 /// The reply stream of one executor. Replies are encoded into private memory and then copied into the window at once, never
 /// past its end.
@@ -80,7 +80,7 @@ const ROOM_MAX: u64 = 256 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::tests::private;
+    use shm::testing::private;
 
     fn bytes(mapping: &Mapping, offset: u64) -> [u8; 16] {
         let mut bytes = [0; 16];

@@ -6,14 +6,14 @@
 //!
 //! Shared memory carries rings and streams; device memory can be imported, and nothing else.
 
-use crate::shm::{MapError, Mapping};
-use crate::vulkan::{Cancel, ContextLost, MemoryFile, ResourceMemory, ResourceTable};
 use parking_lot::{Condvar, Mutex};
 use protocol::ids::ResourceId;
 use rustc_hash::FxHashMap;
+use shm::{MapError, Mapping};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vulkan::{Cancel, ContextLost, MemoryFile, ResourceMemory, ResourceTable};
 
 /// Resource ids and the memory behind them.
 #[derive(Debug, Default)]
@@ -164,8 +164,7 @@ const EXPORT_MAX: Duration = Duration::from_secs(60);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm;
-    use crate::vulkan::Piece;
+    use vulkan::Piece;
 
     fn device_memory(file: OwnedFd, mappable: bool) -> Arriving {
         Arriving::Device { file: MemoryFile::new(file, Piece::uncounted()), mappable }

@@ -4,16 +4,16 @@
 //! VK_MESA_venus_protocol's ring contract: tail and bytes belong to the driver, head to us, status to both by atomic
 //! read-modify-write only.
 
-use crate::shm::{Mapping, OutOfBounds, Word};
-use crate::vulkan::{Cancel, ContextLost};
-use crate::waiting::pace::Pace;
-use crate::waiting::{spin, tunables};
 use parking_lot::{Condvar, Mutex};
 use protocol::venus::generated::RingStatusFlagsMESA;
 use protocol::venus::ring::{self, RingLayout};
+use shm::{Mapping, OutOfBounds, Word};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use vulkan::{Cancel, ContextLost};
+use waiting::pace::Pace;
+use waiting::{spin, tunables};
 
 /// The state that the thread of a ring shares with the virtqueue's executor and the monitor.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //! The commands of these tests are 4, 8 or 12 bytes: a word with the number of words that follow, then these.
 
 use super::*;
-use crate::shm::tests::private;
+use shm::testing::private;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 

@@ -7,18 +7,17 @@ use super::inbox::{Inbox, Letter};
 use super::resources::{Arriving, Resources};
 use super::stream::{Executor, Place};
 use super::watchdog::{self, Watchdog};
-use crate::config::GPUS_MAX;
 use crate::ipc::{Channel, Fence, MapInfo, ResourceKind, ToDevice, ToWorker, WorkerSetup};
-use crate::shm::{Doorbell, GateSide, StatusPage};
-use crate::vulkan::{ContextLost, Exported, Gate, MemoryFile, Renderer, ResourceMemory};
-use crate::waiting;
+use config::GPUS_MAX;
 use protocol::ids::{BlobId, ResourceId, RingIdx};
+use shm::{Doorbell, GateSide, StatusPage};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use vulkan::{ContextLost, Exported, Gate, MemoryFile, Renderer, ResourceMemory};
 
 /// Serves one guest context until the device process closes the channel. The calling thread is the executor of the virtqueue's
 /// stream.

@@ -3,19 +3,19 @@
 //! Commands are written as words, so that these tests do not depend on the encoder.
 
 use super::*;
-use crate::config::{
+use config::{
     CacheKey, ContextLimits, DriverMapped, GpuChoice, MemoryBackEnd, MemoryId, MemoryTrial, Protection,
     Queues,
 };
-use crate::shm::{self, Mapping};
-use crate::vulkan::{Cancel, Exported, Lease, Look, Piece, StateQuery, WatchdogWake};
 use parking_lot::Mutex;
 use protocol::cursor::{Arena, Writer};
 use protocol::ids::{ContextId, FenceId};
 use protocol::venus::generated::Command;
+use shm::{self, Mapping};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Instant;
+use vulkan::{Cancel, Exported, Lease, Look, Piece, StateQuery, WatchdogWake};
 
 /// Answers vkEnumerateInstanceVersion; vkSetEvent blocks until cancelled; vkResetEvent makes the context lost.
 #[derive(Clone, Default)]

@@ -9,14 +9,14 @@ use super::inbox::Inbox;
 use super::reply::ReplyStream;
 use super::ring::Ring;
 use super::transport;
-use crate::shm::Mapping;
-use crate::vulkan::{Cancel, ContextLost};
-use crate::waiting::hold::Holds;
-use crate::waiting::tunables;
 use protocol::cursor::{Arena, Limits, Reader, Writer};
 use protocol::venus::generated::{Command, CommandStreamDescriptionMESA};
 use protocol::venus::stream::Header;
+use shm::Mapping;
 use std::sync::Arc;
+use vulkan::{Cancel, ContextLost};
+use waiting::hold::Holds;
+use waiting::tunables;
 
 /// The place that the commands of an executor come from. Some commands belong to one of the two only.
 pub(super) enum Place {

@@ -7,7 +7,6 @@ use super::context::Context;
 use super::ring::{HeadWait, Ring};
 use super::stream::{Executor, Place, State};
 use crate::ipc::ToDevice;
-use crate::vulkan::{ContextLost, Counted};
 use protocol::ids::ResourceId;
 use protocol::venus::generated::{
     ChainStruct, Command, CreateRingMESA, ExecuteCommandStreamsMESA, SetReplyCommandStreamMESA,
@@ -17,6 +16,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use vulkan::{ContextLost, Counted};
 
 /// Executes a transport command; false if it is none. An indirect stream is only noted, for the caller to execute.
 pub(super) fn execute<B: Backend>(state: &mut State<B>, command: &Command<'_>) -> Result<bool, ContextLost> {

@@ -8,12 +8,12 @@ use super::backend::Backend;
 use super::context::Context;
 use crate::ipc::ToDevice;
 use crate::sandbox::end_at_once;
-use crate::shm::StatusPage;
-use crate::vulkan::{ContextLost, WatchdogWake};
+use shm::StatusPage;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use vulkan::{ContextLost, WatchdogWake};
 
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

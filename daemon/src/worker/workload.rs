@@ -7,17 +7,17 @@ use super::context::Context;
 use super::resources::{Arriving, Resources};
 use super::ring::Ring;
 use super::stream::{Executor, Place};
-use crate::config::ContextLimits;
 use crate::ipc::{Channel, WorkerSetup};
-use crate::shm::{self, Doorbell, GateSide, Mapping, SchedulerSide};
-use crate::vulkan::fuzzing as null;
-use crate::vulkan::{ContextLost, Gate, Renderer};
+use config::ContextLimits;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::venus::ring::RingLayout;
+use shm::{self, Doorbell, GateSide, Mapping, SchedulerSide};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use vulkan::fuzzing as null;
+use vulkan::{ContextLost, Gate, Renderer};
 
 /// The commands that are played.
 pub struct Workload<'a> {

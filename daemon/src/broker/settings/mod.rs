@@ -7,9 +7,9 @@ pub(super) mod share;
 #[cfg(test)]
 mod tests;
 
-use crate::config::{DeviceLimits, HangLimits};
 use crate::sandbox::{CgroupMode, GroupLimits};
 use clap::{ArgMatches, Command};
+use config::{DeviceLimits, HangLimits};
 use options::{VmOptions, shown};
 use sched::{Class, Share};
 use share::Policy;

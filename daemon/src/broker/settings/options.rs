@@ -1,10 +1,10 @@
 //! The options of one VM as keys of a file. The command line's parser is asked which there are, and whether a value is one, so that both
 //! always know the same.
 
-use crate::config::GPUS_MAX;
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use config::GPUS_MAX;
 use std::any::TypeId;
 use std::error::Error;
 use std::ffi::OsString;

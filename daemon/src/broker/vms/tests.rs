@@ -5,9 +5,9 @@ use crate::broker::control::Request;
 use crate::broker::settings::share::{Change, Policy};
 use crate::broker::settings::{Settings, VmSettings};
 use crate::ipc::{Channel, HeldMemory, SharedGpu};
-use crate::readiness::{self, Event, Reported};
-use crate::shm::{Counters, Doorbell, GateSide, Work, grant_page, page_clock};
+use readiness::{self, Event, Reported};
 use sched::{Class, Share};
+use shm::{Counters, Doorbell, GateSide, Work, grant_page, page_clock};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
@@ -81,7 +81,7 @@ impl World {
 
     /// Has the broker do what it is woken for.
     fn wake(&mut self) -> usize {
-        let mut reported = Reported::new();
+        let mut reported = Reported::default();
         reported.fetch(&self.broker.epoll, Some(Duration::ZERO)).unwrap();
         self.broker.turn(reported.events());
         reported.events().len()

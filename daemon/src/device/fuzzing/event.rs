@@ -1,8 +1,8 @@
 //! The events that can happen to a device, in a form that a fuzzer can make from bytes. Ids are few, so that events meet.
 
 use super::PAGE;
-use crate::config::{Heap, Wanted};
 use arbitrary::{Arbitrary, Result, Unstructured};
+use config::{Heap, Wanted};
 use protocol::ids::{BlobId, CapsetId, FenceId, ResourceId, RingIdx, ScanoutId};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, CommandType, Header, HeaderFlags};
 

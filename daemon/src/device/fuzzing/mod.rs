@@ -8,8 +8,8 @@ mod event;
 mod world;
 
 use super::{Device, DeviceOptions, MapsAtReset};
-use crate::config::{ContextLimits, DeviceLimits, MemoryId};
 use arbitrary::Unstructured;
+use config::{ContextLimits, DeviceLimits, MemoryId};
 use event::Says;
 pub(crate) use event::{Event, header};
 use protocol::ids::{ContextId, FenceId, ResourceId};

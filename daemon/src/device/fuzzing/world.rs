@@ -1,8 +1,8 @@
 //! A world that checks what it is asked for: answers that are due, workers that run, memory that is there, ranges that are free.
 
 use super::{LIMITS, WINDOW};
-use crate::config::MemoryId;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
+use config::MemoryId;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,10 +8,10 @@
 //!
 //! Knows no sockets and no clock; what it is told of mappings decides.
 
-use crate::config::{ANCHORS_MAX, DriverMapped};
-use crate::shm::{device_node, is_anchor};
+use config::{ANCHORS_MAX, DriverMapped};
 use protocol::ids::ContextId;
 use rustc_hash::{FxHashMap, FxHashSet};
+use shm::{device_node, is_anchor};
 use std::os::fd::OwnedFd;
 
 /// All workers of the VM that lend something.
@@ -259,7 +259,7 @@ mod tests {
         }
 
         fn is_open(&self) -> bool {
-            !crate::readiness::look(&self.watched, PollFlags::IN).contains(PollFlags::HUP)
+            !readiness::look(&self.watched, PollFlags::IN).contains(PollFlags::HUP)
         }
 
         /// A table for a driver whose anchors are terminals.

@@ -3,11 +3,11 @@
 pub(super) mod lenders;
 
 use self::lenders::Lenders;
-use crate::config::{MemoryBackEnd, MemoryId};
-use crate::shm::{self, FixedFile, Mapping, ResultWords};
+use config::{MemoryBackEnd, MemoryId};
 use protocol::ids::{ContextId, ResourceId};
 use protocol::venus::generated::VkResult;
 use rustc_hash::FxHashMap;
+use shm::{self, FixedFile, Mapping, ResultWords};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -186,9 +186,9 @@ fn identity(file: &OwnedFd) -> io::Result<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::DriverMapped;
-    use crate::shm::StatusPage;
+    use config::DriverMapped;
     use rustix::fs::makedev;
+    use shm::StatusPage;
 
     const A: ContextId = ContextId(1);
 

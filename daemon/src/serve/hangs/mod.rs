@@ -12,10 +12,10 @@ pub(super) mod progress;
 pub(super) mod strikes;
 
 use self::blame::{Running, WAITING_MIN, in_the_way};
-use crate::config::HangLimits;
-use crate::shm::StatusPage;
+use config::HangLimits;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
+use shm::StatusPage;
 use std::time::{Duration, Instant};
 
 /// Time between two looks while something runs for long, and while nothing does.

@@ -2,7 +2,7 @@
 //!
 //! Knows no clock: time is passed in. Strikes survive the VM's reset, or a guest would get rid of them by restarting.
 
-use crate::config::HangLimits;
+use config::HangLimits;
 use std::time::{Duration, Instant};
 
 /// The strikes of one VM.

@@ -4,7 +4,7 @@
 //! read as far as it is there, never waited for, and whatever is too much is read and dropped, so that a driver that prints waits for
 //! nobody either. A line is logged as one of ours that says who printed what, without control characters.
 
-use crate::config::SHARE;
+use config::SHARE;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::fmt::Write;

@@ -1,6 +1,5 @@
 //! A hostile frontend and driver: vhost-user messages of any kind and order with descriptors of any kind, while guest memory changes.
 
-use crate::readiness;
 use crate::transport::handler::Handler;
 use crate::transport::session::Messages;
 use crate::transport::shared::Shared;

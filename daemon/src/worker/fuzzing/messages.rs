@@ -2,19 +2,19 @@
 
 use super::words::{self, Place};
 use super::{MEMORY, RESOURCES, channels, memory_file, setup};
-use crate::config::MemoryId;
 use crate::ipc::{Channel, Fence, ResourceKind, ToDevice, ToWorker};
-use crate::shm::StatusPage;
-use crate::vulkan::fuzzing as null;
 use crate::worker::allowance::Allowances;
 use crate::worker::resources::Resources;
 use crate::worker::run::{End, serve};
 use arbitrary::{Result, Unstructured};
+use config::MemoryId;
 use protocol::ids::{BlobId, FenceId, ResourceId, RingIdx};
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ftruncate, memfd_create, openat};
+use shm::StatusPage;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
+use vulkan::fuzzing as null;
 
 const MESSAGES_MAX: usize = 64;
 

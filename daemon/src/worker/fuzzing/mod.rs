@@ -1,6 +1,6 @@
 //! Entry points for fuzzing a worker in this process: hostile streams, rings whose words change under its hands, and messages in any order.
 //!
-//! Everything is real but the driver below ([`crate::vulkan::fuzzing`]). [`fuzz_ring`] runs one ring on the calling thread and changes its
+//! Everything is real but the driver below ([`vulkan::fuzzing`]). [`fuzz_ring`] runs one ring on the calling thread and changes its
 //! shared words between commands; [`fuzz_messages`] runs a whole worker with all its threads. Each answers how many commands or messages
 //! were taken.
 
@@ -13,14 +13,14 @@ mod words;
 pub use messages::fuzz_messages;
 pub use ring::fuzz_ring;
 
-use crate::config::ContextLimits;
 use crate::ipc::{Channel, WorkerSetup};
-use crate::shm::{self, Mapping};
-use crate::vulkan::fuzzing as null;
 use crate::worker::resources::{Arriving, Resources};
+use config::ContextLimits;
 use protocol::ids::{ContextId, ResourceId};
+use shm::{self, Mapping};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use vulkan::fuzzing as null;
 
 /// Bytes of each shared-memory resource.
 const MEMORY: u64 = 0x4000;

@@ -2,17 +2,17 @@
 
 use super::words::{self, Place as From};
 use super::{MEMORY, attach_all, channels, setup};
-use crate::shm::Mapping;
-use crate::vulkan::fuzzing as null;
 use crate::worker::context::Context;
 use crate::worker::resources::Resources;
 use crate::worker::ring::Ring;
 use crate::worker::stream::{Executor, Place};
 use arbitrary::{Result, Unstructured};
 use protocol::venus::ring::RingLayout;
+use shm::Mapping;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use vulkan::fuzzing as null;
 
 const BUFFER: usize = 1024;
 const COMMANDS_MAX: usize = 512;

@@ -1,0 +1,30 @@
+//! Memory shared with a guest or with another process.
+//!
+//! Everything in here may change under our hands at any moment. So no reference to such bytes ever leaves this module: single
+//! words are accessed atomically ([`Word`]), ranges are copied out into private memory or in from it ([`Mapping`]), and every
+//! offset is checked. Knows nothing of rings, resources or Venus.
+
+#![expect(unsafe_code, reason = "mapping files and touching memory that other processes write")]
+
+mod copy;
+mod doorbell;
+mod fixed;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+mod grants;
+mod guard;
+mod mapping;
+mod memfd;
+mod results;
+mod status;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use doorbell::{Doorbell, Listener};
+pub use fixed::{FixedFile, MapError, device_node, inspect, is_anchor};
+pub use grants::{Counters, GateSide, SchedulerSide, Work, grant_page, page_clock};
+pub use guard::{Guard, guard_mappings, memory_was_lost};
+pub use mapping::{Mapping, OutOfBounds, Word};
+pub use memfd::create;
+pub use results::{ResultWord, ResultWords, Told};
+pub use status::StatusPage;

@@ -1,0 +1,187 @@
+//! One mapped memory file, and single words in it.
+
+use super::{MapError, copy, inspect};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::thread::futex;
+use rustix::time::Timespec;
+use std::ffi::c_void;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A memory file mapped shared, readable and writable, from its start; unmapped on drop.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+/// A range outside the mapping, or a word at an offset that is no multiple of 4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at {offset} are misaligned or not within {of} bytes")]
+pub struct OutOfBounds {
+    /// The offset of the range.
+    pub offset: u64,
+    /// The length of the range.
+    pub len: u64,
+    /// Length of the mapping.
+    pub of: u64,
+}
+
+// SAFETY: the pages belong to the mapping alone and stay until it is dropped, and every access through it is atomic.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; there is no access through `&Mapping` that is not atomic.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `size` bytes of a file whose size cannot change.
+    pub fn new(file: impl AsFd, size: u64) -> Result<Self, MapError> {
+        let (_, actual) = inspect(&file)?;
+        let len = usize::try_from(size).unwrap_or(usize::MAX);
+        if size == 0 || size > actual || len > isize::MAX as usize {
+            return Err(MapError::Size { wanted: size, actual });
+        }
+        Self::map(file, len)
+    }
+
+    /// Maps the first `size` bytes of what a driver shows of a device's memory. For whoever has that memory, and until it is freed: what
+    /// the pages are later is not known.
+    pub fn of_device(device: impl AsFd, size: u64) -> Result<Self, MapError> {
+        Self::map(device, usize::try_from(size).unwrap_or(usize::MAX))
+    }
+
+    fn map(file: impl AsFd, len: usize) -> Result<Self, MapError> {
+        // SAFETY: without an address hint and MAP_FIXED the kernel picks free addresses, so no memory in use is replaced.
+        let start = unsafe {
+            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
+        }?;
+        Self::of_pages(start, len)
+    }
+
+    pub(super) fn of_pages(start: *mut c_void, len: usize) -> Result<Self, MapError> {
+        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { start, len })
+    }
+
+    /// Length in bytes, never 0.
+    #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// The first byte, page aligned, for the driver's import of host pages. Valid while the mapping lives; whoever reads or
+    /// writes through it races with the guest.
+    pub fn as_ptr(&self) -> *mut c_void {
+        self.start.as_ptr().cast()
+    }
+
+    /// Returns whether `len` bytes at `offset` lie inside.
+    pub fn contains(&self, offset: u64, len: u64) -> bool {
+        self.check(offset, len).is_ok()
+    }
+
+    /// Copies the bytes at `offset` into private memory.
+    pub fn copy_out(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfBounds> {
+        let at = self.check(offset, into.len() as u64)?;
+        // SAFETY: `check` found the range inside the pages, which live as long as `self` and are only touched atomically.
+        unsafe { copy::copy_out(at.as_ptr(), into) };
+        Ok(())
+    }
+
+    /// Copies private bytes to `offset`.
+    pub fn copy_in(&self, offset: u64, from: &[u8]) -> Result<(), OutOfBounds> {
+        let at = self.check(offset, from.len() as u64)?;
+        // SAFETY: `check` found the range inside the pages, which live as long as `self` and are only touched atomically.
+        unsafe { copy::copy_in(at.as_ptr(), from) };
+        Ok(())
+    }
+
+    /// The aligned 32-bit word at `offset`, usable for as long as it is kept.
+    pub fn word(self: &Arc<Self>, offset: u64) -> Result<Word, OutOfBounds> {
+        let at = self.check(offset, 4)?.cast::<u32>();
+        if !at.is_aligned() {
+            return Err(OutOfBounds { offset, len: 4, of: self.len() });
+        }
+        Ok(Word { at, _mapping: Arc::clone(self) })
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<NonNull<u8>, OutOfBounds> {
+        match offset.checked_add(len) {
+            // SAFETY: `offset` is at most the length of the pages, so the address is inside them or one past their end.
+            Some(end) if end <= self.len() => Ok(unsafe { self.start.add(offset as usize) }),
+            _ => Err(OutOfBounds { offset, len, of: self.len() }),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: start and length are those of the mapping made in `new`, and nothing borrowed from it is left. An error
+        // cannot happen for a valid range and could not be handled.
+        let _ = unsafe { munmap(self.as_ptr(), self.len) };
+    }
+}
+
+/// A 32-bit word in shared memory, little endian like the machines this runs on. Keeps its mapping alive.
+#[derive(Debug)]
+pub struct Word {
+    at: NonNull<u32>,
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: a word is accessed only atomically and keeps its pages alive.
+unsafe impl Send for Word {}
+// SAFETY: as above.
+unsafe impl Sync for Word {}
+
+impl Word {
+    /// Reads the word.
+    pub fn load(&self, order: Ordering) -> u32 {
+        self.atomic().load(order)
+    }
+
+    /// Writes the word.
+    pub fn store(&self, value: u32, order: Ordering) {
+        self.atomic().store(value, order);
+    }
+
+    /// Sets bits, leaving the others to whoever changes them at the same time. Returns the value before.
+    pub fn set_bits(&self, bits: u32, order: Ordering) -> u32 {
+        self.atomic().fetch_or(bits, order)
+    }
+
+    /// Clears bits, leaving the others to whoever changes them at the same time. Returns the value before.
+    pub fn clear_bits(&self, bits: u32, order: Ordering) -> u32 {
+        self.atomic().fetch_and(!bits, order)
+    }
+
+    /// Adds to the word, wrapping. Returns the value before.
+    pub fn add(&self, count: u32, order: Ordering) -> u32 {
+        self.atomic().fetch_add(count, order)
+    }
+
+    /// Sleeps while the word is `value`, until [`Self::wake`] or the end of `limit`; may return sooner.
+    pub fn wait(&self, value: u32, limit: Option<Duration>) {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        // Whoever waits looks again: why this ended does not matter. Not private, as other processes wake.
+        let _ = futex::wait(self.atomic(), futex::Flags::empty(), value, limit.as_ref());
+    }
+
+    /// Wakes whoever waits for the word, in any process.
+    pub fn wake(&self) {
+        let _ = futex::wake(self.atomic(), futex::Flags::empty(), u32::MAX);
+    }
+
+    fn atomic(&self) -> &AtomicU32 {
+        // SAFETY: `Mapping::word` checked bounds and alignment, the mapping is alive because it is held, and this module
+        // touches these bytes only atomically. The reference does not leave this type.
+        unsafe { AtomicU32::from_ptr(self.at.as_ptr()) }
+    }
+}
+
+#[cfg(test)]
+#[path = "mapping_tests.rs"]
+pub mod tests;

@@ -1,0 +1,103 @@
+//! Tests of [`super::Mapping`].
+
+use super::*;
+use crate as shm;
+use crate::testing::private;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+#[test]
+fn copies_hit_exactly_the_range_at_every_alignment_and_length() {
+    let mapping = private(4096);
+    let pattern: Vec<u8> = (1..=40).collect();
+    for offset in 0..16u64 {
+        for len in 0..=pattern.len() {
+            mapping.copy_in(64, &[0; 64]).unwrap();
+            mapping.copy_in(64 + offset, &pattern[..len]).unwrap();
+            let mut all = [0xee; 64];
+            mapping.copy_out(64, &mut all).unwrap();
+            let start = offset as usize;
+            assert_eq!(&all[start..start + len], &pattern[..len]);
+            assert!(all[..start].iter().chain(&all[start + len..]).all(|byte| *byte == 0));
+            let mut part = vec![0xee; len];
+            mapping.copy_out(64 + offset, &mut part).unwrap();
+            assert_eq!(part, &pattern[..len]);
+        }
+    }
+}
+
+#[test]
+fn ranges_outside_are_refused() {
+    let mapping = private(4096);
+    let mut bytes = [0; 8];
+    assert!(mapping.copy_out(4088, &mut bytes).is_ok());
+    for offset in [4089, 4096, 4097, u64::MAX - 7, u64::MAX] {
+        let refused = OutOfBounds { offset, len: 8, of: 4096 };
+        assert_eq!(mapping.copy_out(offset, &mut bytes), Err(refused));
+        assert_eq!(mapping.copy_in(offset, &bytes), Err(refused));
+    }
+    assert!(mapping.contains(4096, 0));
+    assert!(!mapping.contains(4097, 0));
+}
+
+#[test]
+fn words_are_aligned_and_inside() {
+    let mapping = private(4096);
+    assert!(mapping.word(4092).is_ok());
+    for offset in [1, 2, 3, 4093, 4096, u64::MAX] {
+        assert!(mapping.word(offset).is_err());
+    }
+}
+
+#[test]
+fn a_word_outlives_the_handle_it_came_from_and_changes_only_its_bits() {
+    let mapping = private(4096);
+    let word = mapping.word(8).unwrap();
+    drop(mapping);
+    word.store(0b1000, Release);
+    assert_eq!(word.set_bits(0b0011, AcqRel), 0b1000);
+    assert_eq!(word.clear_bits(0b1001, AcqRel), 0b1011);
+    assert_eq!(word.load(Acquire), 0b0010);
+}
+
+#[test]
+fn bits_set_and_cleared_by_two_threads_are_not_lost() {
+    let mapping = private(4096);
+    let word = mapping.word(0).unwrap();
+    std::thread::scope(|scope| {
+        for bit in [1, 2] {
+            let word = &word;
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    word.set_bits(bit, Relaxed);
+                    assert_ne!(word.load(Relaxed) & bit, 0);
+                    word.clear_bits(bit, Relaxed);
+                    assert_eq!(word.load(Relaxed) & bit, 0);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+#[cfg(not(miri))]
+fn two_mappings_of_one_file_see_each_other() {
+    let file = shm::create("test", 10_000).unwrap();
+    let (a, b) = (Mapping::new(&file, 10_000).unwrap(), Mapping::new(&file, 9_999).unwrap());
+    a.copy_in(9_990, b"shared").unwrap();
+    let mut bytes = [0; 6];
+    b.copy_out(9_990, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"shared");
+}
+
+#[test]
+#[cfg(not(miri))]
+fn files_that_could_shrink_or_are_too_small_are_refused() {
+    let file = shm::create("test", 4096).unwrap();
+    assert!(rustix::fs::ftruncate(&file, 0).is_err());
+    assert!(matches!(Mapping::new(&file, 4097), Err(MapError::Size { wanted: 4097, actual: 4096 })));
+    assert!(matches!(Mapping::new(&file, 0), Err(MapError::Size { .. })));
+    assert!(matches!(Mapping::new(&file, u64::MAX), Err(MapError::Size { .. })));
+    let plain = tempfile::tempfile().unwrap();
+    plain.set_len(4096).unwrap();
+    assert!(matches!(Mapping::new(&plain, 4096), Err(MapError::Unsealed)));
+}

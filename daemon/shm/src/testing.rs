@@ -1,0 +1,18 @@
+//! Private mappings, which tests (and Miri) can use in place of a guest's memory.
+
+use crate::Mapping;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use std::sync::Arc;
+
+/// Maps zeroed pages of this process alone.
+///
+/// # Panics
+/// There is no room for them.
+#[must_use]
+pub fn private(len: usize) -> Arc<Mapping> {
+    // SAFETY: without an address hint and MAP_FIXED the kernel picks free addresses.
+    let start = unsafe {
+        mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    };
+    Arc::new(Mapping::of_pages(start.unwrap(), len).unwrap())
+}

@@ -1,0 +1,73 @@
+//! Descriptors that keep the memory of a driver alive when its process is gone.
+//!
+//! A kernel's driver frees what a process has when the last holder of its control node's descriptors closes them. What others have mapped
+//! of that memory would be somebody else's from then on, so whoever maps it is given these descriptors first. The driver is not asked which
+//! they are: of its devices that are open in this process, and that nothing is mapped out of, the control node has the highest number.
+
+#![allow(unsafe_code, reason = "looks at descriptors of the driver")]
+
+use config::ANCHORS_MAX;
+use rustix::fs::minor;
+use rustix::io::fcntl_dupfd_cloexec;
+use shm::{device_node, is_anchor};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+
+/// Numbers that are looked at where the system does not list a process's descriptors.
+const NUMBERS_MAX: RawFd = 4096;
+
+/// Copies of the anchors among the descriptors of this process, for memory that is mapped out of `mapped` (`st_rdev` of each device).
+///
+/// # Errors
+///
+/// There are none, or more than [`ANCHORS_MAX`].
+pub fn anchors(mapped: &[u64]) -> Result<Vec<OwnedFd>, String> {
+    let open = numbers().into_iter().filter_map(|number| Some((number, device_of(number)?)));
+    let open: Vec<_> = open.filter(|(_, device)| is_anchor(*device, mapped)).collect();
+    let control_node = open.iter().map(|(_, device)| *device).max_by_key(|device| minor(*device));
+    let copy = |(number, device)| if Some(device) == control_node { copy_of(number) } else { None };
+    let found: Vec<_> = open.into_iter().filter_map(copy).collect();
+    match found.len() {
+        0 => Err("nothing keeps the driver's memory alive".into()),
+        1..=ANCHORS_MAX => Ok(found),
+        more => Err(format!("{more} descriptors keep the driver's memory alive (limit: anchors)")),
+    }
+}
+
+fn device_of(number: RawFd) -> Option<u64> {
+    // SAFETY: only asked what it is, which fails if it is not open. Should its owner close it meanwhile, the answer is that of another.
+    device_node(unsafe { BorrowedFd::borrow_raw(number) })
+}
+
+fn copy_of(number: RawFd) -> Option<OwnedFd> {
+    // SAFETY: only copied, as above. The device process looks at what it gets.
+    fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(number) }, 3).ok()
+}
+
+fn numbers() -> Vec<RawFd> {
+    let Ok(listed) = std::fs::read_dir("/proc/self/fd") else { return (3..NUMBERS_MAX).collect() };
+    let listed = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    listed.filter(|number| *number > 2).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{fstat, makedev};
+    use std::fs::File;
+
+    #[test]
+    fn anchors_are_the_descriptors_of_the_node_with_the_highest_number_that_is_not_mapped() {
+        let (zero, random) = (makedev(1, 5), makedev(1, 9));
+        let open =
+            |path: &str, count: usize| (0..count).map(|_| File::open(path).unwrap()).collect::<Vec<_>>();
+        let _others = (open("/dev/full", 2), open("/dev/zero", 2));
+        let _control = open("/dev/urandom", 3);
+        let found = anchors(&[zero]).unwrap();
+        let devices: Vec<_> = found.iter().map(|fd| fstat(fd).unwrap().st_rdev).collect();
+        assert!(devices.len() >= 3 && devices.iter().all(|device| *device == random), "{devices:?}");
+        drop(found);
+        assert!(anchors(&[makedev(195, 0)]).is_err());
+        let _many = open("/dev/urandom", ANCHORS_MAX + 1);
+        assert!(anchors(&[zero]).unwrap_err().contains("limit: anchors"));
+    }
+}

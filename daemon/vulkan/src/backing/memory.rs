@@ -1,0 +1,100 @@
+//! Device memory of a guest, and what each allocation is made of.
+
+use super::pages::Pages;
+use super::reuse_key::ReuseKey;
+use crate::context::allowance::{Lease, MemoryFile, Piece};
+use config::MemoryId;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Memory of a guest's device.
+#[derive(Debug)]
+pub struct Memory {
+    /// Bytes that the guest asked for, at most as many as were made; set anew when the memory is used again.
+    size: AtomicU64,
+    /// The backing of the memory.
+    pub made: Made,
+    /// The properties of the allocations that the memory can be used again for, once its guest has freed it; none if it is not used again.
+    pub key: Option<ReuseKey>,
+}
+
+/// The backing of device memory.
+#[derive(Debug)]
+pub enum Made {
+    /// Memory that nobody but the driver can use.
+    Private(Option<Lease>),
+    /// Pages of ours, and where they are the GPU's own memory, the lease for which they count there.
+    Pages(Pages, Option<Lease>),
+    /// Memory that the driver exports.
+    Exportable {
+        /// Reads of the processor go through its caches.
+        cached: bool,
+        /// The piece as which the memory is counted.
+        piece: Piece,
+    },
+    /// Imported memory, which another has made.
+    Imported(Piece),
+    /// Memory that the driver maps, and that others can map, for as long as it is there.
+    DriverMapped(Arc<MemoryFile>),
+}
+
+impl Memory {
+    /// Memory of `size` bytes, which can be used again for an allocation that agrees with `key`.
+    pub fn new(size: u64, made: Made, key: Option<ReuseKey>) -> Self {
+        Self { size: AtomicU64::new(size), made, key }
+    }
+
+    /// Memory that is not used again.
+    #[cfg(test)]
+    pub fn once(made: Made) -> Self {
+        Self::new(4096, made, None)
+    }
+
+    /// Bytes that the guest asked for.
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Notes how many bytes the guest has asked for this time.
+    pub fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::Relaxed);
+    }
+
+    /// The number by which the device process knows the memory, if others can see it.
+    pub fn piece(&self) -> Option<MemoryId> {
+        match &self.made {
+            Made::Private(_) => None,
+            Made::Pages(pages, _) => pages.file().piece.memory,
+            Made::Exportable { piece, .. } | Made::Imported(piece) => piece.memory,
+            Made::DriverMapped(file) => file.piece.memory,
+        }
+    }
+
+    /// Returns whether the driver did not make the memory itself: a buffer or image that is bound to it has to say so when it is created.
+    pub fn is_imported(&self) -> bool {
+        matches!(self.made, Made::Pages(..) | Made::Imported(_))
+    }
+
+    /// The number by which the device process knows the memory, if others may have it mapped when the driver frees it.
+    pub fn lent(&self) -> Option<MemoryId> {
+        match &self.made {
+            Made::DriverMapped(file) => file.piece.memory,
+            _ => None,
+        }
+    }
+
+    /// Returns whether no resource of this process and no other memory object refers to the same memory.
+    pub fn is_sole(&self) -> bool {
+        match &self.made {
+            Made::Private(_) => true,
+            Made::Pages(pages, _) => pages.is_sole(),
+            Made::Exportable { piece, .. } => piece.is_sole(),
+            Made::Imported(_) => false,
+            Made::DriverMapped(file) => Arc::strong_count(file) == 1 && file.piece.is_sole(),
+        }
+    }
+}
+
+/// Drivers map whole pieces of this size, and what they map can only be mapped as a whole. So memory of another size is made of pages;
+/// guests are told to align what is bound to such memory (`vulkan::logical::dual_buffers`).
+pub const GRAIN: u64 = 64 * 1024;

@@ -1,0 +1,76 @@
+//! Pages of ours: a memory file, mapped, that a driver imports and that a VMM can map.
+
+use crate::context::allowance::{MemoryFile, Piece};
+use ash::vk;
+use shm::{self, MapError, Mapping};
+use std::ffi::c_void;
+use std::io;
+use std::sync::Arc;
+
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// Pages that both a driver and a VMM can map.
+#[derive(Debug)]
+pub struct Pages {
+    file: Arc<MemoryFile>,
+    /// Unmapped on drop; the driver's import was freed before (see `Device::destroy` and `free_memory`).
+    mapping: Mapping,
+}
+
+impl Pages {
+    /// Zeroed pages for a trial, at least `size` bytes, in multiples of `alignment`, which is a power of two.
+    pub fn new(size: u64, alignment: u64) -> io::Result<Self> {
+        let size = rounded(size, alignment).ok_or(io::ErrorKind::OutOfMemory)?;
+        let file = MemoryFile::new(shm::create("vulkan-memory", size)?, Piece::uncounted());
+        Self::of_file(&Arc::new(file), size, alignment).map_err(io::Error::other)
+    }
+
+    /// The first pages of a file, at least `size` bytes.
+    pub fn of_file(file: &Arc<MemoryFile>, size: u64, alignment: u64) -> Result<Self, MapError> {
+        let mapping = Mapping::new(file.as_ref(), rounded(size, alignment).unwrap_or(u64::MAX))?;
+        Ok(Self { file: Arc::clone(file), mapping })
+    }
+
+    /// Makes the pages zero again, while nobody uses them.
+    pub fn clear(&self) {
+        for start in (0..self.size()).step_by(ZEROS.len()) {
+            let zeros = &ZEROS[..ZEROS.len().min((self.size() - start) as usize)];
+            // All of it is inside.
+            let _ = self.mapping.copy_in(start, zeros);
+        }
+    }
+
+    /// The address at which the pages are mapped in this process.
+    pub fn address(&self) -> *mut c_void {
+        self.mapping.as_ptr()
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.mapping.len()
+    }
+
+    /// The file that the pages belong to.
+    pub fn file(&self) -> Arc<MemoryFile> {
+        Arc::clone(&self.file)
+    }
+
+    /// Returns whether nothing else of this process is made of the pages, or may be.
+    pub fn is_sole(&self) -> bool {
+        Arc::strong_count(&self.file) == 1 && self.file.piece.is_sole()
+    }
+
+    /// The struct that lets `vkAllocateMemory` import the pages.
+    pub fn import(&self) -> vk::ImportMemoryHostPointerInfoEXT<'static> {
+        vk::ImportMemoryHostPointerInfoEXT {
+            handle_type: vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT,
+            p_host_pointer: self.address(),
+            ..Default::default()
+        }
+    }
+}
+
+/// Bytes in whole pages, of which there is one at least; none if there is no such number.
+pub fn rounded(size: u64, alignment: u64) -> Option<u64> {
+    size.max(1).checked_next_multiple_of(alignment.max(rustix::param::page_size() as u64))
+}

@@ -1,0 +1,92 @@
+//! Buffers, created for the memory they may be bound to.
+//!
+//! Mappable memory is imported or exported by the back end of `memory`, and Vulkan wants every buffer bound to such memory to say so
+//! when it is created (VUID-VkBindBufferMemoryInfo-memory-02985 and -02726). A guest does not know, so it is said here, for every
+//! buffer that the driver allows it for.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use crate::context::error::Fault;
+use crate::execution::call::Call;
+use crate::logical::device::Device;
+use crate::lowering::handle_types;
+use crate::lowering::lower::raise_pointer;
+use crate::memory::external;
+use crate::validity::buffers;
+use protocol::venus::generated::{self as venus, ChainStruct};
+
+/// The description of a buffer with the memory it may be bound to; none if it says something already, or must not.
+fn described<'a>(
+    call: &Call<'a>,
+    device: &Device,
+    info: &venus::BufferCreateInfo<'a>,
+) -> Result<Option<venus::BufferCreateInfo<'a>>, Fault> {
+    let says = |next: &ChainStruct<'_>| matches!(next, ChainStruct::ExternalMemoryBufferCreateInfo(_));
+    if info.p_next.iter().any(says) || !external::takes_buffer(call, &device.physical, info)? {
+        return Ok(None);
+    }
+    let handle_types = handle_types::MAPPABLE_MEMORY;
+    let external = venus::ExternalMemoryBufferCreateInfo { p_next: &[], handle_types };
+    let external = ChainStruct::ExternalMemoryBufferCreateInfo(call.arena.value(external)?);
+    let chain = [info.p_next, &[external]].concat();
+    Ok(Some(venus::BufferCreateInfo { p_next: call.arena.slice_copy(&chain)?, ..*info }))
+}
+
+/// Has the driver make a buffer; answers a `VkResult` and the buffer.
+fn make(call: &Call<'_>, device: &Device, info: &venus::BufferCreateInfo<'_>) -> Result<(i32, u64), Fault> {
+    let lowered = call.lowering().pointer(Some(info))?;
+    let Some(function) = device.table.create_buffer else { return Err(Fault::missing("vkCreateBuffer")) };
+    let mut raw = 0u64;
+    // SAFETY: the device is live, `lowered` and its chain live in the arena.
+    let result = unsafe { function(device.raw(), lowered, std::ptr::null(), &raw mut raw) };
+    Ok((result, raw))
+}
+
+/// `vkCreateBuffer`.
+pub fn create_buffer<'a>(
+    call: &Call<'a>,
+    c: &venus::CreateBuffer<'a>,
+) -> Result<venus::CreateBufferReply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let Some(info) = c.p_create_info else {
+        return Err(Fault::lost("vkCreateBuffer without a description"));
+    };
+    let state = buffers::of_buffer(info)?;
+    let for_imports = described(call, &device, info)?;
+    let (result, mut raw) = make(call, &device, for_imports.as_ref().unwrap_or(info))?;
+    if let (Some(dual), Some(_), 0..) = (&device.dual_buffers, for_imports, result)
+        && let (0.., own) = make(call, &device, info)?
+    {
+        // SAFETY: both were made just now.
+        raw = unsafe { dual.pair(&device, own, raw) };
+    }
+    call.bind(c.p_buffer, raw, &device, result, state)?;
+    Ok(venus::CreateBufferReply { result: venus::VkResult(result), p_buffer: c.p_buffer })
+}
+
+/// `vkGetDeviceBufferMemoryRequirements`: of the buffer as `vkCreateBuffer` makes it.
+pub fn get_device_buffer_memory_requirements<'a>(
+    call: &Call<'a>,
+    c: &venus::GetDeviceBufferMemoryRequirements<'a>,
+) -> Result<venus::GetDeviceBufferMemoryRequirementsReply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let (Some(info), Some(buffer)) = (c.p_info, c.p_info.and_then(|info| info.p_create_info)) else {
+        return Err(Fault::lost("vkGetDeviceBufferMemoryRequirements without a description"));
+    };
+    // Of those that are made twice the one that may be bound to more.
+    let for_imports = if device.dual_buffers.is_none() { described(call, &device, buffer)? } else { None };
+    let buffer = for_imports.as_ref().unwrap_or(buffer);
+    let info = venus::DeviceBufferMemoryRequirements { p_create_info: Some(buffer), ..*info };
+    let (info, out) = {
+        let l = call.lowering();
+        (l.pointer(Some(&info))?, l.out_pointer(c.p_memory_requirements)?)
+    };
+    let Some(function) = device.table.get_device_buffer_memory_requirements else {
+        return Err(Fault::missing("vkGetDeviceBufferMemoryRequirements"));
+    };
+    // SAFETY: the device is live, both structs and their chains are memory of the arena.
+    unsafe { function(device.raw(), info, out) };
+    Ok(venus::GetDeviceBufferMemoryRequirementsReply {
+        p_memory_requirements: raise_pointer(c.p_memory_requirements, out, call.arena)?,
+    })
+}

@@ -1,0 +1,127 @@
+//! The choice of the one of two buffers that a guest's id stands for ([`crate::logical::dual_buffers`]), and the memory that such
+//! buffers need.
+
+use crate::backing::memory::GRAIN;
+use crate::context::error::ContextLost;
+use crate::execution::call::Call;
+use crate::objects::object::{Object, StateOf};
+use crate::validity::buffers::is_computed_on;
+use protocol::venus::generated as venus;
+
+/// Before `vkBindBufferMemory`: the buffer becomes the one for its memory.
+///
+/// # Errors
+///
+/// A limit is reached.
+pub fn bind_buffer_memory(call: &Call<'_>, c: &venus::BindBufferMemory) -> Result<(), ContextLost> {
+    choose(call, c.buffer, c.memory)
+}
+
+/// Before `vkBindBufferMemory2`: each buffer becomes the one for its memory.
+///
+/// # Errors
+///
+/// A limit is reached.
+pub fn bind_buffer_memory2(call: &Call<'_>, c: &venus::BindBufferMemory2<'_>) -> Result<(), ContextLost> {
+    let mut infos = c.p_bind_infos.unwrap_or(&[]).iter();
+    infos.try_for_each(|info| choose(call, info.buffer, info.memory))
+}
+
+/// Makes a buffer the one for its memory. An error in the ids is found when they are used.
+fn choose(call: &Call<'_>, buffer: venus::Buffer, memory: venus::DeviceMemory) -> Result<(), ContextLost> {
+    let objects = &call.context.objects;
+    let is_imported = {
+        let objects = objects.read();
+        let (Ok(buffer), Ok(memory)) = (objects.get(buffer), objects.get(memory)) else { return Ok(()) };
+        let is_dual = buffer.device.as_ref().is_some_and(|device| device.dual_buffers.is_some());
+        match memory.get::<venus::DeviceMemory>().filter(|_| is_dual) {
+            Some(memory) => memory.is_imported(),
+            None => return Ok(()),
+        }
+    };
+    let parted = objects.update(buffer, |object| {
+        let device = object.device.clone()?;
+        let other = device.dual_buffers.as_ref()?.part(object.raw)?;
+        let left = if is_imported { std::mem::replace(&mut object.raw, other) } else { other };
+        Some((device, left))
+    });
+    let Ok(Some((device, raw))) = parted else { return Ok(()) };
+    // Another ring may have looked it up.
+    call.destroy(Object::new::<venus::Buffer>(raw, Some(device), StateOf::none(), call.encoding()))
+}
+
+/// Behind `vkGetBufferMemoryRequirements`: memory that is made for the buffer is such as a guest can map.
+///
+/// This is not so for buffers that are for copies only, which Mesa's driver has for its own use and packs without asking how.
+///
+/// # Errors
+///
+/// A limit is reached.
+pub fn get_buffer_memory_requirements<'a>(
+    call: &Call<'a>,
+    c: &venus::GetBufferMemoryRequirements<'a>,
+    mut reply: venus::GetBufferMemoryRequirementsReply<'a>,
+) -> Result<venus::GetBufferMemoryRequirementsReply<'a>, ContextLost> {
+    if let Some(needs) = reply.p_memory_requirements.filter(|_| comes_in_grains(call, c.device, c.buffer)) {
+        reply.p_memory_requirements = Some(call.arena.value(in_grains(*needs))?);
+    }
+    Ok(reply)
+}
+
+/// Behind `vkGetBufferMemoryRequirements2`: does what [`get_buffer_memory_requirements`] does.
+///
+/// # Errors
+///
+/// A limit is reached.
+pub fn get_buffer_memory_requirements2<'a>(
+    call: &Call<'a>,
+    c: &venus::GetBufferMemoryRequirements2<'a>,
+    mut reply: venus::GetBufferMemoryRequirements2Reply<'a>,
+) -> Result<venus::GetBufferMemoryRequirements2Reply<'a>, ContextLost> {
+    let grained = c.p_info.is_some_and(|info| comes_in_grains(call, c.device, info.buffer));
+    if let Some(needs) = reply.p_memory_requirements.filter(|_| grained) {
+        reply.p_memory_requirements = Some(all_in_grains(call, needs)?);
+    }
+    Ok(reply)
+}
+
+/// Behind `vkGetDeviceBufferMemoryRequirements`: does what [`get_buffer_memory_requirements`] does, for a buffer that is only described.
+///
+/// # Errors
+///
+/// A limit is reached.
+pub fn get_device_buffer_memory_requirements<'a>(
+    call: &Call<'a>,
+    c: &venus::GetDeviceBufferMemoryRequirements<'a>,
+    mut reply: venus::GetDeviceBufferMemoryRequirementsReply<'a>,
+) -> Result<venus::GetDeviceBufferMemoryRequirementsReply<'a>, ContextLost> {
+    let described = c.p_info.and_then(|info| info.p_create_info);
+    let grained = has_dual_buffers(call, c.device) && described.is_some_and(is_computed_on);
+    if let Some(needs) = reply.p_memory_requirements.filter(|_| grained) {
+        reply.p_memory_requirements = Some(all_in_grains(call, needs)?);
+    }
+    Ok(reply)
+}
+
+/// Rounds the size up to whole grains, and the alignment, too, since drivers of guests compute the size from it (VK_KHR_maintenance4).
+fn in_grains(needs: venus::MemoryRequirements) -> venus::MemoryRequirements {
+    let size = needs.size.checked_next_multiple_of(GRAIN).unwrap_or(needs.size);
+    venus::MemoryRequirements { size, alignment: needs.alignment.max(GRAIN), ..needs }
+}
+
+fn all_in_grains<'a>(
+    call: &Call<'a>,
+    needs: &venus::MemoryRequirements2<'a>,
+) -> Result<&'a venus::MemoryRequirements2<'a>, ContextLost> {
+    let memory_requirements = in_grains(needs.memory_requirements);
+    Ok(call.arena.value(venus::MemoryRequirements2 { memory_requirements, ..*needs })?)
+}
+
+fn comes_in_grains(call: &Call<'_>, device: venus::Device, buffer: venus::Buffer) -> bool {
+    has_dual_buffers(call, device)
+        && call.lowering().objects.buffer(buffer).is_ok_and(|facts| facts.is_computed_on)
+}
+
+fn has_dual_buffers(call: &Call<'_>, device: venus::Device) -> bool {
+    call.device(device).is_ok_and(|device| device.dual_buffers.is_some())
+}

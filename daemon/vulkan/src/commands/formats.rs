@@ -1,0 +1,63 @@
+//! Formats as a guest sees them: features and images that it cannot use are not there.
+//!
+//! A guest cannot name bits that the codec does not know: the generated code drops them from answers, and answers "not supported" where
+//! a question describes an image with such bits. The rest is about copies by the host (`host_copy`): a guest's driver sends the
+//! texels. Mesa before 26.2 takes those of every plane for as large as the format's smallest, so it sends too few for planes of more
+//! than a byte; and it takes those of formats that its own tables lack for a byte. Programs copy such images by a buffer where they see
+//! that the host does not.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use crate::context::error::Fault;
+use crate::execution::call::Call;
+use crate::lowering::lower::{known, raise_pointer};
+use crate::shape::formats::{Asked, is_sent_whole, without_host_copies};
+use ash::vk;
+use protocol::venus::generated as venus;
+
+/// `vkGetPhysicalDeviceFormatProperties2`.
+pub fn get_physical_device_format_properties2<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceFormatProperties2<'a>,
+) -> Result<venus::GetPhysicalDeviceFormatProperties2Reply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let Some(function) = physical.instance.table.get_physical_device_format_properties2 else {
+        return Err(Fault::missing("vkGetPhysicalDeviceFormatProperties2"));
+    };
+    let (format, out) = (known(c.format)?, call.lowering().out_pointer(c.p_format_properties)?);
+    // SAFETY: the handle is live, `out` and its chain are memory of the arena or null.
+    unsafe { function(physical.raw(), format, out) };
+    if !is_sent_whole(c.format) && !out.is_null() {
+        // SAFETY: as above, and not null; nothing else refers to it.
+        without_host_copies(unsafe { &*out });
+    }
+    Ok(venus::GetPhysicalDeviceFormatProperties2Reply {
+        p_format_properties: raise_pointer(c.p_format_properties, out, call.arena)?,
+    })
+}
+
+/// `vkGetPhysicalDeviceImageFormatProperties`.
+pub fn get_physical_device_image_format_properties<'a>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceImageFormatProperties<'a>,
+) -> Result<venus::GetPhysicalDeviceImageFormatPropertiesReply<'a>, Fault> {
+    let physical = call.physical_device(c.physical_device)?;
+    let Some(function) = physical.instance.table.get_physical_device_image_format_properties else {
+        return Err(Fault::missing("vkGetPhysicalDeviceImageFormatProperties"));
+    };
+    let unsupported = || Fault::from(vk::Result::ERROR_FORMAT_NOT_SUPPORTED);
+    if Asked::new(c.format, c.tiling, c.usage, c.flags, &[]).is_unusable(&physical) {
+        return Err(unsupported());
+    }
+    // Programs ask for formats that are newer than this.
+    let number = |known: Result<i32, Fault>| known.map_err(|_| unsupported());
+    let (format, ty) = (number(known(c.format))?, number(known(c.ty))?);
+    let tiling = number(known(c.tiling))?;
+    let out = call.lowering().out_pointer(c.p_image_format_properties)?;
+    // SAFETY: the handle is live, `out` is memory of the arena or null.
+    let result = unsafe { function(physical.raw(), format, ty, tiling, c.usage.0, c.flags.0, out) };
+    Ok(venus::GetPhysicalDeviceImageFormatPropertiesReply {
+        result: venus::VkResult(result),
+        p_image_format_properties: raise_pointer(c.p_image_format_properties, out, call.arena)?,
+    })
+}

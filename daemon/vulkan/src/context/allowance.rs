@@ -1,0 +1,100 @@
+//! Memory that the device process lets this context have, and its return when it is not used any more.
+
+use super::cancel::Cancel;
+use config::{Heap, MemoryId};
+use std::fmt::Display;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Grants memory before the driver allocates it. None means that a limit is reached, or that nobody answers any more; the reason is logged.
+pub trait Allowance: Send + Sync {
+    /// A memory file of `size` bytes, zeroed.
+    fn pages(&self, size: u64, cancel: &Cancel) -> Option<MemoryFile>;
+
+    /// Permission to allocate memory that can be exported.
+    fn piece(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<Piece>;
+
+    /// Permission to allocate memory that nobody else will see.
+    fn credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<Lease>;
+
+    /// Reports that a limit of `config::ContextLimits` is reached, for the first time perhaps.
+    fn reached(&self, limit: &'static str);
+
+    /// Reports, for the log, that a shader, or a pipeline of one, is refused.
+    fn shader_refused(&self, reason: &dyn Display);
+
+    /// Reports that `command` has waited for long for the completion of a submission that uses its object. The command is refused if the
+    /// submission `is_blocked`, which means that it waits itself.
+    fn overdue(&self, command: &'static str, is_blocked: bool);
+}
+
+/// Something granted; it is given back when this is dropped.
+pub struct Lease(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl Lease {
+    /// Runs `give_back` once.
+    pub fn new(give_back: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(give_back)))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(give_back) = self.0.take() {
+            give_back();
+        }
+    }
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Lease")
+    }
+}
+
+/// Memory that others may come to see, under the name that the device process knows it by.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The number by which the device process knows the memory; none in a trial, which nobody counts.
+    pub memory: Option<MemoryId>,
+    lease: Option<Arc<Lease>>,
+}
+
+impl Piece {
+    /// A piece that is held until its last clone is dropped.
+    pub fn new(memory: MemoryId, lease: Lease) -> Self {
+        Self { memory: Some(memory), lease: Some(Arc::new(lease)) }
+    }
+
+    /// Returns whether the piece has no clone.
+    pub fn is_sole(&self) -> bool {
+        self.lease.as_ref().is_none_or(|lease| Arc::strong_count(lease) == 1)
+    }
+
+    /// Memory that nobody counts.
+    pub fn uncounted() -> Self {
+        Self { memory: None, lease: None }
+    }
+}
+
+/// A descriptor of a [`Piece`] of memory.
+#[derive(Debug)]
+pub struct MemoryFile {
+    // In the order in which they are let go.
+    file: OwnedFd,
+    /// The piece of memory that the descriptor is of.
+    pub piece: Piece,
+}
+
+impl MemoryFile {
+    /// The descriptor of a piece.
+    pub fn new(file: OwnedFd, piece: Piece) -> Self {
+        Self { file, piece }
+    }
+}
+
+impl AsFd for MemoryFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}

@@ -1,0 +1,225 @@
+//! Memory that a guest has given back, kept for a moment for the same device of the same context.
+//!
+//! Drivers take long to make memory, pages have to be made and pinned, and programs often want the same again. What is found here has what
+//! the guest left in it, and is cleared when it is given again (unless `--zero-memory off`): programs and Mesa itself take new memory to be
+//! zero. Another context never gets it. It counts for its context until it is freed, which it is after a while, when
+//! memory is scarce, and with its device. What still has a blob, or is held by another context, is not used again: the device process
+//! says when each blob of it is gone, and says nothing of what others hold.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::free_list::{Bounds, FreeList};
+use crate::backing::memory::Memory;
+use crate::backing::reuse_key::ReuseKey;
+use crate::logical::device::Device;
+use crate::objects::object::Object;
+use config::{ContextLimits, MemoryId, PerHeap};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use protocol::venus::generated as venus;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes that are kept of each heap, at most.
+const BYTES_MAX: u64 = 256 << 20;
+
+/// The divisor of what a context may have: at most this part of it is kept.
+const PART: u64 = 8;
+
+/// Pieces that are kept, at most: each is searched.
+const PIECES_MAX: usize = 128;
+
+/// The time for which something is kept.
+pub const AGE: Duration = Duration::from_secs(2);
+
+/// The pool of one context.
+#[derive(Debug)]
+pub struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Notified when there is something to grow old, or when everything ends.
+    changed: Condvar,
+    /// The lock that the thread holds while it frees what is old.
+    freeing: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    free_list: FreeList<Object>,
+    /// The number of blobs of each memory that may be kept.
+    shown: FxHashMap<MemoryId, usize>,
+    has_thread: bool,
+    /// The thread sleeps until it is woken, and not until something is old.
+    sleeps: bool,
+    ended: bool,
+}
+
+impl Pool {
+    /// An empty pool of a context with these limits.
+    pub fn new(limits: &ContextLimits) -> Self {
+        let part = |limit: u64| BYTES_MAX.min(limit / PART);
+        let bytes = PerHeap { device: part(limits.device_memory), host: part(limits.host_memory) };
+        let free_list = FreeList::new(Bounds { bytes, pieces: PIECES_MAX, age: AGE });
+        let state =
+            State { free_list, shown: FxHashMap::default(), has_thread: false, sleeps: false, ended: false };
+        Self(Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            freeing: Mutex::default(),
+        }))
+    }
+
+    /// Takes memory of this device that agrees with `key` and is nobody else's; returns the driver's handle and the memory.
+    pub fn take(&self, device: &Arc<Device>, key: &ReuseKey) -> Option<(u64, Arc<Memory>)> {
+        let mut state = self.0.state.lock();
+        let State { free_list, shown, .. } = &mut *state;
+        let fits = |object: &Object| {
+            let Some(memory) = memory(object) else { return false };
+            is_of(object, device)
+                && memory.is_sole()
+                && memory.piece().is_none_or(|piece| !shown.contains_key(&piece))
+        };
+        let object = free_list.take(key, fits)?;
+        drop(state);
+        Some((object.raw, object.get_shared::<venus::DeviceMemory>()?))
+    }
+
+    /// Keeps an object that is memory of a live device and can be used again; hands back any other, to be destroyed. Nothing uses it any
+    /// more.
+    pub fn put(&self, object: Object) -> Option<Object> {
+        let Some(memory) = memory(&object) else { return Some(object) };
+        let (key, piece) = (memory.key, memory.piece());
+        let mut state = self.0.state.lock();
+        let Some(key) = key.filter(|_| is_live(&object) && self.0.is_aging(&mut state)) else {
+            piece.map(|piece| state.shown.remove(&piece));
+            return Some(object);
+        };
+        let gone = state.free_list.put(key, object, Instant::now());
+        state.forget(&gone);
+        let wakes = std::mem::take(&mut state.sleeps);
+        drop(state);
+        if wakes {
+            self.0.changed.notify_one();
+        }
+        gone.into_iter().for_each(free);
+        None
+    }
+
+    /// Counts a blob as which memory is about to be shown to the guest.
+    pub fn show(&self, memory: &Memory) {
+        if let (Some(piece), Some(_)) = (memory.piece(), memory.key) {
+            *self.0.state.lock().shown.entry(piece).or_default() += 1;
+        }
+    }
+
+    /// Takes note that a blob of memory is gone, and nobody else holds the memory. Returns false if it was not shown, or is freed.
+    pub fn blob_gone(&self, memory: MemoryId) -> bool {
+        let mut state = self.0.state.lock();
+        match state.shown.get_mut(&memory) {
+            Some(blobs) if *blobs > 1 => *blobs -= 1,
+            Some(_) => _ = state.shown.remove(&memory),
+            None => return false,
+        }
+        true
+    }
+
+    /// Frees all that is kept; returns false if that is nothing.
+    pub fn flush(&self) -> bool {
+        self.empty(|_| true)
+    }
+
+    /// Frees what is kept of a device, of which nothing will be kept any more.
+    pub fn close(&self, device: &Arc<Device>) {
+        device.has_ended.store(true, Ordering::SeqCst);
+        self.empty(|object| is_of(object, device));
+    }
+
+    fn empty(&self, goes: impl Fn(&Object) -> bool) -> bool {
+        let mut state = self.0.state.lock();
+        let gone = state.free_list.take_all(goes);
+        state.forget(&gone);
+        drop(state);
+        // What is being freed already is gone as well when this returns.
+        drop(self.0.freeing.lock());
+        let any = !gone.is_empty();
+        gone.into_iter().for_each(free);
+        any
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.0.state.lock().ended = true;
+        self.0.changed.notify_one();
+        self.flush();
+    }
+}
+
+impl State {
+    /// Drops the numbers of blobs of what is freed, for which nobody will ask.
+    fn forget(&mut self, gone: &[Object]) {
+        for piece in gone.iter().filter_map(|object| memory(object)?.piece()) {
+            self.shown.remove(&piece);
+        }
+    }
+}
+
+impl Shared {
+    /// Returns whether a thread frees what is old; starts that thread if there is none.
+    fn is_aging(self: &Arc<Self>, state: &mut State) -> bool {
+        if !state.has_thread {
+            let shared = Arc::clone(self);
+            let started = thread::Builder::new().name("pool".into()).spawn(move || shared.age());
+            state.has_thread = started.is_ok();
+        }
+        state.has_thread
+    }
+
+    /// Frees what is old until everything ends. Sleeps while nothing is kept.
+    fn age(&self) {
+        let mut state = self.state.lock();
+        while !state.ended {
+            let old = state.free_list.take_old(Instant::now());
+            if !old.is_empty() {
+                state.forget(&old);
+                let freeing = self.freeing.lock();
+                MutexGuard::unlocked(&mut state, || {
+                    old.into_iter().for_each(free);
+                    drop(freeing);
+                });
+                continue;
+            }
+            match state.free_list.next_old() {
+                Some(next) => _ = self.changed.wait_until(&mut state, next),
+                None => {
+                    state.sleeps = true;
+                    self.changed.wait(&mut state);
+                }
+            }
+        }
+    }
+}
+
+fn memory(object: &Object) -> Option<&Memory> {
+    object.get::<venus::DeviceMemory>()
+}
+
+fn is_of(object: &Object, device: &Arc<Device>) -> bool {
+    object.device.as_ref().is_some_and(|of| Arc::ptr_eq(of, device))
+}
+
+fn is_live(object: &Object) -> bool {
+    object.device.as_ref().is_some_and(|device| !device.has_ended.load(Ordering::SeqCst))
+}
+
+/// Frees an object: the driver's memory first, then what it was made of.
+fn free(object: Object) {
+    if let Some(device) = &object.device {
+        // SAFETY: a live handle of this device, since its object holds both; nothing used it when it was kept, and nobody knew it since.
+        unsafe { device.destroy(object.kind(), object.raw) };
+    }
+}

@@ -1,0 +1,174 @@
+//! Objects that are gone for the guest and not yet for the driver.
+//!
+//! An object is destroyed when no command in flight can have looked it up, and no pending submission uses it. The first is known by
+//! epochs: a command enters the current one and leaves it; an object retired in one epoch is out of everybody's hands two epochs
+//! later, and an epoch ends when nobody is left in the one before. With one ring there is nobody else, and nothing waits. Memory that is
+//! lent waits longer ([`Lent`]), and memory that may be wanted again is kept for a moment ([`Pool`]).
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::lent::Lent;
+use super::pool::Pool;
+use crate::context::error::ContextLost;
+use crate::objects::object::Object;
+use config::MemoryId;
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// The objects that wait to be destroyed, and the commands that are in flight.
+#[derive(Debug)]
+pub struct Retired {
+    epoch: AtomicU64,
+    /// Commands in flight, by the lowest bit of the epoch they entered.
+    active: [AtomicUsize; 2],
+    waiting: Mutex<VecDeque<(u64, Object)>>,
+    count: AtomicUsize,
+    limit: usize,
+    lent: Lent,
+    pool: Arc<Pool>,
+}
+
+/// A command in flight; collects what can be destroyed when it ends, unless it says that nothing can.
+pub struct InFlight<'a> {
+    retired: &'a Retired,
+    epoch: u64,
+    collects: Cell<bool>,
+}
+
+impl InFlight<'_> {
+    /// Notes that the command only records: it learns of no completion, and it would be too early to ask the driver for one each time.
+    pub fn only_records(&self) {
+        self.collects.set(false);
+    }
+}
+
+impl Retired {
+    /// An empty list with room for `limit` objects; memory goes to `pool`.
+    pub fn new(limit: usize, pool: Arc<Pool>) -> Self {
+        Self {
+            epoch: AtomicU64::new(0),
+            active: Default::default(),
+            waiting: Mutex::default(),
+            count: AtomicUsize::new(0),
+            limit,
+            lent: Lent::default(),
+            pool,
+        }
+    }
+
+    /// Registers a command that begins. What it looks up is not destroyed before it ends.
+    pub fn enter(&self) -> InFlight<'_> {
+        loop {
+            let epoch = self.epoch.load(Ordering::SeqCst);
+            self.active(epoch).fetch_add(1, Ordering::SeqCst);
+            if self.epoch.load(Ordering::SeqCst) == epoch {
+                return InFlight { retired: self, epoch, collects: Cell::new(true) };
+            }
+            self.active(epoch).fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Destroys an object that was taken out of the table, now or later. Called by a command in flight.
+    pub fn destroy(&self, object: Object) -> Result<(), ContextLost> {
+        // Whoever enters from now on does not find it in the table.
+        let alone = self.active.iter().map(|active| active.load(Ordering::SeqCst)).sum::<usize>() <= 1;
+        if alone && is_idle(&object) {
+            self.finish(object);
+            return Ok(());
+        }
+        let mut waiting = self.waiting.lock();
+        if waiting.len() >= self.limit {
+            return Err(ContextLost::new(format!(
+                "more than {} destroyed objects in use (limit: retired)",
+                self.limit
+            )));
+        }
+        waiting.push_back((self.epoch.load(Ordering::SeqCst), object));
+        self.count.store(waiting.len(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Destroys everything that waits: no command is in flight, and every device is idle.
+    pub fn flush(&self) {
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        self.count.store(0, Ordering::SeqCst);
+        waiting.into_iter().for_each(|(_, object)| self.finish(object));
+    }
+
+    /// Lends memory that is about to be shown to others, and that is not to be freed before it is given back.
+    pub fn lend(&self, memory: MemoryId) {
+        self.lent.lend(memory);
+    }
+
+    /// Takes note that a blob of memory that was lent is gone, and disposes of what may be freed now.
+    pub fn give_back(&self, memory: MemoryId) {
+        self.lent.return_one(memory).into_iter().for_each(|object| self.keep_or_destroy(object));
+    }
+
+    /// Returns whether memory is lent.
+    pub fn is_lending(&self) -> bool {
+        self.lent.is_lending()
+    }
+
+    fn active(&self, epoch: u64) -> &AtomicUsize {
+        &self.active[(epoch & 1) as usize]
+    }
+
+    /// Goes on to the next epoch if nobody is left in the one before, then destroys from the oldest on.
+    fn collect(&self) {
+        // Another command collects already, then.
+        let Some(mut waiting) = self.waiting.try_lock() else { return };
+        let mut epoch = self.epoch.load(Ordering::SeqCst);
+        for _ in 0..2 {
+            if self.active(epoch.wrapping_sub(1)).load(Ordering::SeqCst) == 0 {
+                epoch += 1;
+                self.epoch.store(epoch, Ordering::SeqCst);
+            }
+        }
+        while waiting.front().is_some_and(|(retired, object)| retired + 2 <= epoch && is_idle(object)) {
+            if let Some((_, object)) = waiting.pop_front() {
+                self.finish(object);
+            }
+        }
+        self.count.store(waiting.len(), Ordering::SeqCst);
+    }
+
+    fn finish(&self, object: Object) {
+        if let Some(object) = self.lent.keep(object) {
+            self.keep_or_destroy(object);
+        }
+    }
+
+    fn keep_or_destroy(&self, object: Object) {
+        if let Some(object) = self.pool.put(object) {
+            destroy(object);
+        }
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.retired.active(self.epoch).fetch_sub(1, Ordering::SeqCst);
+        if self.collects.get() && self.retired.count.load(Ordering::Relaxed) > 0 {
+            self.retired.collect();
+        }
+    }
+}
+
+/// Returns whether no pending submission uses the object, and no thread of ours.
+fn is_idle(object: &Object) -> bool {
+    if object.is_watched() {
+        return false;
+    }
+    object.device.as_ref().is_none_or(|device| device.completed(&object.usage.submitted()))
+}
+
+fn destroy(object: Object) {
+    if let Some(device) = &object.device {
+        // SAFETY: the object was taken out of the table; no command in flight and no pending submission uses it.
+        unsafe { device.destroy(object.kind(), object.raw) };
+    }
+}

@@ -1,0 +1,25 @@
+//! The way in which memory that guests map is made, with the functions of the driver that it needs.
+
+use super::dma_bufs::DmaBufs;
+use super::host_pointers::HostPointers;
+use super::physical_device::PhysicalDevice;
+use config::MemoryBackEnd;
+
+/// Functions of the driver behind one back end, of one device.
+pub enum BackEnd {
+    /// `VK_EXT_external_memory_host`.
+    Memfd(HostPointers),
+    /// `VK_KHR_external_memory_fd`.
+    DmaBuf(DmaBufs),
+}
+
+impl BackEnd {
+    /// Loads the functions.
+    pub fn new(physical: &PhysicalDevice, device: &ash::Device) -> Self {
+        let instance = &physical.instance.ash;
+        match physical.gpu.memory {
+            MemoryBackEnd::Memfd => Self::Memfd(HostPointers::new(instance, physical.handle, device)),
+            MemoryBackEnd::DmaBuf => Self::DmaBuf(DmaBufs::new(instance, device)),
+        }
+    }
+}

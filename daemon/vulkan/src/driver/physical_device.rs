@@ -1,0 +1,98 @@
+//! `VkPhysicalDevice`: one of the GPUs of a context, and what is asked of it once.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::families::FamilyOrder;
+use super::instance::Instance;
+use ash::vk::{self, Handle as _};
+use config::{GpuChoice, Heap, Robustness};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// One of the GPUs of this context.
+pub struct PhysicalDevice {
+    /// The instance that it belongs to.
+    pub instance: Arc<Instance>,
+    /// The host's handle.
+    pub handle: vk::PhysicalDevice,
+    /// The index of the GPU among those of the context, from 0.
+    pub index: usize,
+    /// The way in which the GPU is used.
+    pub gpu: GpuChoice,
+    /// Extensions of the host's device and their versions.
+    pub host_extensions: BTreeMap<String, u32>,
+    /// Queue families a guest sees.
+    pub families: Vec<vk::QueueFamilyProperties>,
+    /// The order that says which of the host's families they are.
+    pub order: FamilyOrder,
+    /// The kind of the device.
+    pub device_type: vk::PhysicalDeviceType,
+    /// Limits of the host's device.
+    pub limits: vk::PhysicalDeviceLimits,
+    /// Memory types and heaps as a guest sees them.
+    pub memory: vk::PhysicalDeviceMemoryProperties,
+    /// Bytes of the largest heap: nothing can be larger.
+    pub largest_heap: u64,
+}
+
+impl std::fmt::Debug for PhysicalDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PhysicalDevice").finish_non_exhaustive()
+    }
+}
+
+impl PhysicalDevice {
+    /// Returns whether shaders are kept inside the buffers bound to them, whatever the guest asks for.
+    pub fn is_robust(&self) -> bool {
+        match self.gpu.protection.robustness {
+            Robustness::On => true,
+            Robustness::Guest => false,
+            Robustness::Auto => !has_own_address_space(self.device_type),
+        }
+    }
+
+    /// The handle as a number.
+    pub fn raw(&self) -> u64 {
+        self.handle.as_raw()
+    }
+}
+
+/// Returns whether shaders on such a device see nothing of their process but what its driver maps for the GPU.
+fn has_own_address_space(device_type: vk::PhysicalDeviceType) -> bool {
+    matches!(device_type, vk::PhysicalDeviceType::DISCRETE_GPU | vk::PhysicalDeviceType::INTEGRATED_GPU)
+}
+
+/// The UUID of a device, if its driver is recent enough to tell.
+pub fn device_uuid(instance: &ash::Instance, handle: vk::PhysicalDevice) -> Option<[u8; 16]> {
+    // SAFETY: `handle` comes from this live instance, here and below.
+    let plain = unsafe { instance.get_physical_device_properties(handle) };
+    if plain.api_version < vk::API_VERSION_1_1 {
+        return None;
+    }
+    let mut id = vk::PhysicalDeviceIDProperties::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut id);
+    // SAFETY: as above; the chain lives until the call returns.
+    unsafe { instance.get_physical_device_properties2(handle, &mut properties) };
+    Some(id.device_uuid)
+}
+
+/// Extensions of a device with their versions.
+pub fn host_extensions(
+    instance: &ash::Instance,
+    handle: vk::PhysicalDevice,
+) -> Result<BTreeMap<String, u32>, vk::Result> {
+    // SAFETY: `handle` comes from this live instance.
+    let list = unsafe { instance.enumerate_device_extension_properties(handle) }?;
+    Ok(list
+        .iter()
+        .filter_map(|e| Some((e.extension_name_as_c_str().ok()?.to_str().ok()?.to_owned(), e.spec_version)))
+        .collect())
+}
+
+/// The heap that memory of a type is in.
+pub fn heap(memory: &vk::PhysicalDeviceMemoryProperties, ty: &vk::MemoryType) -> Heap {
+    match memory.memory_heaps[ty.heap_index as usize].flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL) {
+        true => Heap::Device,
+        false => Heap::Host,
+    }
+}

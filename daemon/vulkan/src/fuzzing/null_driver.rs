@@ -1,0 +1,728 @@
+//! A Vulkan driver that does nothing, strictly: it knows every handle it gave out and panics on any other.
+//!
+//! Calls that need no answer go to one function, whatever their parameters are: C's calling conventions let a function ignore what it
+//! is passed. Creations fail now and then, as the seed says. What the daemon does on its own account (queues, fences, memory) is answered
+//! properly. It stands in for the host's driver only, so that lowering, the object table and raising run at full speed.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::null_state::{self as state, Kind};
+use crate::backing::capture::map;
+use ash::vk;
+use parking_lot::Mutex;
+use protocol::venus::generated::EXTENSIONS;
+use rustc_hash::FxHashMap;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::os::fd::AsRawFd;
+use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
+
+type Function = unsafe extern "system" fn();
+
+/// The entry of this driver.
+pub fn entry() -> ash::Entry {
+    let functions = ash::StaticFn { get_instance_proc_addr };
+    // SAFETY: the function answers as vkGetInstanceProcAddr does, with functions that fit their names.
+    unsafe { ash::Entry::from_static_fn(functions) }
+}
+
+/// `VkPhysicalDeviceIDProperties::deviceUUID` of its GPUs, in the order in which it lists them.
+pub const UUIDS: [[u8; 16]; 2] = [[8; 16], [7; 16]];
+
+unsafe extern "system" fn get_instance_proc_addr(_: vk::Instance, name: *const c_char) -> Option<Function> {
+    // SAFETY: callers pass a string.
+    resolve(unsafe { CStr::from_ptr(name) }.to_str().ok()?)
+}
+
+unsafe extern "system" fn get_device_proc_addr(_: vk::Device, name: *const c_char) -> Option<Function> {
+    // SAFETY: callers pass a string.
+    resolve(unsafe { CStr::from_ptr(name) }.to_str().ok()?)
+}
+
+/// A function without its type.
+macro_rules! untyped {
+    ($function:expr, $($parameter:ty),*) => {{
+        let function: unsafe extern "system" fn($($parameter),*) -> _ = $function;
+        // SAFETY: only the type is forgotten; callers know the one that belongs to the name.
+        Some(unsafe { std::mem::transmute::<unsafe extern "system" fn($($parameter),*) -> _, Function>(function) })
+    }};
+}
+
+macro_rules! kinds {
+    ($name:expr, $($suffix:literal => $kind:ident),* $(,)?) => {
+        match $name {
+            $(concat!("vkCreate", $suffix) => return untyped!(create::<{ Kind::$kind as u8 }>, u64, usize, usize, *mut u64),
+            concat!("vkDestroy", $suffix) => return untyped!(destroy::<{ Kind::$kind as u8 }>, u64, u64, usize),)*
+            _ => {}
+        }
+    };
+}
+
+/// Returns the function of a name, and remembers it, as names are looked for again with each instance and device.
+fn resolve(name: &str) -> Option<Function> {
+    static KNOWN: LazyLock<Mutex<FxHashMap<String, Option<Function>>>> = LazyLock::new(Mutex::default);
+    if let Some(known) = KNOWN.lock().get(name) {
+        return *known;
+    }
+    let found = find(name);
+    KNOWN.lock().insert(name.to_owned(), found);
+    found
+}
+
+fn find(name: &str) -> Option<Function> {
+    let plain = name.trim_end_matches("KHR").trim_end_matches("EXT");
+    kinds! { plain,
+        "Buffer" => Buffer, "BufferView" => BufferView, "CommandPool" => CommandPool, "DescriptorPool" => DescriptorPool,
+        "DescriptorSetLayout" => DescriptorSetLayout, "DescriptorUpdateTemplate" => DescriptorUpdateTemplate,
+        "Event" => Event, "Fence" => Fence, "Framebuffer" => Framebuffer, "Image" => Image, "ImageView" => ImageView,
+        "PipelineCache" => PipelineCache, "PipelineLayout" => PipelineLayout, "PrivateDataSlot" => PrivateDataSlot,
+        "QueryPool" => QueryPool, "RenderPass" => RenderPass, "Sampler" => Sampler,
+        "SamplerYcbcrConversion" => SamplerYcbcrConversion, "Semaphore" => Semaphore, "ShaderModule" => ShaderModule,
+        "Device" => Device,
+    }
+    match plain {
+        "vkGetInstanceProcAddr" => untyped!(get_instance_proc_addr, vk::Instance, *const c_char),
+        "vkGetDeviceProcAddr" => untyped!(get_device_proc_addr, vk::Device, *const c_char),
+        "vkCreateInstance" => {
+            untyped!(create_instance, *const vk::InstanceCreateInfo<'static>, usize, *mut u64)
+        }
+        "vkDestroyInstance" => untyped!(destroy_instance, u64, usize),
+        "vkCreateRenderPass2" => untyped!(create::<{ Kind::RenderPass as u8 }>, u64, usize, usize, *mut u64),
+        "vkAllocateMemory" => {
+            untyped!(allocate_memory, u64, *const vk::MemoryAllocateInfo<'static>, usize, *mut u64)
+        }
+        "vkFreeMemory" => untyped!(free_memory, u64, u64, usize),
+        "vkDestroyPipeline" => untyped!(destroy::<{ Kind::Pipeline as u8 }>, u64, u64, usize),
+        "vkCreateComputePipelines" | "vkCreateGraphicsPipelines" => {
+            untyped!(create_pipelines, u64, u64, u32, usize, usize, *mut u64)
+        }
+        "vkAllocateCommandBuffers" => {
+            untyped!(allocate_command_buffers, u64, *const vk::CommandBufferAllocateInfo<'static>, *mut u64)
+        }
+        "vkAllocateDescriptorSets" => {
+            untyped!(allocate_descriptor_sets, u64, *const vk::DescriptorSetAllocateInfo<'static>, *mut u64)
+        }
+        "vkFreeCommandBuffers" | "vkFreeDescriptorSets" => untyped!(free, u64, u64, u32, *const u64),
+        "vkResetDescriptorPool" => untyped!(reset_descriptor_pool, u64, u64),
+        "vkEnumerateInstanceVersion" => untyped!(enumerate_instance_version, *mut u32),
+        "vkEnumeratePhysicalDevices" => untyped!(enumerate_physical_devices, u64, *mut u32, *mut u64),
+        "vkEnumerateDeviceExtensionProperties" => {
+            untyped!(extensions, u64, usize, *mut u32, *mut vk::ExtensionProperties)
+        }
+        "vkGetPhysicalDeviceProperties" => untyped!(properties, u64, *mut vk::PhysicalDeviceProperties),
+        "vkGetPhysicalDeviceProperties2" => {
+            untyped!(properties2, u64, *mut vk::PhysicalDeviceProperties2<'static>)
+        }
+        "vkGetPhysicalDeviceQueueFamilyProperties" => {
+            untyped!(queue_families, u64, *mut u32, *mut vk::QueueFamilyProperties)
+        }
+        "vkGetPhysicalDeviceMemoryProperties" => {
+            untyped!(memory, u64, *mut vk::PhysicalDeviceMemoryProperties)
+        }
+        "vkGetPhysicalDeviceExternalBufferProperties" => {
+            untyped!(external_buffer, u64, usize, *mut vk::ExternalBufferProperties<'static>)
+        }
+        "vkGetDeviceQueue" => untyped!(get_device_queue, u64, u32, u32, *mut u64),
+        "vkGetDeviceQueue2" => untyped!(get_device_queue2, u64, usize, *mut u64),
+        "vkGetMemoryHostPointerProperties" => {
+            untyped!(host_pointer, u64, u32, usize, *mut vk::MemoryHostPointerPropertiesEXT<'static>)
+        }
+        "vkGetQueryPoolResults" => untyped!(query_results, u64, u64, u32, u32, usize, *mut u8, u64, u32),
+        "vkGetBufferMemoryRequirements" | "vkGetImageMemoryRequirements" => {
+            untyped!(memory_requirements, u64, u64, *mut vk::MemoryRequirements)
+        }
+        "vkGetPipelineCacheData" => untyped!(cache_data, u64, u64, *mut usize, *mut u8),
+        "vkMapMemory" | "vkMapMemory2" => untyped!(refuse_to_map, u64),
+        "vkGetFenceStatus" => untyped!(fence_status, u64, u64),
+        "vkResetFences" => untyped!(reset_fences, u64, u32, *const u64),
+        "vkQueueSubmit" => untyped!(queue_submit, u64, u32, *const vk::SubmitInfo<'static>, u64),
+        "vkQueueSubmit2" => untyped!(queue_submit2, u64, u32, *const vk::SubmitInfo2<'static>, u64),
+        "vkUpdateDescriptorSets" => untyped!(
+            update_descriptor_sets,
+            u64,
+            u32,
+            *const vk::WriteDescriptorSet<'static>,
+            u32,
+            *const vk::CopyDescriptorSet<'static>
+        ),
+        "vkCmdBindPipeline" => untyped!(bind_pipeline, u64, i32, u64),
+        "vkCmdBindDescriptorSets" => untyped!(bind_descriptor_sets, u64, i32, u64, u32, u32, *const u64),
+        "vkCmdPipelineBarrier" => untyped!(pipeline_barrier, u64, u32),
+        _ => untyped!(anything, u64),
+    }
+}
+
+/// The function for everything else: the first parameter is a dispatchable handle. It returns 0, which suits a `VkResult`, a number or
+/// nothing.
+unsafe extern "system" fn anything(dispatchable: u64) -> u64 {
+    state::assert_live(dispatchable, None);
+    0
+}
+
+unsafe extern "system" fn pipeline_barrier(command_buffer: u64, source: u32) {
+    state::assert_live(command_buffer, Some(Kind::CommandBuffer as u8));
+    state::barrier(source);
+}
+
+unsafe extern "system" fn create<const KIND: u8>(parent: u64, _: usize, _: usize, out: *mut u64) -> i32 {
+    state::assert_live(parent, None);
+    if let Some(failure) = state::failure() {
+        return failure;
+    }
+    // SAFETY: callers of every creation pass a place for the handle.
+    unsafe { *out = state::add(KIND, parent) };
+    0
+}
+
+unsafe extern "system" fn destroy<const KIND: u8>(first: u64, second: u64, _: usize) {
+    // Devices are destroyed without a parent.
+    if KIND == Kind::Device as u8 {
+        state::remove_parent(first, KIND);
+    } else {
+        state::assert_live(first, Some(Kind::Device as u8));
+        match KIND {
+            _ if second == 0 => {}
+            kind if kind == Kind::CommandPool as u8 || kind == Kind::DescriptorPool as u8 => {
+                state::remove_children(second);
+                state::remove(second, KIND, first);
+            }
+            _ => state::remove(second, KIND, first),
+        }
+    }
+}
+
+/// Memory of the last type is mapped by the driver when it is allocated, out of a device that is opened for it and closed again.
+unsafe extern "system" fn allocate_memory(
+    device: u64,
+    info: *const vk::MemoryAllocateInfo<'static>,
+    allocator: usize,
+    out: *mut u64,
+) -> i32 {
+    // SAFETY: the parameters of every creation.
+    let result = unsafe { create::<{ Kind::Memory as u8 }>(device, 0, allocator, out) };
+    // SAFETY: callers pass a description.
+    let info = unsafe { &*info };
+    if result == 0 && info.memory_type_index == 2 {
+        // SAFETY: with success there is a handle.
+        map_zeros(unsafe { *out }, info.allocation_size as usize);
+    }
+    result
+}
+
+fn map_zeros(handle: u64, len: usize) {
+    let zero = std::fs::File::options().read(true).write(true).open("/dev/zero").expect("there is one");
+    let (both, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+    // SAFETY: a new mapping, at an address of the kernel's choice.
+    let at = unsafe { map(std::ptr::null_mut(), len, both, flags, zero.as_raw_fd(), 0) };
+    if at != libc::MAP_FAILED {
+        MAPPED.lock().insert(handle, (at as usize, len));
+    }
+}
+
+/// The mappings of memory, by handle: address and bytes.
+static MAPPED: LazyLock<Mutex<FxHashMap<u64, (usize, usize)>>> = LazyLock::new(Mutex::default);
+
+unsafe extern "system" fn free_memory(device: u64, memory: u64, allocator: usize) {
+    if let Some((at, len)) = MAPPED.lock().remove(&memory) {
+        // SAFETY: mapped when it was allocated, and nothing refers to it.
+        unsafe { libc::munmap(at as *mut c_void, len) };
+    }
+    // SAFETY: the parameters of every destruction.
+    unsafe { destroy::<{ Kind::Memory as u8 }>(device, memory, allocator) };
+}
+
+unsafe extern "system" fn create_instance(
+    info: *const vk::InstanceCreateInfo<'static>,
+    _: usize,
+    out: *mut u64,
+) -> i32 {
+    // SAFETY: callers pass a place for the handle, an application, and names that are strings.
+    let (application, engine) = unsafe {
+        let application = &*(*info).p_application_info;
+        if application.api_version > state::NEWEST_INSTANCE.load(Ordering::Relaxed) {
+            return vk::Result::ERROR_INCOMPATIBLE_DRIVER.as_raw();
+        }
+        *out = state::add(Kind::Instance as u8, 0);
+        (application.application_name_as_c_str(), application.engine_name_as_c_str())
+    };
+    let mut programs = PROGRAMS.lock();
+    *programs = (programs.0 + 1, [application, engine].map(|name| name.map(CStr::to_owned)));
+    0
+}
+
+/// The number of instances that were made, and the names that the last one's program gave: its own and its engine's.
+pub(super) static PROGRAMS: Mutex<(usize, [Option<CString>; 2])> = Mutex::new((0, [None, None]));
+
+unsafe extern "system" fn destroy_instance(instance: u64, _: usize) {
+    state::remove_parent(instance, Kind::Instance as u8);
+}
+
+/// Creates pipelines, of which some may fail: their handles are null then.
+unsafe extern "system" fn create_pipelines(
+    device: u64,
+    cache: u64,
+    count: u32,
+    _: usize,
+    _: usize,
+    out: *mut u64,
+) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    if cache != 0 {
+        state::assert_of(device, cache, Kind::PipelineCache);
+    }
+    let mut result = 0;
+    for at in 0..count as usize {
+        let failure = state::failure();
+        result = failure.unwrap_or(result);
+        let handle = failure.map_or_else(|| state::add(Kind::Pipeline as u8, device), |_| 0);
+        // SAFETY: callers pass `count` places.
+        unsafe { *out.add(at) = handle };
+    }
+    result
+}
+
+/// Fills `count` places with children of a pool, or none of them.
+///
+/// # Safety
+///
+/// `out` has room for `count` handles.
+unsafe fn allocate(kind: Kind, pool: u64, count: u32, out: *mut u64) -> i32 {
+    if let Some(failure) = state::failure() {
+        return failure;
+    }
+    for at in 0..count as usize {
+        // SAFETY: the caller's promise.
+        unsafe { *out.add(at) = state::add(kind as u8, pool) };
+    }
+    0
+}
+
+unsafe extern "system" fn allocate_command_buffers(
+    device: u64,
+    info: *const vk::CommandBufferAllocateInfo<'static>,
+    out: *mut u64,
+) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    // SAFETY: callers pass a description.
+    let info = unsafe { *info };
+    let pool = vk::Handle::as_raw(info.command_pool);
+    state::assert_of(device, pool, Kind::CommandPool);
+    // SAFETY: callers pass as many places as the description says.
+    unsafe { allocate(Kind::CommandBuffer, pool, info.command_buffer_count, out) }
+}
+
+unsafe extern "system" fn allocate_descriptor_sets(
+    device: u64,
+    info: *const vk::DescriptorSetAllocateInfo<'static>,
+    out: *mut u64,
+) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    // SAFETY: callers pass a description.
+    let info = unsafe { *info };
+    let pool = vk::Handle::as_raw(info.descriptor_pool);
+    state::assert_of(device, pool, Kind::DescriptorPool);
+    // SAFETY: callers pass as many layouts, or none, and places as the description says.
+    unsafe {
+        if !info.p_set_layouts.is_null() {
+            assert_all_of(
+                device,
+                info.p_set_layouts.cast(),
+                info.descriptor_set_count,
+                Kind::DescriptorSetLayout,
+            );
+        }
+        allocate(Kind::DescriptorSet, pool, info.descriptor_set_count, out)
+    }
+}
+
+unsafe extern "system" fn free(device: u64, pool: u64, count: u32, children: *const u64) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    state::assert_live(pool, None);
+    for at in 0..count as usize {
+        // SAFETY: callers pass `count` handles.
+        let child = unsafe { *children.add(at) };
+        state::remove_child(child);
+    }
+    0
+}
+
+unsafe extern "system" fn reset_descriptor_pool(device: u64, pool: u64) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    state::assert_of(device, pool, Kind::DescriptorPool);
+    state::remove_children(pool);
+    0
+}
+
+/// Checks `count` handles of one kind.
+///
+/// # Safety
+///
+/// `handles` points to `count` handles.
+unsafe fn assert_all_of(other: u64, handles: *const u64, count: u32, kind: Kind) {
+    for at in 0..count as usize {
+        // SAFETY: the caller's promise.
+        state::assert_of(other, unsafe { *handles.add(at) }, kind);
+    }
+}
+
+unsafe extern "system" fn queue_submit(
+    queue: u64,
+    count: u32,
+    submits: *const vk::SubmitInfo<'static>,
+    fence: u64,
+) -> i32 {
+    state::assert_live(queue, Some(Kind::Queue as u8));
+    if fence != 0 {
+        state::assert_of(queue, fence, Kind::Fence);
+    }
+    for at in 0..count as usize {
+        // SAFETY: callers pass `count` descriptions, and as many handles as each says.
+        unsafe {
+            let submit = *submits.add(at);
+            assert_all_of(
+                queue,
+                submit.p_command_buffers.cast(),
+                submit.command_buffer_count,
+                Kind::CommandBuffer,
+            );
+            assert_all_of(
+                queue,
+                submit.p_wait_semaphores.cast(),
+                submit.wait_semaphore_count,
+                Kind::Semaphore,
+            );
+            assert_all_of(
+                queue,
+                submit.p_signal_semaphores.cast(),
+                submit.signal_semaphore_count,
+                Kind::Semaphore,
+            );
+        }
+    }
+    submitted(fence)
+}
+
+unsafe extern "system" fn queue_submit2(
+    queue: u64,
+    count: u32,
+    submits: *const vk::SubmitInfo2<'static>,
+    fence: u64,
+) -> i32 {
+    state::assert_live(queue, Some(Kind::Queue as u8));
+    if fence != 0 {
+        state::assert_of(queue, fence, Kind::Fence);
+    }
+    for at in 0..count as usize {
+        // SAFETY: callers pass `count` descriptions.
+        let submit = unsafe { *submits.add(at) };
+        for at in 0..submit.command_buffer_info_count as usize {
+            // SAFETY: and as many command buffers as each says.
+            let info = unsafe { *submit.p_command_buffer_infos.add(at) };
+            state::assert_of(queue, vk::Handle::as_raw(info.command_buffer), Kind::CommandBuffer);
+        }
+    }
+    submitted(fence)
+}
+
+/// A submission is done at once, or the device is lost.
+fn submitted(fence: u64) -> i32 {
+    if state::failure().is_some() {
+        return vk::Result::ERROR_DEVICE_LOST.as_raw();
+    }
+    if fence != 0 {
+        state::set_signalled(fence, true);
+    }
+    0
+}
+
+unsafe extern "system" fn fence_status(device: u64, fence: u64) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    state::assert_of(device, fence, Kind::Fence);
+    if state::is_signalled(fence) { 0 } else { vk::Result::NOT_READY.as_raw() }
+}
+
+unsafe extern "system" fn reset_fences(device: u64, count: u32, fences: *const u64) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    for at in 0..count as usize {
+        // SAFETY: callers pass `count` fences.
+        let fence = unsafe { *fences.add(at) };
+        state::assert_of(device, fence, Kind::Fence);
+        state::set_signalled(fence, false);
+    }
+    0
+}
+
+unsafe extern "system" fn update_descriptor_sets(
+    device: u64,
+    write_count: u32,
+    writes: *const vk::WriteDescriptorSet<'static>,
+    copy_count: u32,
+    copies: *const vk::CopyDescriptorSet<'static>,
+) {
+    state::assert_live(device, Some(Kind::Device as u8));
+    for at in 0..write_count as usize {
+        // SAFETY: callers pass `write_count` writes.
+        let write = unsafe { *writes.add(at) };
+        state::assert_of(device, vk::Handle::as_raw(write.dst_set), Kind::DescriptorSet);
+        let is_buffer = matches!(
+            write.descriptor_type,
+            vk::DescriptorType::UNIFORM_BUFFER | vk::DescriptorType::STORAGE_BUFFER
+        );
+        for at in 0..if is_buffer { write.descriptor_count as usize } else { 0 } {
+            // SAFETY: for descriptors of this type as many buffers are there.
+            let buffer = unsafe { *write.p_buffer_info.add(at) }.buffer;
+            if vk::Handle::as_raw(buffer) != 0 {
+                state::assert_of(device, vk::Handle::as_raw(buffer), Kind::Buffer);
+            }
+        }
+    }
+    for at in 0..copy_count as usize {
+        // SAFETY: callers pass `copy_count` copies.
+        let copy = unsafe { *copies.add(at) };
+        state::assert_of(device, vk::Handle::as_raw(copy.src_set), Kind::DescriptorSet);
+        state::assert_of(device, vk::Handle::as_raw(copy.dst_set), Kind::DescriptorSet);
+    }
+}
+
+unsafe extern "system" fn bind_pipeline(command_buffer: u64, _: i32, pipeline: u64) {
+    state::assert_live(command_buffer, Some(Kind::CommandBuffer as u8));
+    if pipeline != 0 {
+        state::assert_of(command_buffer, pipeline, Kind::Pipeline);
+    }
+}
+
+unsafe extern "system" fn bind_descriptor_sets(
+    command_buffer: u64,
+    _: i32,
+    layout: u64,
+    _: u32,
+    count: u32,
+    sets: *const u64,
+) {
+    state::assert_live(command_buffer, Some(Kind::CommandBuffer as u8));
+    if layout != 0 {
+        state::assert_of(command_buffer, layout, Kind::PipelineLayout);
+    }
+    for at in 0..count as usize {
+        // SAFETY: callers pass `count` sets.
+        let set = unsafe { *sets.add(at) };
+        if set != 0 {
+            state::assert_of(command_buffer, set, Kind::DescriptorSet);
+        }
+    }
+}
+
+unsafe extern "system" fn enumerate_instance_version(out: *mut u32) -> i32 {
+    // SAFETY: callers pass a place for the version.
+    unsafe { *out = vk::make_api_version(0, 1, 4, 0) };
+    0
+}
+
+/// Writes as many values as there is room for, as every enumeration does.
+///
+/// # Safety
+///
+/// `out` is null or has room for `count` values.
+unsafe fn enumerate<T: Copy>(all: &[T], count: *mut u32, out: *mut T) -> i32 {
+    if out.is_null() {
+        // SAFETY: callers pass a count.
+        unsafe { *count = all.len() as u32 };
+        return 0;
+    }
+    // SAFETY: as above.
+    let filled = all.len().min(unsafe { *count } as usize);
+    for (at, value) in all[..filled].iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { out.add(at).write(*value) };
+    }
+    // SAFETY: as above.
+    unsafe { *count = filled as u32 };
+    if filled < all.len() { vk::Result::INCOMPLETE.as_raw() } else { 0 }
+}
+
+unsafe extern "system" fn enumerate_physical_devices(instance: u64, count: *mut u32, out: *mut u64) -> i32 {
+    state::assert_live(instance, Some(Kind::Instance as u8));
+    let devices = [0, 1].map(|index| state::child(instance, Kind::PhysicalDevice as u8, index));
+    // SAFETY: the parameters of every enumeration.
+    unsafe { enumerate(&devices, count, out) }
+}
+
+unsafe extern "system" fn extensions(
+    physical: u64,
+    _: usize,
+    count: *mut u32,
+    out: *mut vk::ExtensionProperties,
+) -> i32 {
+    state::assert_live(physical, Some(Kind::PhysicalDevice as u8));
+    let needed = ash::ext::external_memory_host::NAME.to_str().unwrap_or_default();
+    let names = EXTENSIONS.iter().map(|(_, name, version)| (*name, *version)).chain([(needed, 1)]);
+    let all: Vec<_> = names
+        .map(|(name, spec_version)| {
+            let mut extension = vk::ExtensionProperties { spec_version, ..Default::default() };
+            for (place, byte) in extension.extension_name.iter_mut().zip(name.bytes()) {
+                *place = byte as c_char;
+            }
+            extension
+        })
+        .collect();
+    // SAFETY: the parameters of every enumeration.
+    unsafe { enumerate(&all, count, out) }
+}
+
+unsafe extern "system" fn properties(physical: u64, out: *mut vk::PhysicalDeviceProperties) {
+    state::assert_live(physical, Some(Kind::PhysicalDevice as u8));
+    let api_version = vk::make_api_version(0, 1, 4, 0);
+    let limits = vk::PhysicalDeviceLimits {
+        max_bound_descriptor_sets: 32,
+        max_push_constants_size: 256,
+        max_compute_work_group_count: [65535; 3],
+        max_compute_work_group_size: [64; 3],
+        max_compute_work_group_invocations: 64,
+        timestamp_period: 1.0,
+        ..Default::default()
+    };
+    // SAFETY: callers pass a place for them.
+    unsafe { out.write(vk::PhysicalDeviceProperties { api_version, limits, ..Default::default() }) };
+}
+
+unsafe extern "system" fn properties2(physical: u64, out: *mut vk::PhysicalDeviceProperties2<'static>) {
+    // SAFETY: callers pass a struct.
+    let mut next = unsafe {
+        properties(physical, &raw mut (*out).properties);
+        (*out).p_next
+    };
+    let uuid = UUIDS[state::index(physical) as usize];
+    while !next.is_null() {
+        // SAFETY: a chain is made of structs that begin with their type and the next one.
+        let base = unsafe { next.cast::<vk::BaseOutStructure<'static>>().read() };
+        match base.s_type {
+            vk::StructureType::PHYSICAL_DEVICE_ID_PROPERTIES => {
+                // SAFETY: the type says what it is.
+                unsafe { (*next.cast::<vk::PhysicalDeviceIDProperties<'static>>()).device_uuid = uuid };
+            }
+            vk::StructureType::PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT => {
+                let host = next.cast::<vk::PhysicalDeviceExternalMemoryHostPropertiesEXT<'static>>();
+                // SAFETY: the type says what it is.
+                unsafe { (*host).min_imported_host_pointer_alignment = 4096 };
+            }
+            _ => {}
+        }
+        next = base.p_next.cast::<c_void>();
+    }
+}
+
+unsafe extern "system" fn queue_families(
+    physical: u64,
+    count: *mut u32,
+    out: *mut vk::QueueFamilyProperties,
+) {
+    state::assert_live(physical, Some(Kind::PhysicalDevice as u8));
+    let family = vk::QueueFamilyProperties {
+        queue_flags: vk::QueueFlags::COMPUTE | vk::QueueFlags::TRANSFER | vk::QueueFlags::GRAPHICS,
+        queue_count: 4,
+        timestamp_valid_bits: 64,
+        ..Default::default()
+    };
+    // SAFETY: the parameters of every enumeration.
+    unsafe { enumerate(&[family], count, out) };
+}
+
+unsafe extern "system" fn memory(physical: u64, out: *mut vk::PhysicalDeviceMemoryProperties) {
+    state::assert_live(physical, Some(Kind::PhysicalDevice as u8));
+    let mut memory = vk::PhysicalDeviceMemoryProperties {
+        memory_type_count: 3,
+        memory_heap_count: 1,
+        ..Default::default()
+    };
+    memory.memory_types[0].property_flags = vk::MemoryPropertyFlags::DEVICE_LOCAL;
+    memory.memory_types[1].property_flags =
+        vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
+    memory.memory_types[2].property_flags =
+        memory.memory_types[0].property_flags | memory.memory_types[1].property_flags;
+    memory.memory_heaps[0].size = 1 << 30;
+    // SAFETY: callers pass a place for them.
+    unsafe { out.write(memory) };
+}
+
+unsafe extern "system" fn get_device_queue(device: u64, family: u32, index: u32, out: *mut u64) {
+    state::assert_live(device, Some(Kind::Device as u8));
+    // SAFETY: callers pass a place for the handle.
+    unsafe { *out = state::child(device, Kind::Queue as u8, u64::from(family) << 32 | u64::from(index)) };
+}
+
+unsafe extern "system" fn get_device_queue2(device: u64, _: usize, out: *mut u64) {
+    // SAFETY: callers pass a place for the handle.
+    unsafe { get_device_queue(device, 0, 0, out) };
+}
+
+unsafe extern "system" fn host_pointer(
+    device: u64,
+    _: u32,
+    _: usize,
+    out: *mut vk::MemoryHostPointerPropertiesEXT<'static>,
+) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    // SAFETY: callers pass a struct.
+    unsafe { (*out).memory_type_bits = 2 };
+    0
+}
+
+unsafe extern "system" fn memory_requirements(device: u64, object: u64, out: *mut vk::MemoryRequirements) {
+    state::assert_live(device, Some(Kind::Device as u8));
+    state::assert_live(object, None);
+    // SAFETY: callers pass a place for them.
+    unsafe { out.write(vk::MemoryRequirements { size: 4096, alignment: 16, memory_type_bits: 3 }) };
+}
+
+/// Every buffer may be bound to imported memory.
+unsafe extern "system" fn external_buffer(_: u64, _: usize, out: *mut vk::ExternalBufferProperties<'static>) {
+    let features = vk::ExternalMemoryFeatureFlags::IMPORTABLE;
+    // SAFETY: callers pass a place for them.
+    unsafe { (*out).external_memory_properties.external_memory_features = features };
+}
+
+/// Writes what a driver would: eight bytes for each query, at its place.
+#[allow(clippy::too_many_arguments, reason = "the parameters of the function")]
+unsafe extern "system" fn query_results(
+    device: u64,
+    pool: u64,
+    _: u32,
+    count: u32,
+    size: usize,
+    out: *mut u8,
+    stride: u64,
+    _: u32,
+) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    state::assert_of(device, pool, Kind::QueryPool);
+    for query in 0..u64::from(count.min(1024)) {
+        let at = (query * stride) as usize;
+        assert!(at <= size, "query {query} at {at} of {size} bytes");
+        // SAFETY: callers leave room for the largest result behind every start.
+        unsafe { out.add(at).cast::<u64>().write_unaligned(query) };
+    }
+    0
+}
+
+unsafe extern "system" fn cache_data(device: u64, cache: u64, size: *mut usize, out: *mut u8) -> i32 {
+    const BYTES: usize = 64;
+    state::assert_live(device, Some(Kind::Device as u8));
+    state::assert_of(device, cache, Kind::PipelineCache);
+    if out.is_null() {
+        // SAFETY: callers pass a size.
+        unsafe { *size = BYTES };
+        return 0;
+    }
+    // SAFETY: as above.
+    let filled = unsafe { *size }.min(BYTES);
+    // SAFETY: callers pass as many bytes as they say.
+    unsafe { out.write_bytes(0x5a, filled) };
+    // SAFETY: as above.
+    unsafe { *size = filled };
+    if filled < BYTES { vk::Result::INCOMPLETE.as_raw() } else { 0 }
+}
+
+unsafe extern "system" fn refuse_to_map(device: u64) -> i32 {
+    state::assert_live(device, Some(Kind::Device as u8));
+    vk::Result::ERROR_MEMORY_MAP_FAILED.as_raw()
+}

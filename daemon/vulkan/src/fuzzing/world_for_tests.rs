@@ -1,0 +1,149 @@
+//! A context with a device of the null driver, for tests of its memory.
+
+use super::NoResources;
+use crate::backing::memory::Memory;
+use crate::memory::export::Exported;
+use crate::{Cancel, Renderer, fuzzing};
+use config::MemoryId;
+use protocol::cursor::{Arena, Writer};
+use protocol::venus::generated as venus;
+use std::sync::Arc;
+use venus::{ChainStruct, Command};
+
+const INSTANCE: venus::Instance = venus::Instance(1);
+const GPU: venus::PhysicalDevice = venus::PhysicalDevice(2);
+/// The device.
+pub const DEVICE: venus::Device = venus::Device(3);
+/// Bytes of an allocation.
+pub const SIZE: u64 = 0x10_000;
+/// A type that nobody can map.
+pub const PRIVATE: u32 = 0;
+/// A type that is made of pages.
+pub const PAGES: u32 = 1;
+/// A type that the driver maps.
+pub const MAPPED: u32 = 2;
+
+/// A context with a device of the null driver.
+pub struct World {
+    /// The renderer that executes its commands.
+    pub renderer: Renderer,
+    _exclusive: fuzzing::Exclusive,
+}
+
+impl World {
+    /// A world in which creations succeed at first.
+    pub fn new() -> Self {
+        Self::with_luck(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// A world with a seed that is chosen so that the first creations succeed.
+    pub fn with_luck(seed: u64) -> Self {
+        Self::on(fuzzing::begin(seed))
+    }
+
+    /// A world in which creations always succeed.
+    pub fn reliable() -> Self {
+        Self::on(fuzzing::begin_reliable())
+    }
+
+    fn on(exclusive: fuzzing::Exclusive) -> Self {
+        let world = Self { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive: exclusive };
+        let create = venus::CreateInstance { p_create_info: None, p_instance: Some(&INSTANCE) };
+        world.execute(&Command::CreateInstance(create));
+        world.execute(&Command::EnumeratePhysicalDevices(venus::EnumeratePhysicalDevices {
+            instance: INSTANCE,
+            p_physical_device_count: Some(&1),
+            p_physical_devices: Some(&[GPU]),
+        }));
+        world.create_device(DEVICE);
+        world
+    }
+
+    /// Creates a device with a queue.
+    pub fn create_device(&self, device: venus::Device) {
+        let queue = venus::DeviceQueueCreateInfo {
+            queue_count: 1,
+            p_queue_priorities: Some(&[1.0]),
+            ..Default::default()
+        };
+        let info = venus::DeviceCreateInfo {
+            queue_create_info_count: 1,
+            p_queue_create_infos: Some(std::slice::from_ref(&queue)),
+            ..Default::default()
+        };
+        let (p_create_info, p_device) = (Some(&info), Some(&device));
+        self.execute(&Command::CreateDevice(venus::CreateDevice {
+            physical_device: GPU,
+            p_create_info,
+            p_device,
+        }));
+    }
+
+    /// Executes a command, which must not end the context.
+    pub fn execute(&self, command: &Command<'_>) {
+        let (arena, cancel, mut reply) = (Arena::new(1 << 16), Cancel::default(), vec![0; 4096]);
+        let mut bytes = vec![0; 4096];
+        let mut writer = Writer::window(&mut bytes);
+        command.encode(venus::CommandFlagsEXT(0), &mut writer);
+        let length = writer.finish().unwrap();
+        let mut writer = Writer::window(&mut reply);
+        self.renderer.execute(command, &bytes[..length], &arena, &cancel, Some(&mut writer)).unwrap();
+    }
+
+    /// Allocates memory that the driver maps.
+    pub fn allocate(&self, id: u64, chain: &[ChainStruct<'_>]) -> Arc<Memory> {
+        self.allocate_of(id, chain, SIZE, MAPPED)
+    }
+
+    /// Allocates memory of any size and type.
+    pub fn allocate_of(
+        &self,
+        id: u64,
+        p_next: &[ChainStruct<'_>],
+        allocation_size: u64,
+        ty: u32,
+    ) -> Arc<Memory> {
+        let memory = venus::DeviceMemory(id);
+        let info = venus::MemoryAllocateInfo { p_next, allocation_size, memory_type_index: ty };
+        let (p_allocate_info, p_memory) = (Some(&info), Some(&memory));
+        let allocate = venus::AllocateMemory { device: DEVICE, p_allocate_info, p_memory };
+        self.execute(&Command::AllocateMemory(allocate));
+        self.renderer.context().objects.shared(memory).unwrap()
+    }
+
+    /// Creates a buffer; returns the driver's handle.
+    pub fn buffer(&self, id: u64) -> u64 {
+        let buffer = venus::Buffer(id);
+        let usage = venus::BufferUsageFlags::STORAGE_BUFFER;
+        let info = venus::BufferCreateInfo { size: 4096, usage, ..Default::default() };
+        let (p_create_info, p_buffer) = (Some(&info), Some(&buffer));
+        self.execute(&Command::CreateBuffer(venus::CreateBuffer { device: DEVICE, p_create_info, p_buffer }));
+        self.raw(id)
+    }
+
+    /// The driver's handle of a buffer.
+    pub fn raw(&self, id: u64) -> u64 {
+        self.renderer.context().objects.read().get(venus::Buffer(id)).unwrap().raw
+    }
+
+    /// Binds a buffer at the beginning of a memory; returns the driver's handle.
+    pub fn bind(&self, id: u64, memory: u64) -> u64 {
+        let (buffer, memory) = (venus::Buffer(id), venus::DeviceMemory(memory));
+        let bind = venus::BindBufferMemory { device: DEVICE, buffer, memory, memory_offset: 0 };
+        self.execute(&Command::BindBufferMemory(bind));
+        self.raw(id)
+    }
+
+    /// Frees a memory.
+    pub fn free(&self, id: u64) {
+        let memory = venus::DeviceMemory(id);
+        self.execute(&Command::FreeMemory(venus::FreeMemory { device: DEVICE, memory }));
+    }
+
+    /// Makes a blob of a memory; returns it and the memory's number.
+    pub fn lend(&self, id: u64) -> (Exported, MemoryId) {
+        let exported = self.renderer.export(id, SIZE, true).unwrap();
+        let memory = exported.file.as_ref().and_then(|file| file.piece.memory).unwrap();
+        (exported, memory)
+    }
+}

@@ -1,0 +1,456 @@
+//! The gate that scheduled submissions of a context to a GPU pass: how many may pass, and what the scheduler is told.
+//!
+//! While the context has a lease and not much in the driver, a submission passes at once, on the thread that decoded it. Otherwise it
+//! waits in the held queue (`vulkan::submit::held_queue`), decoding goes on, and the gate's thread dispatches it when it is granted. Only
+//! what is ready passes: a submission that waits for what nobody has submitted yet would keep others from the GPU.
+//!
+//! Lock order: the turn, held queues and submissions of queues, the counts of the gate.
+
+use super::lane::{Lane, Standing, Step};
+use crate::context::error::ContextLost;
+use parking_lot::{Mutex, MutexGuard};
+use rustix::time::{ClockId, clock_gettime};
+use shm::{Counters, Doorbell, GateSide, Work, page_clock};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Estimated work that a leased context may have in the driver, in nanoseconds: for so long a newcomer waits for it.
+const LEASED_WORK: u64 = 4_000_000;
+
+/// Submissions that a leased context may have in the driver, however long they are: one runs, one is staged.
+const LEASED_MIN: u32 = 2;
+
+/// The time that a submission is taken to last, in nanoseconds, before one has completed.
+const FIRST_ESTIMATE: u64 = 200_000;
+
+/// Work of a leased context is told at this age, in nanoseconds.
+const TELL_AFTER: u64 = 1_000_000;
+
+/// Time between two looks at a submission that is not ready, since semaphores do not tell when they are signalled.
+const UNREADY_LOOK: Duration = Duration::from_micros(500);
+
+/// The function that is called when the context cannot go on.
+pub type Failed = Box<dyn Fn(&ContextLost) + Send + Sync>;
+
+/// The gate of one context before one GPU.
+pub struct Gate {
+    page: GateSide,
+    doorbell: Arc<Doorbell>,
+    queues: Mutex<Vec<Weak<dyn Lane>>>,
+    counts: Mutex<Counts>,
+    /// The lock that is held while what is ready is counted and while one of them passes, or it would be told twice: the scheduler would
+    /// grant what nobody needs, and keep a place for it.
+    turn: Mutex<()>,
+    /// Something waits in a held queue.
+    waiting: AtomicBool,
+    ended: AtomicBool,
+    failed: OnceLock<Failed>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").field("counts", &self.counts).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Counts {
+    counters: Counters,
+    /// The number of submissions that were ready when the doorbell was last rung for that. It is not rung for what is told during a lease.
+    rung_ready: u32,
+    /// The time that a submission lasts on average, in nanoseconds.
+    estimate: u64,
+    /// The work that the scheduler was not told of yet.
+    untold: Option<Work>,
+}
+
+impl Gate {
+    /// A gate that the scheduler looks after, by `page` and `doorbell`.
+    pub fn new(page: GateSide, doorbell: Arc<Doorbell>) -> Arc<Self> {
+        let (counters, rung_ready) = Default::default();
+        let counts = Counts { counters, rung_ready, estimate: FIRST_ESTIMATE, untold: None };
+        Arc::new(Self {
+            page,
+            doorbell,
+            queues: Mutex::default(),
+            counts: Mutex::new(counts),
+            turn: Mutex::default(),
+            waiting: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            failed: OnceLock::new(),
+            thread: Mutex::default(),
+        })
+    }
+
+    /// Starts the thread that dispatches what waits; `failed` is called if it finds that the context is lost.
+    ///
+    /// # Errors
+    ///
+    /// There are too many threads.
+    pub fn start(self: &Arc<Self>, failed: Failed) -> io::Result<()> {
+        let _ = self.failed.set(failed);
+        let gate = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("gate".into()).spawn(move || gate.run())?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// Ends the thread. Nothing is dispatched any more.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.page.poke();
+        if let Some(thread) = self.thread.lock().take() {
+            // A panic has been reported by the panic hook; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+
+    /// Adds a queue whose submissions pass this gate.
+    pub fn add(&self, queue: Weak<dyn Lane>) {
+        let mut queues = self.queues.lock();
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(queue);
+    }
+
+    /// Returns whether submissions may pass at once, as things stand.
+    pub fn is_open(&self) -> bool {
+        self.page.is_leased()
+    }
+
+    /// Returns whether somebody has to know at once when a submission completes: the scheduler, or whoever waits for room in the driver.
+    pub fn wants_completions(&self) -> bool {
+        !self.page.is_leased() || self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// Lets `count` submissions that were not counted as ready pass, if they may; returns whether they may.
+    pub fn pass(&self, count: u32) -> bool {
+        self.let_pass(count, 0)
+    }
+
+    /// Lets one submission that was counted as ready pass, if it may; returns whether it may. The caller has the turn ([`Self::turn`]).
+    pub fn pass_held(&self) -> bool {
+        self.let_pass(1, 1)
+    }
+
+    /// Takes the turn, which nobody else has until the end of the returned value.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock()
+    }
+
+    fn let_pass(&self, count: u32, counted: u32) -> bool {
+        let mut counts = self.counts.lock();
+        let may = self.has_room(&counts, count);
+        if may {
+            counts.counters.dispatched = counts.counters.dispatched.wrapping_add(count);
+            counts.counters.ready = counts.counters.ready.saturating_sub(counted);
+            // The next that is ready is news again.
+            counts.rung_ready = counts.rung_ready.min(counts.counters.ready);
+            self.page.tell(counts.counters);
+        }
+        may
+    }
+
+    /// Returns whether `count` submissions may pass now.
+    fn has_room(&self, counts: &Counts, count: u32) -> bool {
+        let counters = &counts.counters;
+        if self.page.is_leased() {
+            let in_driver = counters.dispatched.wrapping_sub(counters.completed);
+            in_driver < LEASED_MIN || u64::from(in_driver).saturating_mul(counts.estimate) < LEASED_WORK
+        } else {
+            // Grants and dispatches wrap; there are never half as many between them.
+            self.page.granted().wrapping_sub(counters.dispatched).wrapping_sub(count) <= u32::MAX / 2
+        }
+    }
+
+    /// Takes note of submissions that passed and have completed, or were not dispatched after all, and of what the GPU did for them, if
+    /// anything.
+    pub fn completed(&self, work: &Work) {
+        let mut counts = self.counts.lock();
+        counts.counters.completed = counts.counters.completed.wrapping_add(work.count);
+        if work.count > 0 {
+            counts.estimate = (counts.estimate * 3 + work.busy / u64::from(work.count)) / 4;
+        }
+        counts.note(work);
+        let leased = self.page.is_leased();
+        if !leased || counts.is_due() {
+            counts.tell(&self.page);
+        }
+        self.page.tell(counts.counters);
+        drop(counts);
+        if !leased {
+            self.doorbell.ring();
+        } else if self.waiting.load(Ordering::SeqCst) {
+            self.page.poke();
+        }
+    }
+
+    /// Charges what the GPU does for the context beside its submissions, such as clearing its memory.
+    pub fn charge<T>(&self, work: impl FnOnce() -> T) -> T {
+        let begin = page_clock();
+        let done = work();
+        let end = page_clock();
+        self.completed(&Work { begin, end, busy: end.saturating_sub(begin), count: 0, copy: false });
+        done
+    }
+
+    /// Takes note that something waits in a held queue that was not there before: tells the scheduler, and wakes the gate's thread if it has to
+    /// look.
+    pub fn arrived(&self) {
+        let standing = self.announce();
+        // A grant that nothing needed so far is not given again.
+        let is_granted = || standing.ready > 0 && self.has_room(&self.counts.lock(), 1);
+        if standing.unready || standing.free || self.page.is_leased() || is_granted() {
+            // Its thread has to look: again and again, whether there is room in the driver, or because nobody has to grant it.
+            self.page.poke();
+        }
+    }
+
+    /// Tells for how long the longest submission has run.
+    pub fn tell_running(&self, running: Option<Duration>) {
+        self.page.tell_running(running);
+    }
+
+    /// Tells how much this process has computed.
+    pub fn tell_processor_time(&self) {
+        let used = clock_gettime(ClockId::ProcessCPUTime);
+        self.page.tell_cpu(Duration::try_from(used).unwrap_or_default());
+    }
+
+    /// Reports that the context is lost.
+    pub fn fail(&self, lost: &ContextLost) {
+        if let Some(failed) = self.failed.get() {
+            failed(lost);
+        }
+    }
+
+    fn live_queues(&self) -> Vec<Arc<dyn Lane>> {
+        self.queues.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Tells the scheduler how many submissions wait that are ready; returns how all held queues stand.
+    fn announce(&self) -> Standing {
+        let turn = self.turn();
+        let queues = self.live_queues();
+        let standing = queues.iter().map(|queue| queue.standing()).fold(Standing::default(), Standing::and);
+        let mut counts = self.counts.lock();
+        counts.counters.ready = standing.ready;
+        self.page.tell(counts.counters);
+        // A lease may end right now: then the gate's thread is poked, and finds that nobody has rung.
+        let rings = !self.page.is_leased()
+            && std::mem::replace(&mut counts.rung_ready, standing.ready) != standing.ready;
+        drop(counts);
+        drop(turn);
+        if rings {
+            self.doorbell.ring();
+        }
+        standing
+    }
+
+    /// The time to sleep, unless somebody pokes, after a look at all held queues left something in them.
+    fn until_next_look(&self) -> Option<Duration> {
+        let standing = self.announce();
+        // It has become ready behind that look: nobody tells when a semaphore is signalled, and nobody has to grant it any more.
+        let passes = standing.ready > 0 && self.has_room(&self.counts.lock(), 1);
+        if passes || standing.free {
+            return Some(Duration::ZERO);
+        }
+        standing.unready.then_some(UNREADY_LOOK)
+    }
+
+    fn run(&self) {
+        let mut was_leased = false;
+        while !self.ended.load(Ordering::SeqCst) {
+            let pokes = self.page.pokes();
+            let leased = self.page.is_leased();
+            if std::mem::replace(&mut was_leased, leased) && !leased {
+                // The scheduler knows what was told when it last looked.
+                self.doorbell.ring();
+            }
+            let queues = self.live_queues();
+            // Before the look, so that a completion behind it pokes.
+            self.waiting.store(true, Ordering::SeqCst);
+            let waits = self.dispatch(&queues);
+            self.waiting.store(waits, Ordering::SeqCst);
+            if self.wants_completions() {
+                queues.iter().for_each(|queue| queue.watch_driver());
+            }
+            let limit = waits.then(|| self.until_next_look()).flatten();
+            if !self.page.is_leased() {
+                self.counts.lock().tell(&self.page);
+            }
+            drop(queues);
+            self.page.sleep(pokes, limit);
+        }
+    }
+
+    /// Dispatches what may pass, one of each queue in turn; returns whether something is left.
+    fn dispatch(&self, queues: &[Arc<dyn Lane>]) -> bool {
+        loop {
+            let steps: Vec<_> = queues.iter().map(|queue| queue.advance(self)).collect();
+            if !steps.contains(&Step::Done) || self.ended.load(Ordering::SeqCst) {
+                return steps.contains(&Step::Waits);
+            }
+        }
+    }
+}
+
+impl Counts {
+    /// Adds to what is not told yet.
+    fn note(&mut self, work: &Work) {
+        let untold = self.untold.get_or_insert(Work { busy: 0, count: 0, ..*work });
+        untold.begin = untold.begin.min(work.begin);
+        untold.end = untold.end.max(work.end);
+        untold.busy = untold.busy.saturating_add(work.busy);
+        untold.count = untold.count.saturating_add(work.count);
+        // What is mixed counts as computing.
+        untold.copy &= work.copy;
+    }
+
+    fn is_due(&self) -> bool {
+        self.untold.as_ref().is_some_and(|work| work.end.saturating_sub(work.begin) >= TELL_AFTER)
+    }
+
+    fn tell(&mut self, page: &GateSide) {
+        if let Some(work) = self.untold.take_if(|work| page.tell_work(work)) {
+            log::trace!("{work:?} told");
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+    use rustix::event::{Timespec, epoll as listening};
+    use shm::{SchedulerSide, grant_page};
+    use std::os::fd::OwnedFd;
+    use std::sync::atomic::AtomicU32;
+    use std::time::Instant;
+
+    /// The longest time that a test waits: whoever waits for longer waits for ever.
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// A queue before which so many submissions stand.
+    #[derive(Default)]
+    struct Standers(AtomicU32);
+
+    impl Lane for Standers {
+        fn advance(&self, gate: &Gate) -> Step {
+            let _turn = gate.turn();
+            match self.0.load(Ordering::SeqCst) {
+                0 => Step::Empty,
+                _ if gate.pass_held() => {
+                    self.0.fetch_sub(1, Ordering::SeqCst);
+                    Step::Done
+                }
+                _ => Step::Waits,
+            }
+        }
+
+        fn standing(&self) -> Standing {
+            Standing { ready: self.0.load(Ordering::SeqCst), ..Standing::default() }
+        }
+
+        fn watch_driver(&self) {}
+    }
+
+    /// A gate with one queue, the scheduler's end of its page, and what hears its doorbell.
+    struct World {
+        gate: Arc<Gate>,
+        lane: Arc<Standers>,
+        scheduler: SchedulerSide,
+        epoll: Arc<OwnedFd>,
+        _listener: shm::Listener,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let file = grant_page().unwrap();
+            let epoll = Arc::new(listening::create(listening::CreateFlags::CLOEXEC).unwrap());
+            let doorbell = Arc::new(Doorbell::new().unwrap());
+            let listener = doorbell.listen(&epoll, 1).unwrap();
+            let gate = Gate::new(GateSide::open(&file).unwrap(), doorbell);
+            let lane = Arc::new(Standers::default());
+            let weak: Weak<dyn Lane> = Arc::<Standers>::downgrade(&lane);
+            gate.add(weak);
+            Self { gate, lane, scheduler: SchedulerSide::open(&file).unwrap(), epoll, _listener: listener }
+        }
+
+        fn start(&self) {
+            self.gate.start(Box::new(|lost| panic!("{lost:?}"))).unwrap();
+        }
+
+        /// Adds a submission, which has to wait.
+        fn arrives(&self) {
+            self.lane.0.fetch_add(1, Ordering::SeqCst);
+            self.gate.arrived();
+        }
+
+        /// Returns whether the doorbell rings within a time, or has rung.
+        fn rings(&self, within: Duration) -> bool {
+            let none = listening::Event {
+                flags: listening::EventFlags::empty(),
+                data: listening::EventData::new_u64(0),
+            };
+            let limit = Timespec::try_from(within).unwrap();
+            listening::wait(&self.epoll, [none; 1].as_mut_slice(), Some(&limit)).unwrap() > 0
+        }
+
+        /// Returns whether no submission stands in the held queue soon.
+        fn is_empty_soon(&self) -> bool {
+            let start = Instant::now();
+            while self.lane.0.load(Ordering::SeqCst) > 0 && start.elapsed() < LONG {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            self.lane.0.load(Ordering::SeqCst) == 0
+        }
+    }
+
+    impl Drop for World {
+        fn drop(&mut self) {
+            self.gate.end();
+        }
+    }
+
+    #[test]
+    fn what_came_during_a_lease_that_the_gates_thread_has_slept_through_is_told() {
+        let mut world = World::new();
+        world.scheduler.lease(true);
+        world.arrives();
+        assert!(!world.rings(Duration::ZERO), "with a lease nobody has to be asked");
+        world.scheduler.lease(false);
+        world.start();
+        assert!(world.rings(LONG));
+        assert_eq!(world.scheduler.counters().ready, 1);
+        world.scheduler.grant(1);
+        assert!(world.is_empty_soon());
+    }
+
+    #[test]
+    fn a_grant_that_was_left_over_is_used_by_what_comes_next() {
+        let mut world = World::new();
+        world.start();
+        world.scheduler.grant(1);
+        // The gate's thread has looked, and found nothing.
+        std::thread::sleep(Duration::from_millis(50));
+        world.arrives();
+        assert!(world.is_empty_soon());
+    }
+
+    #[test]
+    fn each_that_becomes_ready_is_news_and_no_other() {
+        let mut world = World::new();
+        world.arrives();
+        assert!(world.rings(Duration::ZERO));
+        world.gate.arrived();
+        assert!(!world.rings(Duration::ZERO), "that was said already");
+        world.scheduler.grant(1);
+        assert_eq!(world.lane.advance(&world.gate), Step::Done);
+        world.arrives();
+        assert!(world.rings(Duration::ZERO));
+    }
+}

@@ -1,0 +1,110 @@
+//! Layouts of descriptor sets and of pipelines.
+//!
+//! A guest may destroy a layout while sets and recordings go on that were made from it, and drivers differ in what they still look
+//! up then. So whatever is made from a layout keeps it, and the host's is destroyed with the last of them.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use crate::logical::device::Device;
+use crate::objects::object::{Kind, State};
+use ash::vk;
+use protocol::venus::generated::{self as venus, DescriptorBindingFlags, ObjectType};
+use std::sync::Arc;
+
+/// A layout of the host's driver.
+#[derive(Debug)]
+pub struct HostLayout {
+    kind: ObjectType,
+    raw: u64,
+    device: Arc<Device>,
+}
+
+impl HostLayout {
+    /// Takes over a layout that a device has just made.
+    pub fn new(kind: ObjectType, raw: u64, device: Arc<Device>) -> Self {
+        Self { kind, raw, device }
+    }
+
+    /// Limits of its device.
+    pub fn limits(&self) -> &vk::PhysicalDeviceLimits {
+        &self.device.physical.limits
+    }
+}
+
+impl Drop for HostLayout {
+    fn drop(&mut self) {
+        // SAFETY: every object made from the layout holds it, and so does the table; this was the last.
+        unsafe { self.device.destroy_layout(self.kind, self.raw) }
+    }
+}
+
+/// A layout of descriptor sets.
+#[derive(Debug)]
+pub struct SetLayout {
+    /// The layout that the guest asked for.
+    pub facts: SetFacts,
+    /// The host's layout, which ends with this one.
+    #[allow(dead_code, reason = "owned for its end alone")]
+    pub host: HostLayout,
+}
+
+/// The facts about a layout of descriptor sets that the object table keeps.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SetFacts {
+    /// Bindings, ascending.
+    pub bindings: Vec<Binding>,
+    /// Dynamic offsets that a set takes.
+    pub dynamic: u32,
+    /// The layout is for `vkCmdPushDescriptorSet`, not for sets.
+    pub push: bool,
+}
+
+/// One binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The number of the binding.
+    pub number: u32,
+    /// The type of the descriptors that it holds.
+    pub ty: venus::DescriptorType,
+    /// The number of descriptors; for an inline uniform block, its bytes.
+    pub count: u32,
+    /// Stages that see the binding.
+    pub stages: u32,
+    /// The samplers of the binding are part of the layout.
+    pub immutable_samplers: bool,
+    /// `VkDescriptorBindingFlags`.
+    pub flags: u32,
+}
+
+impl Binding {
+    /// The number of descriptors that the binding has in a set whose variable count is `variable_count`.
+    pub fn room(&self, variable_count: u32) -> u32 {
+        if self.is_variable() { variable_count } else { self.count }
+    }
+
+    /// Returns whether the count is chosen for each set, up to the layout's.
+    pub fn is_variable(&self) -> bool {
+        self.flags & DescriptorBindingFlags::VARIABLE_DESCRIPTOR_COUNT.0 != 0
+    }
+}
+
+/// A layout of pipelines.
+#[derive(Debug)]
+pub struct PipelineLayout {
+    /// Layouts of the sets; none where a pipeline library leaves one open.
+    pub sets: Vec<Option<Arc<SetLayout>>>,
+    /// The host's layout.
+    pub host: HostLayout,
+}
+
+impl State for SetLayout {}
+
+impl Kind for venus::DescriptorSetLayout {
+    type State = SetLayout;
+}
+
+impl State for PipelineLayout {}
+
+impl Kind for venus::PipelineLayout {
+    type State = PipelineLayout;
+}

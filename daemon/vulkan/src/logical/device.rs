@@ -1,0 +1,287 @@
+//! `VkDevice`: created with what a guest was offered and no more.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::dual_buffers::DualBuffers;
+use super::shaders::Shaders;
+use super::submitted::{Place, Submitted};
+use super::timeline::Timeline;
+use crate::driver::back_end::BackEnd;
+use crate::driver::generated::DeviceTable;
+use crate::driver::host_copy::HostCopy;
+use crate::driver::markers::Markers;
+use crate::driver::physical_device::PhysicalDevice;
+use crate::gates::gate::Gate;
+use crate::programs::clear::{Cleaner, Spare};
+use crate::programs::notices::{Notices, destroy_notices};
+use ash::vk::{self, Handle as _};
+use parking_lot::Mutex;
+use protocol::venus::generated as venus;
+use std::ffi::{CStr, c_void};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// A logical device of a guest.
+pub struct Device {
+    /// Functions for our own calls.
+    pub ash: ash::Device,
+    /// Functions for the guest's calls.
+    pub table: DeviceTable,
+    /// Functions for host image copies.
+    pub host_copy: HostCopy,
+    /// The physical device that the logical device was created from.
+    pub physical: Arc<PhysicalDevice>,
+    /// The back end that makes the device's memory.
+    pub memory: BackEnd,
+    /// Fences that mark ends of submissions.
+    pub markers: Markers,
+    /// The limits and features that decide what of a guest's shaders reaches the driver.
+    pub shaders: Shaders,
+    /// The cleaner of fresh memory, unless that is switched off.
+    pub cleaner: Option<Cleaner>,
+    /// The gate that submissions pass, and that is told what clearing memory costs; none if there is no scheduler.
+    pub gate: Option<Arc<Gate>>,
+    /// Queues the guest asked for so far, with the timelines that they are bound to.
+    queues: Mutex<Vec<(u8, Arc<dyn Timeline>)>>,
+    /// The command buffers by which a guest hears that the device is lost.
+    pub notices: Mutex<Notices>,
+    /// The host's queues, each behind one lock however many ids it has.
+    handles: Mutex<Vec<(vk::Queue, Arc<Mutex<vk::Queue>>)>>,
+    /// Buffers that are made twice, if the GPU has memory for which they must be.
+    pub dual_buffers: Option<DualBuffers>,
+    /// The device nodes that drivers map memory out of, of all GPUs of the context.
+    pub mapped_devices: Vec<u64>,
+    /// True once the descriptors that keep its memory alive were handed out.
+    pub is_anchored: AtomicBool,
+    /// True once the guest has destroyed the device: no memory of it is kept.
+    pub has_ended: AtomicBool,
+    /// Queues that were created with the device.
+    created: Vec<CreatedQueues>,
+}
+
+/// Queues of one family and one set of flags.
+#[derive(Clone, Copy, Debug)]
+pub struct CreatedQueues {
+    flags: u32,
+    family: u32,
+    count: u32,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    /// Takes over a handle that was just created.
+    ///
+    /// # Safety
+    ///
+    /// `handle` is a live device of `physical` that nothing else destroys.
+    pub unsafe fn new(
+        physical: Arc<PhysicalDevice>,
+        handle: vk::Device,
+        created: Vec<CreatedQueues>,
+        shaders: Shaders,
+        spare: Option<Spare>,
+        gate: Option<Arc<Gate>>,
+        mapped_devices: Vec<u64>,
+    ) -> Self {
+        let instance = &physical.instance.ash;
+        // SAFETY: the caller's promise.
+        let ash = unsafe { ash::Device::load(instance.fp_v1_0(), handle) };
+        let load = instance.fp_v1_0().get_device_proc_addr;
+        let find = |names: &[&CStr]| {
+            names
+                .iter()
+                // SAFETY: the device is live and the names are strings.
+                .find_map(|name| unsafe { load(handle, name.as_ptr()) })
+                .map_or(std::ptr::null(), |function| function as *const c_void)
+        };
+        let (table, host_copy) = (DeviceTable::load(find), HostCopy::load(find));
+        let memory = BackEnd::new(&physical, &ash);
+        let cleaner =
+            physical.gpu.protection.zero_memory.then(|| Cleaner::new(&physical, &ash, spare, gate.clone()));
+        let own = physical.gpu.trial.driver_mapped.types;
+        let (markers, queues, notices) = (Markers::default(), Mutex::default(), Mutex::default());
+        let handles = Mutex::default();
+        Self {
+            ash,
+            table,
+            host_copy,
+            memory,
+            markers,
+            shaders,
+            cleaner,
+            gate,
+            queues,
+            notices,
+            handles,
+            dual_buffers: (own != 0).then(|| DualBuffers::new(own)),
+            mapped_devices,
+            is_anchored: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
+            created,
+            physical,
+        }
+    }
+
+    /// The handle as a number.
+    pub fn raw(&self) -> u64 {
+        self.ash.handle().as_raw()
+    }
+
+    /// Destroys one object of this device.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a live handle of this kind and device that is in no use.
+    pub unsafe fn destroy(&self, kind: venus::ObjectType, raw: u64) {
+        if kind == venus::ObjectType::BUFFER
+            && let Some(other) = self.dual_buffers.as_ref().and_then(|buffers| buffers.part(raw))
+        {
+            // SAFETY: nobody but the table of dual buffers knew it.
+            unsafe { self.ash.destroy_buffer(vk::Buffer::from_raw(other), None) };
+        }
+        macro_rules! destroy {
+            ($($kind:ident => $function:ident),* $(,)?) => {
+                match kind {
+                    // SAFETY: the caller's promise.
+                    $(venus::ObjectType::$kind => unsafe { self.ash.$function(vk::Handle::from_raw(raw), None) },)*
+                    // Queues belong to the device; command buffers and descriptor sets go with their pools, layouts with their last
+                    // user.
+                    _ => {}
+                }
+            };
+        }
+        destroy! {
+            COMMAND_POOL => destroy_command_pool,
+            DESCRIPTOR_POOL => destroy_descriptor_pool,
+            PIPELINE => destroy_pipeline,
+            PIPELINE_CACHE => destroy_pipeline_cache,
+            SHADER_MODULE => destroy_shader_module,
+            BUFFER_VIEW => destroy_buffer_view,
+            FRAMEBUFFER => destroy_framebuffer,
+            RENDER_PASS => destroy_render_pass,
+            IMAGE_VIEW => destroy_image_view,
+            BUFFER => destroy_buffer,
+            IMAGE => destroy_image,
+            SAMPLER => destroy_sampler,
+            SAMPLER_YCBCR_CONVERSION => destroy_sampler_ycbcr_conversion,
+            QUERY_POOL => destroy_query_pool,
+            EVENT => destroy_event,
+            FENCE => destroy_fence,
+            SEMAPHORE => destroy_semaphore,
+            DEVICE_MEMORY => free_memory,
+        }
+    }
+
+    /// Destroys a layout of this device.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a live layout of this kind and device that is in no use.
+    pub unsafe fn destroy_layout(&self, kind: venus::ObjectType, raw: u64) {
+        let (set, pipeline) = (vk::DescriptorSetLayout::from_raw(raw), vk::PipelineLayout::from_raw(raw));
+        match kind {
+            // SAFETY: the caller's promise.
+            venus::ObjectType::DESCRIPTOR_SET_LAYOUT => unsafe {
+                self.ash.destroy_descriptor_set_layout(set, None);
+            },
+            // SAFETY: the caller's promise.
+            _ => unsafe { self.ash.destroy_pipeline_layout(pipeline, None) },
+        }
+    }
+
+    /// Returns the lock of a queue of the host, the same for all ids that name it.
+    pub fn handle_of(&self, raw: vk::Queue) -> Arc<Mutex<vk::Queue>> {
+        let mut handles = self.handles.lock();
+        let known = handles.iter().find(|(of, _)| *of == raw).map(|(_, handle)| handle.clone());
+        known.unwrap_or_else(|| {
+            let handle = Arc::new(Mutex::new(raw));
+            handles.push((raw, handle.clone()));
+            handle
+        })
+    }
+
+    /// Returns whether the device was created with queues of a family.
+    pub fn has_family(&self, family: u32) -> bool {
+        self.created.iter().any(|created| created.family == family)
+    }
+
+    /// Returns whether the device was created with this queue of a family.
+    pub fn has_queue(&self, flags: u32, family: u32, index: u32) -> bool {
+        let is_it = |created: &CreatedQueues| (created.flags, created.family) == (flags, family);
+        self.created.iter().any(|created| is_it(created) && index < created.count)
+    }
+
+    /// Adds a queue that the guest has asked for, which is bound to a timeline.
+    pub fn add_queue(&self, ring_idx: u8, queue: Arc<dyn Timeline>) {
+        self.queues.lock().push((ring_idx, queue));
+    }
+
+    /// The queues that the guest asked for so far.
+    pub fn queues(&self) -> Vec<Arc<dyn Timeline>> {
+        self.queues.lock().iter().map(|(_, queue)| Arc::clone(queue)).collect()
+    }
+
+    /// The timelines of these queues.
+    pub fn timelines(&self) -> Vec<u8> {
+        self.queues.lock().iter().map(|(ring_idx, _)| *ring_idx).collect()
+    }
+
+    /// Returns whether submissions have completed. Queues that they are not on may have older work, which has nothing to do with them.
+    pub fn completed(&self, submitted: &Submitted) -> bool {
+        submitted.is_empty() || submitted.places().all(|place| self.has_completed(place))
+    }
+
+    /// Returns whether a submission has completed.
+    pub fn has_completed(&self, place: Place) -> bool {
+        let queues = self.queues.lock();
+        let queue = queues.iter().find(|(ring_idx, _)| *ring_idx == place.ring_idx);
+        queue.is_none_or(|(_, queue)| queue.has_completed(self, place.number))
+    }
+
+    /// Returns whether one of these submissions cannot have begun.
+    pub fn is_blocked(&self, submitted: &Submitted) -> bool {
+        let queues = self.queues.lock().clone();
+        // They wait for each other.
+        queues.iter().for_each(|(_, queue)| queue.refresh());
+        submitted.places().any(|place| {
+            let queue = queues.iter().find(|(ring_idx, _)| *ring_idx == place.ring_idx);
+            queue.is_some_and(|(_, queue)| queue.is_blocked(self, place.number))
+        })
+    }
+
+    /// Waits until all queues of the device are idle, and destroys what is not the guest's. The guest's objects are in nobody's hands any
+    /// more.
+    pub fn end(&self) {
+        let queues = std::mem::take(&mut *self.queues.lock());
+        queues.iter().for_each(|(_, queue)| queue.close());
+        let handles: Vec<_> = self.handles.lock().iter().map(|(_, handle)| Arc::clone(handle)).collect();
+        // Who looks how long submissions run submits markers, and must not meanwhile.
+        let _alone: Vec<_> = handles.iter().map(|handle| handle.lock()).collect();
+        // SAFETY: the device is live. A lost device answers with an error, which changes nothing.
+        let _ = unsafe { self.ash.device_wait_idle() };
+        queues.iter().for_each(|(_, queue)| queue.forget_submissions(self));
+        self.markers.destroy(&self.ash);
+        if let Some(cleaner) = &self.cleaner {
+            cleaner.destroy(&self.ash);
+        }
+        destroy_notices(&self.ash, &self.notices);
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: objects hold an `Arc` of their device, so none is left; queues end with the device.
+        unsafe { self.ash.destroy_device(None) }
+    }
+}
+
+impl From<&venus::DeviceQueueCreateInfo<'_>> for CreatedQueues {
+    fn from(queues: &venus::DeviceQueueCreateInfo<'_>) -> Self {
+        Self { flags: queues.flags.0, family: queues.queue_family_index, count: queues.queue_count }
+    }
+}

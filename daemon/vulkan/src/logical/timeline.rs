@@ -1,0 +1,104 @@
+//! A queue as its device and the context see it: what it has completed, how long its work runs, and fences of the guest that wait.
+
+use super::device::Device;
+use super::submitted::Number;
+use crate::context::cancel::Cancel;
+use crate::context::error::Fault;
+use crate::gates::gate::Gate;
+use parking_lot::Mutex;
+use std::any::Any;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// A function that is called once a queue has completed what was submitted before.
+pub type Done = Box<dyn FnOnce() + Send>;
+
+/// A queue, which has a fence timeline of the context.
+pub trait Timeline: Any + Send + Sync {
+    /// Returns whether no submission up to a number is pending.
+    fn has_completed(&self, device: &Device, number: Number) -> bool;
+    /// Returns whether a submission up to a number waits for what is not there, and is pending for sure.
+    fn is_blocked(&self, device: &Device, number: Number) -> bool;
+    /// Takes note of what is complete.
+    fn refresh(&self);
+    /// Looks how long its first submission has run; with `restart` that counts from 0 again.
+    fn look(&self, now: Instant, restart: bool) -> Look;
+    /// Returns whether its submissions pass this gate.
+    fn passes_through(&self, gate: &Arc<Gate>) -> bool;
+    /// Calls `done` when everything submitted so far has completed, in order; at once if the device is gone or lost.
+    fn fence(&self, done: Done);
+    /// Waits until everything submitted so far has completed.
+    ///
+    /// # Errors
+    ///
+    /// The wait was cancelled.
+    fn wait_idle(&self, cancel: &Cancel) -> Result<(), Fault>;
+    /// Answers the fences that are pending, in order, and ends its threads.
+    fn close(&self);
+    /// Forgets its submissions; it is idle and its device is about to be destroyed.
+    fn forget_submissions(&self, device: &Device);
+}
+
+/// The state of pending submissions at one look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// True if something is submitted and not complete.
+    pub pending: bool,
+    /// The time for which the longest submission has run, if one can run.
+    pub running: Option<Duration>,
+    /// The time that ended submissions took, if any has ended.
+    pub usual: Option<Duration>,
+}
+
+impl Look {
+    /// Returns the state of two queues together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let (running, usual) = (self.running.max(other.running), self.usual.max(other.usual));
+        Self { pending: self.pending || other.pending, running, usual }
+    }
+}
+
+/// The queues of a context by `ring_idx`, 1 to 63. Devices own them.
+pub struct Timelines(Mutex<[Option<Weak<dyn Timeline>>; 64]>);
+
+impl Default for Timelines {
+    fn default() -> Self {
+        Self(Mutex::new([const { None }; 64]))
+    }
+}
+
+impl Timelines {
+    /// Returns the queue bound to an index, if there is one.
+    pub fn get(&self, ring_idx: u8) -> Option<Arc<dyn Timeline>> {
+        self.0.lock().get(usize::from(ring_idx))?.as_ref()?.upgrade()
+    }
+
+    /// Returns all queues.
+    pub fn all(&self) -> Vec<Arc<dyn Timeline>> {
+        self.0.lock().iter().filter_map(|queue| queue.as_ref()?.upgrade()).collect()
+    }
+
+    /// Binds a queue to an index.
+    ///
+    /// # Errors
+    ///
+    /// Another queue is bound to it.
+    pub fn bind(&self, ring_idx: u8, queue: &Arc<dyn Timeline>) -> Result<(), Fault> {
+        let mut timelines = self.0.lock();
+        let slot = timelines.get_mut(usize::from(ring_idx));
+        let slot = slot.ok_or_else(|| Fault::lost(format!("there is no ring_idx {ring_idx}")))?;
+        if slot.as_ref().is_some_and(|bound| bound.strong_count() > 0) {
+            return Err(Fault::lost(format!("ring_idx {ring_idx} is bound already")));
+        }
+        *slot = Some(Arc::downgrade(queue));
+        Ok(())
+    }
+
+    /// Frees an index.
+    pub fn unbind(&self, ring_idx: u8) {
+        if let Some(slot) = self.0.lock().get_mut(usize::from(ring_idx)) {
+            *slot = None;
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Commands that allocate and free device memory, and that ask where a resource can be imported.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::request::Request;
+use super::reuse_key::reuse_key;
+use super::{dma_buf, memfd};
+use crate::backing::memory::{Made, Memory};
+use crate::backing::reuse_key::ReuseKey;
+use crate::context::error::Fault;
+use crate::driver::back_end::BackEnd;
+use crate::execution::call::Call;
+use crate::logical::device::Device;
+use crate::objects::object::StateOf;
+use ash::vk;
+use protocol::venus::generated::{self as venus, ChainStruct};
+use std::sync::Arc;
+
+/// `vkAllocateMemory`.
+pub fn allocate_memory<'a>(
+    call: &Call<'a>,
+    c: &venus::AllocateMemory<'a>,
+) -> Result<venus::AllocateMemoryReply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let Some(info) = c.p_allocate_info else {
+        return Err(Fault::lost("vkAllocateMemory without a description"));
+    };
+    let result = match find_or_make(call, &device, info) {
+        Ok((raw, memory)) => {
+            call.bind(c.p_memory, raw, &device, 0, StateOf::shared(memory))?;
+            0
+        }
+        Err(Fault::Failed(result)) => {
+            call.note_failure(result);
+            call.not_created(c.p_memory, result)?;
+            result
+        }
+        Err(lost) => return Err(lost),
+    };
+    Ok(venus::AllocateMemoryReply { result: venus::VkResult(result), p_memory: c.p_memory })
+}
+
+/// Returns memory that the guest had before, or new memory, for which memory that is kept makes room if it has to.
+fn find_or_make(
+    call: &Call<'_>,
+    device: &Arc<Device>,
+    info: &venus::MemoryAllocateInfo<'_>,
+) -> Result<(u64, Arc<Memory>), Fault> {
+    let request = Request::new(call, device, info)?;
+    let key = reuse_key(call, device, info, &request)?;
+    let pool = &call.context.pool;
+    if let Some(key) = key
+        && let Some((raw, memory)) = pool.take(device, &key)
+    {
+        clear(&memory, device, raw, &key)?;
+        memory.set_size(request.size);
+        return Ok((raw, memory));
+    }
+    let make = || match &device.memory {
+        BackEnd::Memfd(functions) => memfd::allocate(functions, call, device, info, &request),
+        BackEnd::DmaBuf(_) => dma_buf::allocate(call, device, info, &request),
+    };
+    let made = match make() {
+        Err(Fault::Failed(result)) if is_scarcity(result) && pool.flush() => make(),
+        made => made,
+    };
+    made.map(|(raw, made)| (raw, Arc::new(Memory::new(request.size, made, key))))
+}
+
+/// Clears what the guest left in memory, as programs expect new memory to be zero; frees `raw`, which is in no use, if that fails.
+fn clear(memory: &Memory, device: &Device, raw: u64, key: &ReuseKey) -> Result<(), Fault> {
+    let Some(cleaner) = &device.cleaner else { return Ok(()) };
+    if let Made::Pages(pages, _) = &memory.made {
+        pages.clear();
+        return Ok(());
+    }
+    // SAFETY: the memory was taken out of the pool, of what has this key; nobody else knows it.
+    Ok(unsafe { cleaner.clear(&device.ash, raw, key.size, key.type_index) }?)
+}
+
+/// Returns whether a result says that something is scarce, so that the call may succeed once less is in use.
+fn is_scarcity(result: i32) -> bool {
+    use vk::Result as R;
+    [R::ERROR_OUT_OF_HOST_MEMORY, R::ERROR_OUT_OF_DEVICE_MEMORY, R::ERROR_TOO_MANY_OBJECTS]
+        .contains(&R::from_raw(result))
+}
+
+/// `vkFreeMemory`: the memory is kept for a moment (`disposal::pool`); then the driver's memory goes first, the pages with their last
+/// owner.
+pub fn free_memory(call: &Call<'_>, c: &venus::FreeMemory) -> Result<venus::FreeMemoryReply, Fault> {
+    let never_made = matches!(call.lowering().handle(c.memory), Err(Fault::Failed(_)));
+    call.take(c.memory)?;
+    if never_made {
+        // Who gives it back without having used it lacks nothing: programs try out so how much there is.
+        call.context.failures.forget();
+    }
+    Ok(venus::FreeMemoryReply {})
+}
+
+/// `vkGetMemoryResourcePropertiesMESA`: into which types a resource can be imported, and its size.
+pub fn get_memory_resource_properties_mesa<'a>(
+    call: &Call<'a>,
+    c: &venus::GetMemoryResourcePropertiesMESA<'a>,
+) -> Result<venus::GetMemoryResourcePropertiesMESAReply<'a>, Fault> {
+    let device = call.device(c.device)?;
+    let resource = call.resource(c.resource_id)?;
+    let types = match &device.memory {
+        BackEnd::Memfd(functions) => memfd::types_of(functions, &device, &resource)?,
+        BackEnd::DmaBuf(functions) => dma_buf::types_of(functions, &device, &resource)?,
+    };
+    let p_memory_resource_properties = match c.p_memory_resource_properties {
+        None => None,
+        Some(partial) => {
+            let p_next = call.arena.slice_try_fill(partial.p_next.len(), |i| match partial.p_next[i] {
+                ChainStruct::MemoryResourceAllocationSizePropertiesMESA(asked) => {
+                    let mut answer = *asked;
+                    answer.allocation_size = resource.size;
+                    let answer = call.arena.value(answer)?;
+                    Ok::<_, Fault>(ChainStruct::MemoryResourceAllocationSizePropertiesMESA(answer))
+                }
+                other => Ok(other),
+            })?;
+            let answer = venus::MemoryResourcePropertiesMESA { p_next, memory_type_bits: types };
+            Some(&*call.arena.value(answer)?)
+        }
+    };
+    Ok(venus::GetMemoryResourcePropertiesMESAReply {
+        result: venus::VkResult::SUCCESS,
+        p_memory_resource_properties,
+    })
+}

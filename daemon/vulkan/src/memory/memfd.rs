@@ -1,0 +1,109 @@
+//! Memory made of pages of ours: a memory file, mapped, and imported by the driver through `VK_EXT_external_memory_host`.
+//!
+//! This works without any device node, and nothing of another owner can be left in the memory. Whatever the guest may map or share is made
+//! so. Sharing is importing the same pages once more.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::request::{Request, alike, call_driver, lowered};
+use super::{dedicated, driver_mapped};
+use crate::backing::memory::Made;
+use crate::backing::pages::{Pages, rounded};
+use crate::context::error::Fault;
+use crate::context::resources::ResourceMemory;
+use crate::driver::host_pointers::HostPointers;
+use crate::execution::call::Call;
+use crate::logical::device::Device;
+use ash::vk;
+use config::Heap;
+use protocol::venus::generated as venus;
+use std::sync::Arc;
+
+/// Makes zeroed pages for a guest.
+fn granted(call: &Call<'_>, request: &Request, alignment: u64) -> Result<Pages, Fault> {
+    let size = rounded(request.size, alignment).ok_or_else(|| request.out_of_memory())?;
+    let file = call.context.env.allowance.pages(size, call.cancel);
+    let file = Arc::new(file.ok_or_else(|| request.out_of_memory())?);
+    Pages::of_file(&file, size, alignment).map_err(|_| vk::Result::ERROR_OUT_OF_HOST_MEMORY.into())
+}
+
+/// Allocates memory for a guest.
+pub fn allocate(
+    functions: &HostPointers,
+    call: &Call<'_>,
+    device: &Device,
+    info: &venus::MemoryAllocateInfo<'_>,
+    request: &Request,
+) -> Result<(u64, Made), Fault> {
+    let for_this_context = !request.exported && request.import.is_none();
+    if request.driver_mapped
+        && for_this_context
+        && let Some(allocated) = driver_mapped::allocate(call, device, info, request)?
+    {
+        return Ok(allocated);
+    }
+    let pages = match &request.import {
+        Some(import) => Some(
+            Pages::of_file(&import.file, import.size, functions.alignment())
+                .map_err(|_| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE)?,
+        ),
+        None if request.visible || request.driver_mapped || request.exported => {
+            Some(granted(call, request, functions.alignment())?)
+        }
+        None => None,
+    };
+    // What another made counts for it already. Pages are the host's, and where the GPU's memory is the host's they are both.
+    let credit = match (&request.import, &pages) {
+        (Some(_), _) => None,
+        (None, Some(_)) if request.heap == Heap::Host || !request.visible => None,
+        (None, _) => Some(request.credit(call, request.size)?),
+    };
+    let dedicated = pages.is_none() && dedicated::stays_dedicated(call, device, info)?;
+    let lowered = lowered(&call.lowering(), info, dedicated)?;
+    let import = pages.as_ref().map(|pages| {
+        let mut import = pages.import();
+        import.p_next = lowered.p_next;
+        import
+    });
+    if let (Some(import), Some(pages)) = (&import, &pages) {
+        lowered.p_next = std::ptr::from_ref(import).cast();
+        lowered.allocation_size = pages.size();
+        lowered.memory_type_index = type_for_pages(device, request);
+    }
+    if pages.is_none() && !dedicated {
+        // What is cleared is whole words. Dedicated allocations are as large as what they are for demands.
+        lowered.allocation_size = rounded(request.size, 1).ok_or(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY)?;
+    }
+    // SAFETY: `lowered` and its chain live in the arena or in this function; the pages go into the memory's entry, which is
+    // dropped after the memory was freed.
+    let raw = unsafe { call_driver(device, lowered) }?;
+    if let (Some(cleaner), None, false) = (&device.cleaner, &pages, dedicated) {
+        // SAFETY: the driver has just made it, and nobody else knows it.
+        unsafe { cleaner.clear(&device.ash, raw, lowered.allocation_size, request.type_index) }?;
+    }
+    Ok((
+        raw,
+        match pages {
+            Some(pages) => Made::Pages(pages, credit),
+            None => Made::Private(credit),
+        },
+    ))
+}
+
+/// Returns a memory type that takes pages. A guest that shares memory it cannot map, or that the driver maps, has asked for another type.
+fn type_for_pages(device: &Device, request: &Request) -> u32 {
+    match request.visible {
+        true => request.type_index,
+        false => device.physical.gpu.trial.mappable_types.trailing_zeros(),
+    }
+}
+
+/// Returns the memory types that a guest may name to import a resource.
+pub fn types_of(functions: &HostPointers, device: &Device, resource: &ResourceMemory) -> Result<u32, Fault> {
+    let pages = Pages::of_file(&resource.file, resource.size, functions.alignment())
+        .map_err(|_| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE)?;
+    let importable = functions.types(&pages)? & device.physical.gpu.trial.mappable_types;
+    let all = (1u64 << device.physical.memory.memory_type_count) - 1;
+    let bits = if resource.mappable { importable } else { all as u32 };
+    Ok(alike(device, bits, resource.mappable))
+}

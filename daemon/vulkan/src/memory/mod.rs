@@ -1,0 +1,19 @@
+//! Device memory: allocated, shown to the guest as a blob, shared between contexts.
+//!
+//! What a VMM maps has to be a file. There are two ways to get one, chosen at start-up ([`config::MemoryBackEnd`]): pages of
+//! ours imported by the driver (`memfd`), or memory of the driver exported by it (`dma_buf`). A guest sees no difference, except
+//! that `memfd` shares buffers only. Beside `memfd` there may be types that the driver maps by itself, out of a device node
+//! (`driver_mapped`); what is to be shared with other contexts is never made of them. Shared memory is known to guests as dma-bufs
+//! (`VK_EXT_external_memory_dma_buf`) and travels as a resource: exported as its blob, imported by `VkImportMemoryResourceInfoMESA`.
+
+pub mod allocate;
+pub mod dedicated;
+mod dma_buf;
+mod driver_mapped;
+#[cfg(test)]
+mod driver_mapped_tests;
+pub mod export;
+pub mod external;
+mod memfd;
+mod request;
+mod reuse_key;

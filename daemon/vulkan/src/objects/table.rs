@@ -1,0 +1,307 @@
+//! The object table of a context: the guest's object id to the host's handle, with its kind, owner and origin.
+//!
+//! Ids are chosen by the guest, one space for all kinds, never reused. An id whose creation failed stays as a tombstone with the
+//! result, because the guest goes on using it until it learns of the failure (EXT_command_serialization is asynchronous). So does an
+//! object that is of no use although the host has it, such as a buffer that could not be bound to memory.
+//! Every live entry keeps the bytes of the command that made it, so that a snapshot can be rebuilt.
+
+use super::encoding::Kept;
+use super::object::{Handle, Kind, Object};
+use crate::context::error::{ContextLost, Fault};
+use crate::logical::device::Device;
+use config::ContextLimits;
+use parking_lot::{RwLock, RwLockReadGuard};
+use protocol::venus::generated::ObjectType;
+use rustc_hash::FxHashMap;
+use std::collections::hash_map::{Entry as Slot, VacantEntry};
+use std::sync::Arc;
+
+/// The reason why an object has no place in the table.
+#[derive(Debug)]
+pub enum Unplaced {
+    /// A limit is reached; the object is handed back to be destroyed.
+    Full(&'static str, Box<Object>),
+    /// The stream is wrong.
+    Lost(ContextLost),
+}
+
+/// An entry of the table.
+#[derive(Debug)]
+enum Entry {
+    Live(Object),
+    Failed(ObjectType, i32),
+    /// An object that is there to be destroyed; for anything else it is as if its creation had failed.
+    Unbound(Object, i32),
+}
+
+impl Entry {
+    /// Returns the kind of object that the entry stands for.
+    fn kind(&self) -> ObjectType {
+        match self {
+            Self::Live(object) | Self::Unbound(object, _) => object.kind(),
+            Self::Failed(kind, _) => *kind,
+        }
+    }
+}
+
+/// The table behind its lock.
+#[derive(Debug, Default)]
+pub struct Table {
+    entries: FxHashMap<u64, Entry>,
+    /// The number of entries that stand for no object, as its creation failed.
+    failed: usize,
+    /// Bytes of the commands that made the objects of the other entries, and of those that wait to be destroyed.
+    described: Kept,
+    max_objects: usize,
+    max_described: u64,
+}
+
+/// The object table, shared by all rings of a context.
+#[derive(Debug)]
+pub struct Objects {
+    table: RwLock<Table>,
+    described: Kept,
+}
+
+impl Objects {
+    /// Creates an empty table.
+    pub fn new(limits: &ContextLimits) -> Self {
+        let (max_objects, max_described) = (limits.objects, limits.shader_bytes);
+        let described = Kept::default();
+        let table = Table { max_objects, max_described, described: described.clone(), ..Table::default() };
+        Self { table: RwLock::new(table), described }
+    }
+
+    /// Returns the counter of the bytes that are kept of commands that made objects.
+    pub fn described(&self) -> &Kept {
+        &self.described
+    }
+
+    /// Locks for reading.
+    pub fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read()
+    }
+
+    /// Binds an id to an object.
+    pub fn insert(&self, id: u64, object: Object) -> Result<(), Unplaced> {
+        self.table.write().insert(id, object)
+    }
+
+    /// Remembers that the object was not created.
+    pub fn insert_failed(&self, id: u64, kind: ObjectType, result: i32) -> Result<(), ContextLost> {
+        self.table.write().insert_failed(id, kind, result)
+    }
+
+    /// Lets an object only be destroyed from now on; whatever else names it fails with `result`.
+    pub fn fail<H: Handle>(&self, handle: H, result: i32) {
+        let mut table = self.table.write();
+        if let Some(entry) = table.entries.get_mut(&handle.id()) {
+            let failed = Entry::Failed(H::KIND, result);
+            *entry = match std::mem::replace(entry, failed) {
+                Entry::Live(object) if object.kind() == H::KIND => Entry::Unbound(object, result),
+                other => other,
+            };
+        }
+    }
+
+    /// Removes and returns an object: none for `VK_NULL_HANDLE` and for one that was never created.
+    pub fn remove<H: Handle>(&self, handle: H) -> Result<Option<Object>, ContextLost> {
+        if handle.id() == 0 {
+            return Ok(None);
+        }
+        let mut table = self.table.write();
+        match table.entries.entry(handle.id()) {
+            Slot::Occupied(entry) if entry.get().kind() == H::KIND => {
+                let entry = entry.remove();
+                Ok(table.ended(entry))
+            }
+            Slot::Occupied(entry) => Err(mismatch(handle.id(), H::KIND, Some(entry.get()))),
+            Slot::Vacant(_) => Err(mismatch(handle.id(), H::KIND, None)),
+        }
+    }
+
+    /// Changes an object in place.
+    pub fn update<H: Handle, T>(&self, handle: H, change: impl FnOnce(&mut Object) -> T) -> Result<T, Fault> {
+        let mut table = self.table.write();
+        match table.entries.get_mut(&handle.id()) {
+            Some(Entry::Live(object)) if object.kind() == H::KIND => Ok(change(object)),
+            found => Err(unusable(handle.id(), H::KIND, found.map(|e| &*e))),
+        }
+    }
+
+    /// Removes ids whatever they are; those that are gone already are skipped.
+    pub fn forget(&self, ids: impl IntoIterator<Item = u64>) {
+        let mut table = self.table.write();
+        for id in ids {
+            table.take(id);
+        }
+    }
+
+    /// Returns the state of the object that a handle names; the table is not locked any more.
+    pub fn shared<H: Kind>(&self, handle: H) -> Result<Arc<H::State>, Fault> {
+        self.read().get(handle)?.shared::<H>()
+    }
+
+    /// Removes and returns everything that belongs to `device`.
+    pub fn drain_device(&self, device: &Arc<Device>) -> Vec<Object> {
+        let mut table = self.table.write();
+        let ids: Vec<u64> = table
+            .entries
+            .iter()
+            .filter(|(_, e)| matches!(e, Entry::Live(o) | Entry::Unbound(o, _) if o.device.as_ref().is_some_and(|d| Arc::ptr_eq(d, device))))
+            .map(|(id, _)| *id)
+            .collect();
+        ids.iter().filter_map(|id| table.take(*id)).collect()
+    }
+
+    /// Removes and returns the state of every object of the kind `H` that is left.
+    pub fn drain<H: Kind>(&self) -> Vec<Arc<H::State>> {
+        let mut table = self.table.write();
+        let state = |(id, entry): (&u64, &Entry)| match entry {
+            Entry::Live(object) => object.get_shared::<H>().map(|state| (*id, state)),
+            _ => None,
+        };
+        let found: Vec<_> = table.entries.iter().filter_map(state).collect();
+        let states = found.into_iter().map(|(id, state)| {
+            table.take(id);
+            state
+        });
+        states.collect()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        let mut table = self.table.write();
+        table.entries.clear();
+        table.failed = 0;
+    }
+
+    /// Returns the ids of the live objects of a kind, oldest first.
+    #[cfg(any(test, feature = "null-driver"))]
+    pub fn ids(&self, kind: ObjectType) -> Vec<u64> {
+        let table = self.read();
+        let of_kind = |(id, entry): (&u64, &Entry)| match entry {
+            Entry::Live(object) if object.kind() == kind => Some(*id),
+            _ => None,
+        };
+        let mut ids: Vec<u64> = table.entries.iter().filter_map(of_kind).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Returns the encoding of the command that created an object, if it lives.
+    pub fn created_by(&self, id: u64) -> Option<Box<[u8]>> {
+        match self.read().entries.get(&id) {
+            Some(Entry::Live(object)) => Some((*object.created_by).into()),
+            _ => None,
+        }
+    }
+}
+
+impl Table {
+    /// Returns the object that an id names.
+    #[inline]
+    pub fn get<H: Handle>(&self, handle: H) -> Result<&Object, Fault> {
+        self.find(handle.id(), H::KIND)
+    }
+
+    /// Finds an object. This is one function for all kinds, which leaves those that call it short.
+    #[inline(never)]
+    fn find(&self, id: u64, kind: ObjectType) -> Result<&Object, Fault> {
+        match self.entries.get(&id) {
+            Some(Entry::Live(object)) if object.kind() == kind => Ok(object),
+            found => Err(unusable(id, kind, found)),
+        }
+    }
+
+    fn insert(&mut self, id: u64, object: Object) -> Result<(), Unplaced> {
+        let full = self.limit_reached();
+        let slot = self.vacant(id).map_err(Unplaced::Lost)?;
+        if let Some(limit) = full {
+            return Err(Unplaced::Full(limit, Box::new(object)));
+        }
+        slot.insert(Entry::Live(object));
+        Ok(())
+    }
+
+    /// Returns the name of the limit that keeps another object out.
+    fn limit_reached(&self) -> Option<&'static str> {
+        if self.entries.len() - self.failed >= self.max_objects {
+            return Some("objects");
+        }
+        (self.described.bytes() > self.max_described).then_some("shader_bytes")
+    }
+
+    /// Adds a tombstone. Tombstones have a limit of their own, as large as that of objects: a guest that does not notice so many failures
+    /// does not look.
+    fn insert_failed(&mut self, id: u64, kind: ObjectType, result: i32) -> Result<(), ContextLost> {
+        if matches!(self.entries.get(&id), Some(Entry::Failed(same, _)) if *same == kind) {
+            return Ok(());
+        }
+        let (failed, max_objects) = (self.failed, self.max_objects);
+        let slot = self.vacant(id)?;
+        if failed >= max_objects {
+            return Err(ContextLost::new(format!(
+                "limit reached: objects ({max_objects}), and as many failed"
+            )));
+        }
+        slot.insert(Entry::Failed(kind, result));
+        self.failed += 1;
+        Ok(())
+    }
+
+    /// Returns the slot of an id that is new.
+    fn vacant(&mut self, id: u64) -> Result<VacantEntry<'_, u64, Entry>, ContextLost> {
+        match self.entries.entry(id) {
+            _ if id == 0 => Err(ContextLost::new("an object was created without an id")),
+            Slot::Occupied(_) => Err(ContextLost::new(format!("object id {id} is in use already"))),
+            Slot::Vacant(slot) => Ok(slot),
+        }
+    }
+
+    /// Removes an entry whatever it is.
+    fn take(&mut self, id: u64) -> Option<Object> {
+        let entry = self.entries.remove(&id)?;
+        self.ended(entry)
+    }
+
+    /// Returns the object of an entry that was removed.
+    fn ended(&mut self, entry: Entry) -> Option<Object> {
+        match entry {
+            Entry::Live(object) | Entry::Unbound(object, _) => {
+                object.usage.end();
+                Some(object)
+            }
+            Entry::Failed(..) => {
+                self.failed -= 1;
+                None
+            }
+        }
+    }
+}
+
+impl From<Unplaced> for ContextLost {
+    fn from(unplaced: Unplaced) -> Self {
+        match unplaced {
+            Unplaced::Full(limit, _) => Self::new(format!("limit reached: {limit}")),
+            Unplaced::Lost(lost) => lost,
+        }
+    }
+}
+
+/// Returns the reason why an entry that is no live object of the kind cannot be used.
+#[cold]
+fn unusable(id: u64, wanted: ObjectType, found: Option<&Entry>) -> Fault {
+    match found {
+        Some(Entry::Failed(kind, result)) if *kind == wanted => Fault::Failed(*result),
+        Some(Entry::Unbound(object, result)) if object.kind() == wanted => Fault::Failed(*result),
+        found => mismatch(id, wanted, found).into(),
+    }
+}
+
+fn mismatch(id: u64, wanted: ObjectType, found: Option<&Entry>) -> ContextLost {
+    ContextLost::new(match found {
+        None => format!("object {id} does not exist, wanted kind {}", wanted.0),
+        Some(entry) => format!("object {id} is of kind {}, wanted {}", entry.kind().0, wanted.0),
+    })
+}

@@ -1,0 +1,216 @@
+//! The uses of objects by recorded and submitted work, so that nothing is destroyed under it.
+//!
+//! Vulkan lets an application destroy an object only when no pending submission uses it, and never submit a recording that names a
+//! destroyed one. Drivers believe it. Here each object carries a [`Usage`]: a recording keeps those of the objects that it names,
+//! a submission demands that all are alive and leaves its number in them, and a destruction looks at the number.
+//!
+//! This file knows no commands. What shaders reach through descriptors and addresses is not counted: it is the driver's and the GPU's
+//! affair.
+
+use crate::logical::submitted::{Place, Submitted};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The usage of one object: whether it is alive, its last submissions, and which recording names it.
+///
+/// Either side writes its own part before it reads the other's (sequentially consistent), so a destruction and a submission that
+/// meet cannot both overlook the other.
+#[derive(Debug, Default)]
+pub struct Usage {
+    destroyed: AtomicBool,
+    /// The place of the last submission to the queue that was the first to have it ([`Place::packed`]); 0 if none was.
+    last: AtomicU64,
+    /// The last submissions to other queues. Few objects have any.
+    elsewhere: OnceLock<Box<Mutex<Submitted>>>,
+    /// The mark of the last recording that the object was added to; a hint, as it may have been added to another since.
+    named_by: AtomicU64,
+}
+
+impl Usage {
+    /// Notes that the object is named by a submission from now on. Returns whether the object is still alive.
+    pub fn submit(&self, place: Place) -> bool {
+        let packed = place.packed();
+        let first = match self.last.load(Ordering::SeqCst) {
+            0 => self
+                .last
+                .compare_exchange(0, packed, Ordering::SeqCst, Ordering::SeqCst)
+                .unwrap_or_else(|now| now),
+            known => known,
+        };
+        // Once there is one, it stays one of that queue.
+        match Place::unpacked(first).is_none_or(|first| first.ring_idx == place.ring_idx) {
+            true => _ = self.last.fetch_max(packed, Ordering::SeqCst),
+            false => self.elsewhere.get_or_init(Box::default).lock().add(place),
+        }
+        self.is_alive()
+    }
+
+    /// Notes that the object is named by the submissions that name something else.
+    pub fn submit_all(&self, submitted: &Submitted) {
+        submitted.places().for_each(|place| _ = self.submit(place));
+    }
+
+    /// Returns whether the object is not gone for the guest.
+    pub fn is_alive(&self) -> bool {
+        !self.destroyed.load(Ordering::SeqCst)
+    }
+
+    /// Notes that the object is gone for the guest.
+    pub fn end(&self) {
+        self.destroyed.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns the last submissions that name the object.
+    pub fn submitted(&self) -> Submitted {
+        let last = Place::unpacked(self.last.load(Ordering::SeqCst)).map(Submitted::from).unwrap_or_default();
+        match self.elsewhere.get() {
+            Some(elsewhere) => last.and(&elsewhere.lock()),
+            None => last,
+        }
+    }
+}
+
+/// The objects that a recording names.
+#[derive(Debug)]
+pub struct Uses {
+    /// A mark that no other value has, nor had this one with other contents.
+    mark: Cell<u64>,
+    all: RefCell<SmallVec<[Arc<Usage>; 4]>>,
+    /// True if the recording names what programs learn of its progress by, or hold it up with: events and queries.
+    heard: Cell<bool>,
+}
+
+/// The number of the latest entries that are searched where several recordings name the same objects at once, and so mark them by turns.
+const RECENT: usize = 8;
+
+impl Default for Uses {
+    fn default() -> Self {
+        Self { mark: Cell::new(new_mark()), all: RefCell::default(), heard: Cell::new(false) }
+    }
+}
+
+fn new_mark() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+impl Uses {
+    /// Adds an object.
+    #[inline]
+    pub fn add(&self, usage: &Arc<Usage>) {
+        // What carries the mark was added: nobody else knows it.
+        if usage.named_by.load(Ordering::Relaxed) != self.mark.get() {
+            self.add_unmarked(usage);
+        }
+    }
+
+    #[inline(never)]
+    fn add_unmarked(&self, usage: &Arc<Usage>) {
+        let mut uses = self.all.borrow_mut();
+        if !uses.iter().rev().take(RECENT).any(|known| Arc::ptr_eq(known, usage)) {
+            uses.push(Arc::clone(usage));
+            usage.named_by.store(self.mark.get(), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the recording names an event or queries: a program may learn by them how far it is, or hold it up.
+    pub fn set_heard(&self) {
+        self.heard.set(true);
+    }
+
+    /// Returns whether [`Self::set_heard`] was called, for this recording or for one that was added to it.
+    pub fn is_heard(&self) -> bool {
+        self.heard.get()
+    }
+
+    /// Adds all that another recording names.
+    pub fn add_all(&self, other: &Self) {
+        self.all.borrow_mut().extend(other.all.borrow().iter().cloned());
+        self.heard.set(self.heard.get() || other.heard.get());
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        self.all.borrow_mut().clear();
+        self.mark.set(new_mark());
+        self.heard.set(false);
+    }
+
+    /// Marks everything as submitted. Returns whether all of it is alive.
+    pub fn submit(&self, place: Place) -> bool {
+        self.all.borrow().iter().all(|usage| usage.submit(place))
+    }
+
+    /// Returns whether all objects that the recording names are alive.
+    pub fn is_alive(&self) -> bool {
+        self.all.borrow().iter().all(|usage| usage.is_alive())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recordings_of_destroyed_objects_are_told() {
+        let (kept, destroyed) = (Arc::new(Usage::default()), Arc::new(Usage::default()));
+        let uses = Uses::default();
+        uses.add(&kept);
+        uses.add(&destroyed);
+        uses.add(&kept);
+        let at = |ring_idx, number| Place { ring_idx, number };
+        assert!(uses.submit(at(1, 3)) && uses.is_alive());
+        assert_eq!(
+            [&kept, &destroyed].map(|usage| usage.submitted()),
+            [at(1, 3), at(1, 3)].map(Submitted::from)
+        );
+        destroyed.end();
+        assert!(!uses.submit(at(1, 4)) && !uses.is_alive());
+        uses.clear();
+        assert!(uses.submit(at(1, 5)));
+        assert_eq!(kept.submitted(), at(1, 4).into());
+    }
+
+    #[test]
+    fn what_several_queues_use_has_a_last_submission_on_each() {
+        let at = |ring_idx, number| Place { ring_idx, number };
+        let usage = Usage::default();
+        assert!(usage.submitted().is_empty());
+        for place in [at(2, 8), at(1, 900), at(3, 1), at(1, 800), at(2, 7), at(2, 9)] {
+            assert!(usage.submit(place));
+        }
+        let last: Vec<_> = usage.submitted().places().collect();
+        assert_eq!(last, [at(2, 9), at(1, 900), at(3, 1)]);
+    }
+
+    #[test]
+    fn a_recording_that_executes_one_that_is_heard_is_heard() {
+        let (primary, secondary) = (Uses::default(), Uses::default());
+        secondary.set_heard();
+        primary.add_all(&secondary);
+        assert!(primary.is_heard());
+        primary.add_all(&Uses::default());
+        assert!(primary.is_heard());
+        primary.clear();
+        assert!(!primary.is_heard());
+    }
+
+    #[test]
+    fn objects_that_come_again_after_many_others_are_named_once() {
+        let all: Vec<_> = (0..100).map(|_| Arc::new(Usage::default())).collect();
+        let (one, other) = (Uses::default(), Uses::default());
+        for _ in 0..10 {
+            all.iter().for_each(|usage| one.add(usage));
+        }
+        assert_eq!(one.all.borrow().len(), all.len());
+        // By turns with another, which takes the mark over.
+        for _ in 0..10 {
+            all.iter().take(2).for_each(|usage| other.add(usage));
+            all.iter().take(2).for_each(|usage| one.add(usage));
+        }
+        assert_eq!((one.all.borrow().len(), other.all.borrow().len()), (all.len() + 2, 2));
+    }
+}

@@ -1,0 +1,79 @@
+//! The probe finds out what GPUs there are and whether guests can use them. It runs in a process of its own, because it loads every driver.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::context::error::Fault;
+use super::driver::instance::{Instance, load_entry};
+use super::driver::physical_device::{device_uuid, host_extensions};
+use super::programs::trial::try_out;
+use ash::vk;
+use config::GpuInfo;
+use std::sync::Arc;
+
+/// Asks every driver.
+///
+/// # Errors
+///
+/// No Vulkan loader or no driver at all, in words.
+pub fn probe() -> Result<Vec<GpuInfo>, String> {
+    let made = load_entry()
+        .map_err(Fault::from)
+        .and_then(|entry| Instance::new(entry, vk::ApplicationInfo::default()));
+    let instance = Arc::new(made.map_err(|fault| match fault {
+        Fault::Lost(lost) => lost.reason,
+        Fault::Failed(result) => {
+            format!("no Vulkan driver answers: {:?}", vk::Result::from_raw(result))
+        }
+    })?);
+    // SAFETY: the instance is live.
+    let handles = unsafe { instance.ash.enumerate_physical_devices() }
+        .map_err(|error| format!("the Vulkan drivers report no device: {error}"))?;
+    Ok(handles.into_iter().map(|handle| describe(&instance.ash, handle)).collect())
+}
+
+fn describe(instance: &ash::Instance, handle: vk::PhysicalDevice) -> GpuInfo {
+    // SAFETY: `handle` comes from this live instance, here and below.
+    let properties = unsafe { instance.get_physical_device_properties(handle) };
+    let name = properties.device_name_as_c_str().unwrap_or(c"unnamed").to_string_lossy().into_owned();
+    let mut gpu = GpuInfo {
+        name,
+        uuid: device_uuid(instance, handle).unwrap_or_default(),
+        pci_address: None,
+        driver: String::new(),
+        api_version: properties.api_version,
+        software: properties.device_type == vk::PhysicalDeviceType::CPU,
+        memfd: Err(String::new()),
+        dma_buf: Err(String::new()),
+    };
+    let tried = if properties.api_version < vk::API_VERSION_1_1 {
+        Err("its driver offers Vulkan 1.0, 1.1 is needed".to_owned())
+    } else {
+        host_extensions(instance, handle).map_err(|error| format!("its driver lists no extensions: {error}"))
+    };
+    (gpu.memfd, gpu.dma_buf) = match tried {
+        Err(reason) => (Err(reason.clone()), Err(reason)),
+        Ok(extensions) => {
+            let has_pci = ash::ext::pci_bus_info::NAME.to_str().is_ok_and(|n| extensions.contains_key(n));
+            (gpu.driver, gpu.pci_address) = identity(instance, handle, has_pci);
+            try_out(instance, handle, &extensions)
+        }
+    };
+    gpu
+}
+
+fn identity(instance: &ash::Instance, handle: vk::PhysicalDevice, has_pci: bool) -> (String, Option<String>) {
+    let mut driver = vk::PhysicalDeviceDriverProperties::default();
+    let mut pci = vk::PhysicalDevicePCIBusInfoPropertiesEXT::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut driver);
+    if has_pci {
+        properties = properties.push_next(&mut pci);
+    }
+    // SAFETY: the handle is live and the chain lives until the call returns. A driver that does not know a struct skips it.
+    unsafe { instance.get_physical_device_properties2(handle, &mut properties) };
+    let text = |c: Result<&std::ffi::CStr, _>| c.unwrap_or_default().to_string_lossy().into_owned();
+    let words = [text(driver.driver_name_as_c_str()), text(driver.driver_info_as_c_str())];
+    let address = has_pci.then(|| {
+        format!("{:04x}:{:02x}:{:02x}.{:x}", pci.pci_domain, pci.pci_bus, pci.pci_device, pci.pci_function)
+    });
+    (words.join(" ").trim().to_owned(), address)
+}

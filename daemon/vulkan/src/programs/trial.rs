@@ -1,0 +1,382 @@
+//! Tries out, at start-up, what memory of a GPU can be made of: the device writes, and the bytes are read through the file that a
+//! VMM would map. No answer of a driver is believed without that; amdgpu's, for one, offers imports that fail for files.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use crate::backing::anchors::anchors;
+use crate::backing::capture::{map_of, watching};
+use crate::backing::memory::GRAIN;
+use crate::backing::pages::Pages;
+use crate::driver::dma_bufs::DmaBufs;
+use crate::driver::host_pointers::HostPointers;
+use ash::vk;
+use config::{DriverMapped, MemoryTrial};
+use shm::{Mapping, device_node};
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
+
+/// Bytes of each memory that is tried.
+const BYTES: u64 = GRAIN;
+
+/// The time that the device may take to fill them, in nanoseconds.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+/// A device that can fill memory.
+struct Bench<'i> {
+    instance: &'i ash::Instance,
+    handle: vk::PhysicalDevice,
+    device: ash::Device,
+    /// The handle type that the device's memory is imported from or exported as.
+    kind: vk::ExternalMemoryHandleTypeFlags,
+    family: u32,
+    memory: vk::PhysicalDeviceMemoryProperties,
+}
+
+/// The origin of the memory that a buffer is bound to.
+#[derive(Clone, Copy)]
+enum Made {
+    ByDriver,
+    External,
+}
+
+/// The outcomes for memory files and for dma-bufs: how each works, or why it does not.
+pub type Outcome = (Result<MemoryTrial, String>, Result<MemoryTrial, String>);
+
+/// Tries both on one GPU with these extensions.
+pub fn try_out(
+    instance: &ash::Instance,
+    handle: vk::PhysicalDevice,
+    extensions: &BTreeMap<String, u32>,
+) -> Outcome {
+    let host = &[ash::ext::external_memory_host::NAME][..];
+    let fds = &[ash::khr::external_memory_fd::NAME, ash::ext::external_memory_dma_buf::NAME][..];
+    let bench = |names: &[&std::ffi::CStr], kind| {
+        for name in names.iter().map(|name| name.to_string_lossy()) {
+            if !extensions.contains_key(&*name) {
+                return Err(format!("its driver lacks {name}"));
+            }
+        }
+        Bench::new(instance, handle, names, kind)
+            .map_err(|error| format!("its driver makes no device: {error}"))
+    };
+    let memfd = bench(host, vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT);
+    let dma_buf = bench(fds, vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT);
+    (memfd.and_then(|bench| bench.try_memfd()), dma_buf.and_then(|bench| bench.try_dma_buf()))
+}
+
+impl<'i> Bench<'i> {
+    fn new(
+        instance: &'i ash::Instance,
+        handle: vk::PhysicalDevice,
+        extensions: &[&std::ffi::CStr],
+        kind: vk::ExternalMemoryHandleTypeFlags,
+    ) -> Result<Self, vk::Result> {
+        // SAFETY: the handle comes from this live instance, here and below.
+        let families = unsafe { instance.get_physical_device_queue_family_properties(handle) };
+        let able = |f: &vk::QueueFamilyProperties| {
+            f.queue_flags.intersects(vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS)
+        };
+        let family = families.iter().position(able).ok_or(vk::Result::ERROR_INITIALIZATION_FAILED)? as u32;
+        let priorities = [1.0];
+        let queues =
+            [vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&priorities)];
+        let names: Vec<_> = extensions.iter().map(|name| name.as_ptr()).collect();
+        let info =
+            vk::DeviceCreateInfo::default().queue_create_infos(&queues).enabled_extension_names(&names);
+        // SAFETY: as above; `info` and what it points to live until the call returns.
+        let device = unsafe { instance.create_device(handle, &info, None) }?;
+        // SAFETY: as above.
+        let memory = unsafe { instance.get_physical_device_memory_properties(handle) };
+        Ok(Self { instance, handle, device, kind, family, memory })
+    }
+
+    /// Returns the memory types that a guest could map, among these.
+    fn candidates(&self, bits: u32) -> impl Iterator<Item = u32> {
+        let wanted = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
+        let unwanted = vk::MemoryPropertyFlags::PROTECTED;
+        let types = self.memory.memory_types_as_slice().iter().enumerate();
+        types
+            .filter(move |(i, _)| bits & (1 << i) != 0)
+            .filter(move |(_, ty)| ty.property_flags.contains(wanted))
+            .filter(move |(_, ty)| !ty.property_flags.intersects(unwanted))
+            .map(|(i, _)| i as u32)
+    }
+
+    fn try_memfd(&self) -> Result<MemoryTrial, String> {
+        let functions = HostPointers::new(self.instance, self.handle, &self.device);
+        let alignment = functions.alignment();
+        let pages = Pages::new(BYTES, alignment).map_err(|error| format!("no memory file: {error}"))?;
+        let types = functions.types(&pages).map_err(|error| format!("it imports no memory file: {error}"))?;
+        let mut trial =
+            MemoryTrial { mappable_types: 0, shareable: true, driver_mapped: DriverMapped::default() };
+        let mut refusal = "it imports memory files into no coherent memory type".to_owned();
+        for ty in self.candidates(types) {
+            match self.import_pages(&pages, ty, ty + 1) {
+                Ok(_imported) => {
+                    // Another context would map the file anew.
+                    let again = Pages::of_file(&pages.file(), BYTES, alignment).ok();
+                    trial.shareable &= again.is_some_and(|pages| self.import_pages(&pages, ty, !ty).is_ok());
+                    trial.mappable_types |= 1 << ty;
+                }
+                Err(error) => refusal = format!("its import of a memory file fails: {error}"),
+            }
+        }
+        trial.driver_mapped = self.try_driver_mapped(!trial.mappable_types);
+        if trial.mappable_types == 0 { Err(refusal) } else { Ok(trial) }
+    }
+
+    /// Tries the GPU's own memory, of the types with these bits, as the driver maps it. What does not work is left out.
+    fn try_driver_mapped(&self, bits: u32) -> DriverMapped {
+        let mut works = DriverMapped::default();
+        let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
+        let is_local = |ty: &u32| self.memory.memory_types[*ty as usize].property_flags.contains(local);
+        let buffers = self.buffer_types().unwrap_or(0);
+        for ty in self.candidates(bits).filter(is_local) {
+            let tried = match buffers & 1 << ty {
+                0 => Err("no buffer can be bound to it".to_owned()),
+                _ => self.map_by_driver(ty, ty + 1),
+            };
+            match tried {
+                Ok(device) if works.types == 0 || works.device == device => {
+                    works = DriverMapped { types: works.types | 1 << ty, device };
+                }
+                Ok(_) => log::debug!("memory type {ty} is mapped out of another device"),
+                Err(reason) => log::debug!("memory type {ty} cannot be mapped by guests: {reason}"),
+            }
+        }
+        works
+    }
+
+    /// Allocates memory, maps it again out of the device that the driver maps it from, lets the GPU write `word`, and reads that. Returns
+    /// the device.
+    fn map_by_driver(&self, type_index: u32, word: u32) -> Result<u64, String> {
+        let info = vk::MemoryAllocateInfo::default().allocation_size(BYTES).memory_type_index(type_index);
+        let (memory, caught) = watching(BYTES, || self.allocate(&info));
+        let memory = memory.map_err(|error| error.to_string())?;
+        let raw = vk::Handle::as_raw(memory.raw);
+        // SAFETY: just made, of a type that can be mapped, and not mapped by a call.
+        let caught = caught.or_else(|| unsafe { map_of(&self.device, raw, BYTES) });
+        let file = caught.ok_or("its driver maps no device that could be caught")?;
+        let device = device_node(&file).ok_or("it is mapped out of no device")?;
+        anchors(&[device])?;
+        // Unmapped before the memory is freed.
+        let seen = Mapping::of_device(&file, BYTES).map_err(|error| error.to_string())?;
+        self.fill(&memory, Made::ByDriver, word).map_err(|error| error.to_string())?;
+        holds(&seen, word).then_some(device).ok_or_else(|| "the device's writes do not arrive".into())
+    }
+
+    /// Imports pages and lets the device write `word` into them.
+    fn import_pages(&self, pages: &Pages, type_index: u32, word: u32) -> Result<Allocation<'_>, String> {
+        let mut import = pages.import();
+        let info = vk::MemoryAllocateInfo::default()
+            .allocation_size(pages.size())
+            .memory_type_index(type_index)
+            .push_next(&mut import);
+        let memory = self.allocate(&info).map_err(|error| error.to_string())?;
+        let seen = Mapping::new(pages.file(), pages.size()).map_err(|error| error.to_string())?;
+        self.fill(&memory, Made::External, word).map_err(|error| error.to_string())?;
+        holds(&seen, word).then_some(memory).ok_or_else(|| "the device's writes do not arrive".into())
+    }
+
+    fn try_dma_buf(&self) -> Result<MemoryTrial, String> {
+        let info = vk::PhysicalDeviceExternalBufferInfo::default().usage(USAGE).handle_type(self.kind);
+        let mut answer = vk::ExternalBufferProperties::default();
+        // SAFETY: the handle is live.
+        unsafe {
+            self.instance.get_physical_device_external_buffer_properties(self.handle, &info, &mut answer);
+        }
+        let features = answer.external_memory_properties.external_memory_features;
+        if !features.contains(vk::ExternalMemoryFeatureFlags::EXPORTABLE)
+            || features.contains(vk::ExternalMemoryFeatureFlags::DEDICATED_ONLY)
+        {
+            return Err("it exports no memory of buffers as dma-bufs".into());
+        }
+        let functions = DmaBufs::new(self.instance, &self.device);
+        let mut trial =
+            MemoryTrial { mappable_types: 0, shareable: true, driver_mapped: DriverMapped::default() };
+        let mut refusal = "it has no coherent memory type".to_owned();
+        for ty in self.candidates(u32::MAX) {
+            match self.export_memory(&functions, ty, ty + 1) {
+                Ok((_exported, file, seen)) => {
+                    trial.mappable_types |= 1 << ty;
+                    trial.shareable &= features.contains(vk::ExternalMemoryFeatureFlags::IMPORTABLE)
+                        && self.import_dma_buf(&functions, &file, &seen, !ty).is_ok();
+                }
+                Err(error) => refusal = format!("its export of a dma-buf fails: {error}"),
+            }
+        }
+        if trial.mappable_types == 0 { Err(refusal) } else { Ok(trial) }
+    }
+
+    /// Exports memory, lets the device write `word` into it, and reads that back.
+    fn export_memory(
+        &self,
+        functions: &DmaBufs,
+        type_index: u32,
+        word: u32,
+    ) -> Result<(Allocation<'_>, OwnedFd, Mapping), String> {
+        let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(self.kind);
+        let info = vk::MemoryAllocateInfo::default()
+            .allocation_size(BYTES)
+            .memory_type_index(type_index)
+            .push_next(&mut export);
+        let memory = self.allocate(&info).map_err(|error| error.to_string())?;
+        let file = functions.export(vk::Handle::as_raw(memory.raw)).map_err(|error| error.to_string())?;
+        let seen = Mapping::new(&file, BYTES).map_err(|error| error.to_string())?;
+        self.fill(&memory, Made::External, word).map_err(|error| error.to_string())?;
+        if !holds(&seen, word) {
+            return Err("the device's writes do not arrive".into());
+        }
+        Ok((memory, file, seen))
+    }
+
+    /// Imports a dma-buf, lets the device write `word` into it, and reads that where it was exported.
+    fn import_dma_buf(
+        &self,
+        functions: &DmaBufs,
+        file: &OwnedFd,
+        seen: &Mapping,
+        word: u32,
+    ) -> Result<(), String> {
+        let types = functions.types(file).map_err(|error| error.to_string())?;
+        let file = file.try_clone().map_err(|error| error.to_string())?;
+        let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(self.kind).fd(file.as_raw_fd());
+        let ty = self.candidates(types).next().ok_or("no type takes it")?;
+        let info = vk::MemoryAllocateInfo::default()
+            .allocation_size(BYTES)
+            .memory_type_index(ty)
+            .push_next(&mut import);
+        let memory = self.allocate(&info).map_err(|error| error.to_string())?;
+        // With success the descriptor is the driver's.
+        let _ = file.into_raw_fd();
+        self.fill(&memory, Made::External, word).map_err(|error| error.to_string())?;
+        if holds(seen, word) { Ok(()) } else { Err("the device's writes do not arrive".into()) }
+    }
+
+    fn allocate(&self, info: &vk::MemoryAllocateInfo<'_>) -> Result<Allocation<'_>, vk::Result> {
+        // SAFETY: the device is live; `info` and its chain live until the call returns, imported pages until the memory is freed.
+        let raw = unsafe { self.device.allocate_memory(info, None) }?;
+        Ok(Allocation { device: &self.device, raw })
+    }
+
+    /// Returns the types that buffers can be bound to, made as guests' are (see `vulkan::commands::buffer`).
+    fn buffer_types(&self) -> Result<u32, vk::Result> {
+        let buffer = self.buffer(BYTES, Made::ByDriver)?;
+        // SAFETY: device and buffer are live, here and below.
+        let needs = unsafe { self.device.get_buffer_memory_requirements(buffer) };
+        // SAFETY: in no use.
+        unsafe { self.device.destroy_buffer(buffer, None) };
+        Ok(needs.memory_type_bits)
+    }
+
+    fn buffer(&self, size: u64, memory: Made) -> Result<vk::Buffer, vk::Result> {
+        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(self.kind);
+        let info = vk::BufferCreateInfo::default().size(size).usage(USAGE);
+        let info = match memory {
+            Made::ByDriver => info,
+            Made::External => info.push_next(&mut external),
+        };
+        // SAFETY: the device is live; `info` lives until the call returns.
+        unsafe { self.device.create_buffer(&info, None) }
+    }
+
+    /// Lets the device fill memory with a word.
+    fn fill(&self, memory: &Allocation<'_>, made: Made, word: u32) -> Result<(), vk::Result> {
+        let device = &self.device;
+        let buffer = self.buffer(BYTES, made)?;
+        let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.family);
+        // SAFETY: the device is live, here and below; each `info` lives until its call returns.
+        let pool = unsafe { device.create_command_pool(&info, None) };
+        let filled = pool.and_then(|pool| {
+            // SAFETY: buffer and memory are new, and as large as said.
+            unsafe { device.bind_buffer_memory(buffer, memory.raw, 0) }
+                .and_then(|()| self.run_fill(pool, buffer, word))
+        });
+        // Before anything is destroyed the device must be done, also after an error.
+        // SAFETY: as above.
+        let idle = unsafe { device.device_wait_idle() };
+        if let Ok(pool) = pool {
+            // SAFETY: in no use any more.
+            unsafe { device.destroy_command_pool(pool, None) };
+        }
+        // SAFETY: as above.
+        unsafe { device.destroy_buffer(buffer, None) };
+        filled.and(idle)
+    }
+
+    fn run_fill(&self, pool: vk::CommandPool, buffer: vk::Buffer, word: u32) -> Result<(), vk::Result> {
+        let device = &self.device;
+        let info = vk::CommandBufferAllocateInfo::default().command_pool(pool).command_buffer_count(1);
+        // SAFETY: device, pool and buffer are live, here and below; each `info` lives until its call returns.
+        let commands = unsafe { device.allocate_command_buffers(&info) }?;
+        let once = vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT;
+        let info = vk::CommandBufferBeginInfo::default().flags(once);
+        // SAFETY: as above.
+        unsafe { device.begin_command_buffer(commands[0], &info) }?;
+        // SAFETY: as above; the command buffer is being recorded.
+        unsafe { device.cmd_fill_buffer(commands[0], buffer, 0, vk::WHOLE_SIZE, word) };
+        let barrier = [vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::TRANSFER_WRITE)
+            .dst_access_mask(vk::AccessFlags::HOST_READ)];
+        let (from, to) = (vk::PipelineStageFlags::TRANSFER, vk::PipelineStageFlags::HOST);
+        // SAFETY: as above.
+        unsafe {
+            device.cmd_pipeline_barrier(
+                commands[0],
+                from,
+                to,
+                vk::DependencyFlags::empty(),
+                &barrier,
+                &[],
+                &[],
+            );
+        }
+        // SAFETY: as above.
+        unsafe { device.end_command_buffer(commands[0]) }?;
+        // SAFETY: as above.
+        let fence = unsafe { device.create_fence(&vk::FenceCreateInfo::default(), None) }?;
+        // SAFETY: the device was created with this queue.
+        let queue = unsafe { device.get_device_queue(self.family, 0) };
+        let submit = [vk::SubmitInfo::default().command_buffers(&commands)];
+        // SAFETY: as above; nobody else uses the queue.
+        let done = unsafe { device.queue_submit(queue, &submit, fence) }
+            // SAFETY: as above.
+            .and_then(|()| unsafe { device.wait_for_fences(&[fence], true, PATIENCE_NS) });
+        if done == Err(vk::Result::TIMEOUT) {
+            // Whoever waits for this process ends it.
+            return Err(vk::Result::TIMEOUT);
+        }
+        // SAFETY: the fence is in no use.
+        unsafe { device.destroy_fence(fence, None) };
+        done
+    }
+}
+
+impl Drop for Bench<'_> {
+    fn drop(&mut self) {
+        // SAFETY: allocations borrow the bench, so all are gone, and everything else was destroyed where it was made.
+        unsafe { self.device.destroy_device(None) };
+    }
+}
+
+/// Memory in no use.
+struct Allocation<'b> {
+    device: &'b ash::Device,
+    raw: vk::DeviceMemory,
+}
+
+impl Drop for Allocation<'_> {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses it: `fill` waits for the device.
+        unsafe { self.device.free_memory(self.raw, None) };
+    }
+}
+
+const USAGE: vk::BufferUsageFlags = vk::BufferUsageFlags::TRANSFER_DST;
+
+/// Returns whether the first and the last word are `word`.
+fn holds(memory: &Mapping, word: u32) -> bool {
+    let mut bytes = [[0; 4]; 2];
+    let read = memory.copy_out(0, &mut bytes[0]).and_then(|()| memory.copy_out(BYTES - 4, &mut bytes[1]));
+    read.is_ok() && bytes == [word.to_ne_bytes(); 2]
+}

@@ -1,0 +1,219 @@
+//! Recorded commands on their way into one command buffer, alone or as a *run*: those that follow each other in a stream.
+//!
+//! Programs record thousands of commands into one command buffer before another, and Mesa sends them at once. What all of a run need is
+//! found and locked once: the command buffer, its pool, the table of objects. What each of them names is looked up and checked each time.
+//!
+//! Lock order: the pool, then the table. The pool stays locked from the first command of a run to its last, so nobody frees, resets, begins
+//! or ends the command buffer between two of them. The table stays locked for reading, also while the driver records, except that a thread
+//! that waits to change it gets it between two commands; the next command finds what that thread has left.
+
+use crate::context::cancel::Cancel;
+use crate::context::error::{ContextLost, Fault, INVALID};
+use crate::execution::call::Call;
+use crate::execution::context::Context;
+use crate::kinds::command_buffer::{CommandBuffer, Recording, RecordingState};
+use crate::lowering::lower::Lowering;
+use crate::objects::reading::{Reading, Recent};
+use crate::objects::table::Table;
+use parking_lot::RwLockReadGuard;
+use protocol::cursor::{Arena, Reader};
+use protocol::venus::generated as venus;
+use protocol::venus::stream::Recorded;
+use std::sync::Arc;
+
+/// The recorder of one command: its command buffer, open and locked, and what it may name.
+pub struct Recorder<'r> {
+    /// The command buffer.
+    pub command_buffer: &'r CommandBuffer,
+    /// The context's Vulkan side.
+    pub context: &'r Context,
+    recording: &'r mut Recording,
+    objects: &'r Recent<'r>,
+    arena: &'r Arena,
+}
+
+/// A function that decodes a command, behind its number and flags, and records it.
+pub type Record = fn(&mut Recorder<'_>, &mut Reader<'_>) -> Result<(), Fault>;
+
+impl Recorder<'_> {
+    /// Returns the lowering of the command's parameters, so that they count as named by the recording, and the state of what was recorded
+    /// before.
+    #[inline]
+    pub fn lowering(&mut self) -> (Lowering<'_>, &mut RecordingState) {
+        let (Recording { uses, state, .. }, device) = (&mut *self.recording, &self.command_buffer.device);
+        let lowering = Lowering {
+            objects: Reading::Shared(self.objects),
+            arena: self.arena,
+            memory: self.context.env.memory(),
+            owner: Some(Arc::as_ptr(device)),
+            families: device.physical.order,
+            uses: Some(uses),
+        };
+        (lowering, state)
+    }
+}
+
+/// Records one command that came by itself.
+///
+/// # Errors
+///
+/// The stream is wrong. What is only refused leaves the recording as it is, or spoilt.
+pub fn record_one(
+    call: &Call<'_>,
+    id: venus::CommandBuffer,
+    record: impl FnOnce(&mut Recorder<'_>) -> Result<(), Fault>,
+) -> Result<(), ContextLost> {
+    call.records.set(true);
+    let Some(command_buffer) = allowed(call.subject(id))? else { return Ok(()) };
+    let mut recordings = command_buffer.pool.lock();
+    let Some(recording) = allowed(recordings.open(&command_buffer))? else { return Ok(()) };
+    let objects = call.context.objects.read();
+    let mut recorder = Recorder {
+        command_buffer: &command_buffer,
+        context: call.context,
+        recording,
+        objects: &Recent::of(&objects),
+        arena: call.arena,
+    };
+    settle(record(&mut recorder), recording)
+}
+
+/// Turns a refusal into none: a command buffer was never made, or cannot be recorded into. There is nothing to spoil then.
+fn allowed<T>(outcome: Result<T, Fault>) -> Result<Option<T>, ContextLost> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(Fault::Failed(_)) => Ok(None),
+        Err(Fault::Lost(lost)) => Err(lost),
+    }
+}
+
+/// Spoils a recording that names a tombstone, as it must never reach a queue. What breaks valid usage is only left out.
+#[inline]
+fn settle(outcome: Result<(), Fault>, recording: &mut Recording) -> Result<(), ContextLost> {
+    match outcome {
+        Ok(()) | Err(Fault::Failed(INVALID)) => Ok(()),
+        Err(Fault::Failed(result)) => {
+            recording.state.spoilt = Some(result);
+            Ok(())
+        }
+        Err(Fault::Lost(lost)) => Err(lost),
+    }
+}
+
+/// Executes the run that a stream begins with; returns its number of bytes, 0 if the stream begins with anything else. `find` knows which
+/// commands are recorded, and how.
+///
+/// # Errors
+///
+/// The stream is wrong.
+#[inline]
+pub fn record_run(
+    context: &Context,
+    bytes: &[u8],
+    arena: &mut Arena,
+    cancel: &Cancel,
+    find: impl Fn(i32) -> Option<Record> + Copy,
+) -> Result<usize, ContextLost> {
+    match Recorded::peek(bytes) {
+        Some(Recorded { command_buffer, .. }) if next(bytes, command_buffer, find).is_some() => {
+            run(context, command_buffer, bytes, arena, cancel, find)
+        }
+        _ => Ok(0),
+    }
+}
+
+#[inline(never)]
+fn run(
+    context: &Context,
+    id: venus::CommandBuffer,
+    bytes: &[u8],
+    arena: &mut Arena,
+    cancel: &Cancel,
+    find: impl Fn(i32) -> Option<Record> + Copy,
+) -> Result<usize, ContextLost> {
+    let in_flight = context.retired.enter();
+    in_flight.only_records();
+    // Whatever is wrong with it is said by the way that commands take one by one.
+    let Ok(command_buffer) = context.objects.shared(id) else { return Ok(0) };
+    let mut recordings = command_buffer.pool.lock();
+    let Ok(recording) = recordings.open(&command_buffer) else { return Ok(0) };
+    let mut run = Run { context, command_buffer: &command_buffer, recording, arena, cancel };
+    let mut objects = context.objects.read();
+    let mut rest = bytes;
+    for _ in 0..PARTS {
+        rest = run.part(rest, &objects, find)?;
+        if rest.is_empty() {
+            break;
+        }
+        RwLockReadGuard::bump(&mut objects);
+    }
+    Ok(bytes.len() - rest.len())
+}
+
+/// The part of a run that does not change from command to command.
+struct Run<'r> {
+    context: &'r Context,
+    command_buffer: &'r CommandBuffer,
+    recording: &'r mut Recording,
+    arena: &'r mut Arena,
+    cancel: &'r Cancel,
+}
+
+impl Run<'_> {
+    /// Executes the next commands of the run, a few of them; returns what follows.
+    fn part<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        objects: &Table,
+        find: impl Fn(i32) -> Option<Record>,
+    ) -> Result<&'b [u8], ContextLost> {
+        let (id, objects) = (venus::CommandBuffer(self.recording.id), Recent::of(objects));
+        let mut rest = bytes;
+        for _ in 0..PART {
+            let Some((number, record)) = next(rest, id, &find) else { break };
+            // Each of those that follow would only be skipped.
+            if self.recording.state.spoilt.is_some() || self.cancel.is_cancelled() {
+                break;
+            }
+            log::trace!("{} in a run", venus::Command::name(number).unwrap_or_default());
+            self.arena.reset();
+            let mut reader = Reader::new(rest, self.arena);
+            // Number and flags are known.
+            reader.u64()?;
+            let mut recorder = Recorder {
+                command_buffer: self.command_buffer,
+                context: self.context,
+                recording: self.recording,
+                objects: &objects,
+                arena: self.arena,
+            };
+            settle(record(&mut recorder, &mut reader), self.recording).map_err(|lost| lost.within(number))?;
+            rest = &rest[reader.offset()..];
+        }
+        Ok(rest)
+    }
+}
+
+/// Returns the command that a stream begins with, if it can be one of a run into this command buffer.
+#[inline]
+fn next(
+    bytes: &[u8],
+    command_buffer: venus::CommandBuffer,
+    find: impl Fn(i32) -> Option<Record>,
+) -> Option<(i32, Record)> {
+    let Recorded { header, command_buffer: found } = Recorded::peek(bytes)?;
+    if found != command_buffer || header.wants_reply() {
+        return None;
+    }
+    Some((header.number, find(header.number)?))
+}
+
+/// The most commands between two moments at which a thread that wants to change the table can have it: they take a few microseconds.
+const PART: usize = 8;
+
+/// The most of these parts in a run: for so long others wait for the pool, and the guest to hear of room in its ring.
+const PARTS: usize = 8;
+
+#[cfg(test)]
+#[path = "recorder_tests.rs"]
+mod tests;

@@ -1,0 +1,289 @@
+//! Runs of recorded commands on the null driver, whose barriers tell what else happens meanwhile.
+
+use super::*;
+use crate::Renderer;
+use crate::fuzzing::{self, NoResources};
+use protocol::cursor::Writer;
+use protocol::venus::generated::CommandFlagsEXT;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+use venus::Command;
+
+const INSTANCE: venus::Instance = venus::Instance(1);
+const GPU: venus::PhysicalDevice = venus::PhysicalDevice(2);
+const DEVICE: venus::Device = venus::Device(3);
+const POOL: venus::CommandPool = venus::CommandPool(4);
+const ONE: venus::CommandBuffer = venus::CommandBuffer(5);
+const OTHER: venus::CommandBuffer = venus::CommandBuffer(6);
+/// Commands of the longest run.
+const ALL: u32 = (PART * PARTS) as u32;
+
+/// A context with two command buffers.
+struct World {
+    renderer: Renderer,
+    _exclusive: fuzzing::Exclusive,
+}
+
+impl World {
+    /// Creates the context, with a seed with which the first creations succeed.
+    fn new() -> Self {
+        let exclusive = fuzzing::begin(0x9e37_79b9_7f4a_7c15);
+        let world = Self { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive: exclusive };
+        let queue = venus::DeviceQueueCreateInfo {
+            queue_count: 1,
+            p_queue_priorities: Some(&[1.0]),
+            ..Default::default()
+        };
+        let (queues, queue_create_info_count) = (Some(std::slice::from_ref(&queue)), 1);
+        let info = venus::DeviceCreateInfo {
+            queue_create_info_count,
+            p_queue_create_infos: queues,
+            ..Default::default()
+        };
+        let pool = venus::CommandPoolCreateInfo::default();
+        let buffers = venus::CommandBufferAllocateInfo {
+            command_pool: POOL,
+            command_buffer_count: 2,
+            ..Default::default()
+        };
+        world.run(&stream(&[
+            Command::CreateInstance(venus::CreateInstance {
+                p_create_info: Some(&venus::InstanceCreateInfo::default()),
+                p_instance: Some(&INSTANCE),
+            }),
+            Command::EnumeratePhysicalDevices(venus::EnumeratePhysicalDevices {
+                instance: INSTANCE,
+                p_physical_device_count: Some(&1),
+                p_physical_devices: Some(&[GPU]),
+            }),
+            Command::CreateDevice(venus::CreateDevice {
+                physical_device: GPU,
+                p_create_info: Some(&info),
+                p_device: Some(&DEVICE),
+            }),
+            Command::CreateCommandPool(venus::CreateCommandPool {
+                device: DEVICE,
+                p_create_info: Some(&pool),
+                p_command_pool: Some(&POOL),
+            }),
+            Command::AllocateCommandBuffers(venus::AllocateCommandBuffers {
+                device: DEVICE,
+                p_allocate_info: Some(&buffers),
+                p_command_buffers: Some(&[ONE, OTHER]),
+            }),
+            begin(ONE),
+            begin(OTHER),
+        ]));
+        world
+    }
+
+    /// Executes a stream as a ring does.
+    fn run(&self, bytes: &[u8]) {
+        self.try_run(bytes).unwrap();
+    }
+
+    fn try_run(&self, mut bytes: &[u8]) -> Result<(), ContextLost> {
+        let (mut arena, cancel) = (Arena::new(1 << 16), Cancel::default());
+        while !bytes.is_empty() {
+            let length = match self.renderer.record(bytes, &mut arena, &cancel)? {
+                0 => self.execute(bytes, &arena, &cancel)?,
+                length => length,
+            };
+            bytes = &bytes[length..];
+            arena.reset();
+        }
+        Ok(())
+    }
+
+    /// Executes the first command by itself.
+    fn execute(&self, bytes: &[u8], arena: &Arena, cancel: &Cancel) -> Result<usize, ContextLost> {
+        let mut reader = Reader::new(bytes, arena);
+        let header = protocol::venus::stream::Header::decode(&mut reader).unwrap();
+        let command = Command::decode(header.number, &mut reader).unwrap();
+        let length = reader.offset();
+        let mut reply = vec![0; 4096];
+        let mut writer = Writer::window(&mut reply);
+        let wanted = header.wants_reply().then_some(&mut writer);
+        self.renderer.execute(&command, &bytes[..length], arena, cancel, wanted).map(|()| length)
+    }
+
+    /// Executes a stream and returns the barriers that the driver saw.
+    fn barriers_of(&self, bytes: &[u8]) -> Vec<u32> {
+        let (seen, barriers) = mpsc::channel();
+        fuzzing::at_barriers(move |at| seen.send(at).unwrap());
+        self.run(bytes);
+        fuzzing::at_barriers(|_| ());
+        barriers.iter().collect()
+    }
+}
+
+fn stream(commands: &[Command<'_>]) -> Vec<u8> {
+    let mut writer = Writer::growing();
+    commands.iter().for_each(|command| command.encode(CommandFlagsEXT(0), &mut writer));
+    writer.into_bytes()
+}
+
+fn begin(command_buffer: venus::CommandBuffer) -> Command<'static> {
+    Command::BeginCommandBuffer(venus::BeginCommandBuffer {
+        command_buffer,
+        p_begin_info: Some(&const { DEFAULT_BEGIN }),
+    })
+}
+
+const DEFAULT_BEGIN: venus::CommandBufferBeginInfo<'static> = venus::CommandBufferBeginInfo {
+    p_next: &[],
+    flags: venus::CommandBufferUsageFlags(0),
+    p_inheritance_info: None,
+};
+
+/// A barrier that can be told from others.
+fn barrier(command_buffer: venus::CommandBuffer, at: u32) -> Command<'static> {
+    Command::CmdPipelineBarrier(venus::CmdPipelineBarrier {
+        command_buffer,
+        src_stage_mask: venus::PipelineStageFlags(at),
+        ..Default::default()
+    })
+}
+
+fn barriers(command_buffer: venus::CommandBuffer, count: u32) -> Vec<u8> {
+    stream(&(0..count).map(|at| barrier(command_buffer, at)).collect::<Vec<_>>())
+}
+
+/// Returns whether a thread of this process sleeps.
+fn sleeps(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('S'))
+}
+
+/// Runs `other` on a thread of its own while a run records its first commands; returns whether it was done before the last. The run goes on
+/// when the other is done, or waits for it.
+fn meanwhile(world: &World, other: impl FnOnce() + Send) -> bool {
+    let (begun, wait) = mpsc::channel();
+    let (done, done_in_time) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (is_done, is_in_time) = (Arc::clone(&done), Arc::clone(&done_in_time));
+    let begins = Arc::new(AtomicI32::new(0));
+    let has_begun = Arc::clone(&begins);
+    fuzzing::at_barriers(move |at| {
+        if at == 0 {
+            begun.send(()).unwrap();
+            let blocked = || match has_begun.load(Ordering::SeqCst) {
+                0 => false,
+                thread => is_done.load(Ordering::SeqCst) || sleeps(thread),
+            };
+            while !blocked() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        // Who was let in is done before the run is.
+        thread::sleep(Duration::from_millis(4));
+        if at + 1 == ALL {
+            is_in_time.store(is_done.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+    });
+    thread::scope(|scope| {
+        let done = &done;
+        scope.spawn(move || {
+            wait.recv().unwrap();
+            begins.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
+            other();
+            done.store(true, Ordering::SeqCst);
+        });
+        world.run(&barriers(ONE, ALL));
+    });
+    fuzzing::at_barriers(|_| ());
+    assert!(done.load(Ordering::SeqCst));
+    done_in_time.load(Ordering::SeqCst)
+}
+
+#[test]
+fn a_run_is_recorded_at_once_and_in_order() {
+    let world = World::new();
+    let bytes = barriers(ONE, ALL + 3);
+    let length = world.renderer.record(&bytes, &mut Arena::new(1 << 16), &Cancel::default()).unwrap();
+    assert_eq!(length, bytes.len() / (ALL as usize + 3) * ALL as usize);
+    assert_eq!(world.barriers_of(&bytes), (0..ALL + 3).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_run_ends_where_something_else_begins() {
+    let world = World::new();
+    let asked = |at| {
+        let mut writer = Writer::growing();
+        barrier(ONE, at).encode(CommandFlagsEXT::GENERATE_REPLY, &mut writer);
+        writer.into_bytes()
+    };
+    let end = venus::EndCommandBuffer { command_buffer: ONE };
+    let parts = [
+        stream(&[barrier(ONE, 1), barrier(ONE, 2), barrier(OTHER, 3), barrier(ONE, 4)]),
+        asked(5),
+        // Nothing can be recorded between these two.
+        stream(&[Command::EndCommandBuffer(end), barrier(ONE, 6), begin(ONE), barrier(ONE, 7)]),
+    ];
+    assert_eq!(world.barriers_of(&parts.concat()), [1, 2, 3, 4, 5, 7]);
+}
+
+#[test]
+fn a_recording_that_names_what_was_never_made_is_left_alone_from_there_on() {
+    let world = World::new();
+    let info = venus::EventCreateInfo::default();
+    let create = |event| {
+        let event = Some(event);
+        Command::CreateEvent(venus::CreateEvent {
+            device: DEVICE,
+            p_create_info: Some(&info),
+            p_event: event,
+        })
+    };
+    // One creation in sixteen fails.
+    let events: Vec<_> = (100..200).map(venus::Event).collect();
+    world.run(&stream(&events.iter().map(create).collect::<Vec<_>>()));
+    let is_failed = |event: &&venus::Event| matches!(world.renderer.context().objects.read().get(**event), Err(Fault::Failed(result)) if result != INVALID);
+    let failed = *events.iter().find(is_failed).unwrap();
+    let set = |event| {
+        let stage_mask = venus::PipelineStageFlags::default();
+        Command::CmdSetEvent(venus::CmdSetEvent { command_buffer: ONE, event, stage_mask })
+    };
+    let bytes = stream(&[barrier(ONE, 1), set(failed), barrier(ONE, 2), barrier(OTHER, 3)]);
+    assert_eq!(world.barriers_of(&bytes), [1, 3]);
+    assert_eq!(world.barriers_of(&stream(&[begin(ONE), barrier(ONE, 4)])), [4]);
+    // What never was at all ends the context, and is named.
+    let lost = world.try_run(&stream(&[barrier(ONE, 5), set(venus::Event(99))])).unwrap_err();
+    assert!(lost.reason.starts_with("vkCmdSetEvent"), "{lost}");
+}
+
+#[test]
+fn nobody_frees_or_resets_a_command_buffer_between_two_commands_of_a_run() {
+    let free = venus::FreeCommandBuffers {
+        device: DEVICE,
+        command_pool: POOL,
+        command_buffer_count: 1,
+        p_command_buffers: Some(&[ONE]),
+    };
+    let reset = venus::ResetCommandBuffer { command_buffer: ONE, ..Default::default() };
+    let reset_pool = venus::ResetCommandPool { device: DEVICE, command_pool: POOL, ..Default::default() };
+    let destroy = venus::DestroyCommandPool { device: DEVICE, command_pool: POOL };
+    for command in [
+        Command::FreeCommandBuffers(free),
+        Command::ResetCommandBuffer(reset),
+        Command::ResetCommandPool(reset_pool),
+        Command::DestroyCommandPool(destroy),
+        begin(ONE),
+    ] {
+        let world = World::new();
+        // The driver would panic at a command buffer that is gone.
+        assert!(!meanwhile(&world, || world.run(&stream(&[command]))), "{command:?}");
+        let gone = matches!(command, Command::FreeCommandBuffers(_) | Command::DestroyCommandPool(_));
+        assert_eq!(world.try_run(&barriers(ONE, 1)).is_err(), gone, "{command:?}");
+    }
+}
+
+#[test]
+fn who_changes_the_table_does_not_wait_for_the_end_of_a_run() {
+    let world = World::new();
+    let info = venus::EventCreateInfo::default();
+    let (p_create_info, p_event) = (Some(&info), Some(&venus::Event(100)));
+    let create = Command::CreateEvent(venus::CreateEvent { device: DEVICE, p_create_info, p_event });
+    assert!(meanwhile(&world, || world.run(&stream(&[create]))));
+}

@@ -1,0 +1,220 @@
+//! The Vulkan side of one context, shared by all its rings.
+
+use super::context::allowance::Allowance;
+use super::context::cancel::Cancel;
+use super::context::error::ContextLost;
+use super::context::resources::ResourceTable;
+use super::context::watchdog_wake::WatchdogWake;
+use super::dispatch::generated;
+use super::driver::instance::load_entry;
+use super::execution::call::Call;
+use super::execution::context::{Context, Environment};
+use super::gates::gate::Gate;
+use super::logical::timeline::{Done, Look};
+use super::memory::export::{self, Exported};
+use super::record::recorder;
+use super::submit::state_query::{self, StateQuery};
+use config::{CacheKey, ContextLimits, GpuChoice, MemoryId};
+use protocol::cursor::{Arena, Writer};
+use protocol::venus::generated as venus;
+use shm::ResultWords;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Executes commands for one context.
+pub struct Renderer(Context);
+
+impl Renderer {
+    /// Loads the host's loader. Its driver comes up when the guest makes an instance.
+    ///
+    /// # Errors
+    ///
+    /// There is no loader.
+    pub fn new(
+        gpus: Vec<GpuChoice>,
+        limits: ContextLimits,
+        cache_key: CacheKey,
+        resources: Arc<dyn ResourceTable>,
+        allowance: Arc<dyn Allowance>,
+    ) -> Result<Self, ContextLost> {
+        let entry = load_entry()?;
+        Ok(Self::on(Environment::new(entry, gpus, limits, cache_key, resources, allowance)))
+    }
+
+    /// Serves in an environment.
+    pub fn on(env: Environment) -> Self {
+        Self(Context::new(env))
+    }
+
+    /// Memory for decoded commands: so many bytes, and what all arenas share beyond that.
+    pub fn arena(&self, own: usize) -> Arena {
+        self.0.arena(own)
+    }
+
+    /// Tells the device process where the guest looks for the results of its fences.
+    #[must_use]
+    pub fn telling(mut self, results: Arc<ResultWords>) -> Self {
+        self.0.env.results = Some(results);
+        self
+    }
+
+    /// Lets submissions pass the gate of their GPU.
+    #[must_use]
+    pub fn gated(mut self, gates: Vec<Arc<Gate>>) -> Self {
+        self.0.env.gates = gates;
+        self
+    }
+
+    /// The driver is coming up, and cannot be stopped.
+    pub fn is_coming_up(&self) -> bool {
+        self.0.coming_up.load(Ordering::Relaxed)
+    }
+
+    /// Executes one command that is not a transport command. `bytes` is its encoding, `reply` where its reply goes if it wants
+    /// one; `cancel` ends its waits.
+    ///
+    /// # Errors
+    ///
+    /// The stream is wrong or the device is lost; the context is over.
+    pub fn execute<'a>(
+        &'a self,
+        command: &venus::Command<'a>,
+        bytes: &'a [u8],
+        arena: &'a Arena,
+        cancel: &'a Cancel,
+        reply: Option<&mut Writer<'_>>,
+    ) -> Result<(), ContextLost> {
+        let context = &self.0;
+        if !context.env.gpus[0].queues.draw() && generated::is_graphics(command) {
+            return Err(ContextLost::new("a graphics command, which only --queues all executes"));
+        }
+        let heard = reply.is_some();
+        let in_flight = context.retired.enter();
+        let (owner, families, records) = Default::default();
+        let call = Call { context, arena, bytes, cancel, heard, owner, families, records };
+        let done = generated::execute(&call, command, reply);
+        if call.records.get() {
+            in_flight.only_records();
+        }
+        done
+    }
+
+    /// Executes the commands that a stream begins with, if they are recorded into one command buffer and want no reply, at most some
+    /// dozens at once; answers their bytes, 0 if the first command has to be executed by itself.
+    ///
+    /// # Errors
+    ///
+    /// The stream is wrong; the context is over.
+    pub fn record(&self, bytes: &[u8], arena: &mut Arena, cancel: &Cancel) -> Result<usize, ContextLost> {
+        recorder::record_run(&self.0, bytes, arena, cancel, generated::record)
+    }
+
+    /// The state query that a command makes, if its answer may change without the guest's doing.
+    pub fn state_query(&self, command: &venus::Command<'_>) -> Option<StateQuery<'_>> {
+        state_query::state_query(&self.0, command)
+    }
+
+    /// The memory of a memory object, for a blob of `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// The reason why there is none, for the log.
+    pub fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, String> {
+        let context = &self.0;
+        if let Some(result) = context.failures.take() {
+            return Err(format!("the guest has to hear of a failure before ({result})"));
+        }
+        // Locked until the driver has answered: another ring may be about to free the memory.
+        let objects = context.objects.read();
+        let object = objects.get(venus::DeviceMemory(memory)).map_err(|fault| format!("{fault:?}"))?;
+        let (Some(memory), Some(device)) = (object.get::<venus::DeviceMemory>(), &object.device) else {
+            return Err("no memory".into());
+        };
+        let exported = export::export(memory, device, object.raw, size, mappable)?;
+        match (&exported.lent, memory.lent()) {
+            (Some(_), Some(memory)) => context.retired.lend(memory),
+            _ if exported.file.is_some() => context.pool.show(memory),
+            _ => {}
+        }
+        Ok(exported)
+    }
+
+    /// A blob of memory that is lent ([`Exported::lent`]) is gone, and nobody has it mapped; or one of other memory, which nobody else
+    /// holds.
+    pub fn blob_gone(&self, memory: MemoryId) {
+        if !self.0.pool.blob_gone(memory) {
+            self.0.retired.give_back(memory);
+        }
+    }
+
+    /// Returns whether others may have memory mapped that is gone when the driver frees it.
+    pub fn is_lending(&self) -> bool {
+        self.0.retired.is_lending()
+    }
+
+    /// The command that created an object, as the guest encoded it: what a snapshot rebuilds the object from.
+    pub fn created_by(&self, id: u64) -> Option<Box<[u8]>> {
+        self.0.objects.created_by(id)
+    }
+
+    /// Calls `done` when the queue bound to `ring_idx` has completed what was submitted to it so far; at once if there is none.
+    pub fn queue_fence(&self, ring_idx: u8, done: Done) {
+        match self.0.timelines.get(ring_idx) {
+            Some(queue) => queue.fence(done),
+            None => {
+                log::debug!(ring_idx; "fence on a timeline without a queue, answered at once");
+                done();
+            }
+        }
+    }
+
+    /// Lets one thread sleep while there is nothing for [`Self::look`] to find.
+    pub fn watchdog_wake(&self) -> &WatchdogWake {
+        &self.0.watchdog_wake
+    }
+
+    /// Looks at what runs on all queues. Time counts in small steps, so this is to be called often while something is pending; with
+    /// `restart` it counts from 0 again.
+    pub fn look(&self, restart: bool) -> Look {
+        let (queues, gates) = (self.0.timelines.all(), &self.0.env.gates);
+        let now = Instant::now();
+        queues.iter().for_each(|queue| queue.refresh());
+        if let Some(gate) = gates.first() {
+            gate.tell_processor_time();
+        }
+        let looks: Vec<_> = queues.iter().map(|queue| queue.look(now, restart)).collect();
+        for gate in gates {
+            let own = queues.iter().zip(&looks).filter(|(queue, _)| queue.passes_through(gate));
+            gate.tell_running(own.filter_map(|(_, look)| look.running).max());
+        }
+        looks.into_iter().fold(Look::default(), Look::and)
+    }
+
+    /// Destroys everything that the guest made. Waits for the device: bound it from outside. No command is in flight any more, and
+    /// nothing is lent.
+    pub fn destroy_objects(&self) {
+        self.0.destroy_objects();
+    }
+
+    /// The context, for tests.
+    #[cfg(any(test, feature = "null-driver"))]
+    pub(super) fn context(&self) -> &Context {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_about_the_device_need_no_graphics_queue() {
+        let device = venus::Device(1);
+        let question =
+            venus::GetRenderingAreaGranularity { device, p_rendering_area_info: None, p_granularity: None };
+        assert!(!generated::is_graphics(&venus::Command::GetRenderingAreaGranularity(question)));
+        let made = venus::DestroyRenderPass { device, render_pass: venus::RenderPass(0) };
+        assert!(generated::is_graphics(&venus::Command::DestroyRenderPass(made)));
+    }
+}

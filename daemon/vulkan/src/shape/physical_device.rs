@@ -1,0 +1,64 @@
+//! A GPU as a guest sees it: found again by its UUID, with its families, memory types and heaps.
+
+#![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
+
+use super::reshape;
+use crate::context::error::Fault;
+use crate::driver::families;
+use crate::driver::instance::Instance;
+use crate::driver::physical_device::{PhysicalDevice, device_uuid, host_extensions};
+use ash::vk;
+use config::{ContextLimits, GpuChoice};
+use std::sync::Arc;
+
+/// Finds a chosen GPU again, which is at `index` for the guest.
+///
+/// # Errors
+///
+/// The GPU is gone, or its driver does not answer.
+pub fn find(
+    instance: &Arc<Instance>,
+    index: usize,
+    gpu: &GpuChoice,
+    limits: &ContextLimits,
+) -> Result<PhysicalDevice, Fault> {
+    // SAFETY: the instance is live.
+    let all = unsafe { instance.ash.enumerate_physical_devices() }?;
+    let handle = all
+        .into_iter()
+        .find(|handle| device_uuid(&instance.ash, *handle) == Some(gpu.uuid))
+        .ok_or_else(|| Fault::lost("the GPU chosen at start-up is gone"))?;
+    describe(instance, handle, index, gpu, limits)
+}
+
+fn describe(
+    instance: &Arc<Instance>,
+    handle: vk::PhysicalDevice,
+    index: usize,
+    gpu: &GpuChoice,
+    limits: &ContextLimits,
+) -> Result<PhysicalDevice, Fault> {
+    // SAFETY: `handle` comes from this live instance, here and below.
+    let families = unsafe { instance.ash.get_physical_device_queue_family_properties(handle) };
+    // SAFETY: as above.
+    let mut memory = unsafe { instance.ash.get_physical_device_memory_properties(handle) };
+    reshape::memory_types(&mut memory, &gpu.trial);
+    reshape::memory_heaps(&mut memory, gpu, limits);
+    let largest_heap = memory.memory_heaps_as_slice().iter().map(|heap| heap.size).max().unwrap_or(0);
+    // SAFETY: as above.
+    let properties = unsafe { instance.ash.get_physical_device_properties(handle) };
+    let (families, order) = families::visible(families, gpu.queues);
+    Ok(PhysicalDevice {
+        largest_heap,
+        instance: instance.clone(),
+        handle,
+        index,
+        gpu: *gpu,
+        host_extensions: host_extensions(&instance.ash, handle)?,
+        families,
+        order,
+        device_type: properties.device_type,
+        limits: properties.limits,
+        memory,
+    })
+}
