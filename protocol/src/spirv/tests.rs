@@ -4,6 +4,7 @@ mod constants;
 mod entry_points;
 mod functions;
 mod layout;
+mod operands;
 mod sets;
 mod types;
 mod uses;
