@@ -2,6 +2,7 @@
 
 mod constants;
 mod entry_points;
+mod evaluation;
 mod functions;
 mod layout;
 mod operands;
