@@ -18,12 +18,13 @@ pub struct Operands {
     pub used: Vec<u32>,
 }
 
-/// Instructions that `OpSpecConstantOp` may hold in shaders (3.52.11), those of kernels left out.
+/// Instructions that `OpSpecConstantOp` may hold in shaders (3.52.11, SPV_KHR_cooperative_matrix), those of kernels left out.
 fn is_spec_constant_op(number: u32) -> bool {
-    matches!(
+    let is_core = matches!(
         number,
-        79 | 81 | 82 | 113..=118 | 124 | 126 | 128 | 130 | 132 | 134 | 135 | 137..=139 | 164..=179 | 194..=200
-    )
+        79 | 81 | 82 | 113..=116 | 124 | 126 | 128 | 130 | 132 | 134 | 135 | 137..=139 | 164..=179 | 194..=200
+    );
+    is_core || number == u32::from(opcode::COOPERATIVE_MATRIX_LENGTH)
 }
 
 struct Walk<'o, 'w> {

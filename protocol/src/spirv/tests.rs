@@ -1,6 +1,17 @@
 //! A small compute module, and what happens to it when any part of it is wrong.
 
+mod constants;
+mod entry_points;
+mod evaluation;
+mod functions;
+mod layout;
+mod operands;
+mod sets;
+mod types;
+mod uses;
 mod valid;
+mod workgroups;
+mod zeros;
 
 use super::*;
 
@@ -87,10 +98,77 @@ fn device() -> Device<'static> {
 
 /// The module with this part replaced by these words.
 fn with(name: &str, words: &[u32]) -> Vec<u32> {
+    with_all(&[(name, words.to_vec())])
+}
+
+/// The module with these parts replaced.
+fn with_all(changes: &[(&str, Vec<u32>)]) -> Vec<u32> {
     let mut parts = parts();
-    let part = parts.iter_mut().find(|part| part.0 == name).expect("there is such a part");
-    part.1 = words.to_vec();
+    for (name, words) in changes {
+        parts.iter_mut().find(|part| part.0 == *name).expect("there is such a part").1 = words.clone();
+    }
     module(&parts)
+}
+
+/// The words of `zero`, and behind them these: for more declarations.
+fn behind_zero(words: &[Vec<u32>]) -> Vec<u32> {
+    [op(43, &[4, 13, 0]), words.concat()].concat()
+}
+
+/// The module with these words behind the declaration of `zero`.
+fn declaring(words: &[Vec<u32>]) -> Vec<u32> {
+    with("zero", &behind_zero(words))
+}
+
+/// The module with these declarations behind `zero`, and with this body of `main`, which begins with its first label.
+fn running(declarations: &[Vec<u32>], body: &[Vec<u32>]) -> Vec<u32> {
+    let mut parts = parts();
+    let part = |name| move |part: &(&str, Vec<u32>)| part.0 == name;
+    parts.iter_mut().find(|found| part("zero")(found)).expect("it is there").1 = behind_zero(declarations);
+    parts.truncate(parts.iter().position(part("label")).expect("it is there"));
+    parts.push(("body", body.concat()));
+    parts.push(("end", op(56, &[])));
+    module(&parts)
+}
+
+/// Text as words, padded with zeros behind its terminator.
+fn text(text: &str) -> Vec<u32> {
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.resize(text.len() / 4 * 4 + 4, 0);
+    let (words, _) = bytes.as_chunks();
+    words.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+/// The instructions that some device offers, by number and name.
+fn offered_instructions() -> impl Iterator<Item = (u16, &'static str)> {
+    use generated::tables::{INSTRUCTIONS, OFFERS};
+    let is_offered = |number: &u32| grammar::row(OFFERS, *number).is_some();
+    let offered = move |capabilities: &[u32]| capabilities.is_empty() || capabilities.iter().any(is_offered);
+    let found = INSTRUCTIONS.iter().filter(move |(_, found)| offered(found.capabilities));
+    found.map(|(number, instruction)| (*number as u16, instruction.name))
+}
+
+/// A device with every extension, which serves all stages.
+fn device_with_everything() -> Device<'static> {
+    Device { has_extension: &|_| true, graphics: true, ..device() }
+}
+
+/// Returns what an error says behind the number of its word.
+fn said(device: &Device<'_>, words: &[u32]) -> String {
+    let error = check(words, device, &LIMITS).expect_err("it is wrong").to_string();
+    error.split_once([',', ':']).expect("it begins with the word").1.trim().to_owned()
+}
+
+/// A rule, a module that keeps it, one that breaks it, and what the error says of that one.
+type Twin<'t> = (&'t str, Vec<u32>, Vec<u32>, &'t str);
+
+/// Checks that the device takes the first module of each pair and refuses the second.
+fn check_twins(device: &Device<'_>, twins: &[Twin<'_>]) {
+    for (rule, valid, wrong, expected) in twins {
+        let found = check(valid, device, &LIMITS);
+        assert!(found.is_ok(), "{rule}: {}", found.expect_err("it is refused"));
+        assert_eq!(said(device, wrong), *expected, "{rule}");
+    }
 }
 
 #[test]

@@ -90,7 +90,38 @@ mod tests {
     }
 
     #[test]
-    fn every_extension_has_a_bit() {
+    fn every_extension_has_a_bit_and_nothing_else_has_one() {
+        let mask = extension_mask();
+        let is_set = |number: u32| mask[number as usize / 32] & 1 << (number % 32) != 0;
+        for number in 0..1024 {
+            let is_decodable = EXTENSIONS.iter().any(|(extension, ..)| *extension == number);
+            assert_eq!(is_set(number), is_decodable || number == 0, "extension {number}");
+        }
         assert!(EXTENSIONS.iter().all(|(number, ..)| *number < 1024));
+    }
+
+    #[test]
+    fn versions_are_packed_as_vulkan_packs_them() {
+        assert_eq!(api_version(1, 0, 0), 0x40_0000);
+        assert_eq!(api_version(1, 4, 0), 0x40_4000);
+        assert_eq!(api_version(1, 3, 0xfff), 0x40_3fff);
+        let (major, minor, patch) = REGISTRY_VERSION;
+        let xml_version = word(&Capset::default().to_bytes(), 4);
+        assert_eq!(
+            (xml_version >> 22, xml_version >> 12 & 0x3ff, xml_version & 0xfff),
+            (major, minor, patch)
+        );
+    }
+
+    #[test]
+    fn the_versions_are_the_only_bytes_that_vary() {
+        let [one, other] =
+            [(1, 2), (u32::MAX, u32::MAX)].map(|(vk_xml_version, venus_protocol_spec_version)| {
+                Capset { vk_xml_version, venus_protocol_spec_version }.to_bytes()
+            });
+        for at in 0..SIZE {
+            let is_version = (4..8).contains(&at) || (12..16).contains(&at);
+            assert_eq!(one[at] != other[at], is_version, "byte {at}");
+        }
     }
 }

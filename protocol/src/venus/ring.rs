@@ -200,11 +200,106 @@ mod tests {
         assert_eq!(RingLayout::validate(&bad, 1 << 20), Err(RingError::Misaligned("tail")));
     }
 
+    /// The offset and the length of each part, and how to move it.
+    type Move = fn(&mut RingCreateInfoMESA<'static>, u64);
+
+    const PARTS: [(&str, u64, u64, Move); 5] = [
+        ("head", 0, 4, |info, to| info.head_offset = to),
+        ("tail", 64, 4, |info, to| info.tail_offset = to),
+        ("status", 128, 4, |info, to| info.status_offset = to),
+        ("buffer", 192, 131_072, |info, to| info.buffer_offset = to),
+        ("extra", 131_264, 4, |info, to| info.extra_offset = to),
+    ];
+
+    fn moved(change: Move, to: u64) -> Result<RingLayout, RingError> {
+        let mut info = RingCreateInfoMESA { size: 1 << 20, ..info() };
+        change(&mut info, to);
+        RingLayout::validate(&info, 1 << 20)
+    }
+
     #[test]
-    fn odd_buffer_sizes_are_refused() {
-        for size in [0, 2, 3, 131_071, 32 << 20] {
-            let bad = RingCreateInfoMESA { buffer_size: size, ..info() };
-            assert_eq!(RingLayout::validate(&bad, 1 << 30), Err(RingError::BufferSize(size)));
+    fn each_part_lies_inside_at_words_and_apart_from_the_others() {
+        for (at, (name, start, len, change)) in PARTS.into_iter().enumerate() {
+            let last = (1 << 20) - len;
+            assert!(moved(change, last).is_ok(), "{name} at the end");
+            assert_eq!(moved(change, last + 4), Err(RingError::OutsideRing(name)));
+            assert_eq!(moved(change, u64::MAX - 3), Err(RingError::OutsideRing(name)));
+            for odd in 1..4 {
+                assert_eq!(moved(change, 600_000 + odd), Err(RingError::Misaligned(name)));
+            }
+            for (other, (of, to, bytes, _)) in PARTS.into_iter().enumerate().filter(|(other, _)| *other != at)
+            {
+                let (one, two) = if at < other { (name, of) } else { (of, name) };
+                let expected = Err(RingError::Overlap(one, two));
+                // On its first word, and on its last.
+                assert_eq!(moved(change, to), expected);
+                assert_eq!(moved(change, to + bytes - 4), expected);
+            }
+            assert!(moved(change, start).is_ok());
+        }
+    }
+
+    #[test]
+    fn parts_that_touch_do_not_overlap() {
+        let close = RingCreateInfoMESA {
+            size: 32,
+            tail_offset: 4,
+            status_offset: 8,
+            buffer_offset: 12,
+            buffer_size: 16,
+            extra_offset: 28,
+            ..info()
+        };
+        let layout = RingLayout::validate(&close, 32).expect("valid");
+        assert_eq!((layout.tail, layout.status, layout.buffer, layout.extra), (4, 8, 12..28, 28..32));
+        for size in 28..32 {
+            let short = RingCreateInfoMESA { size, ..close };
+            assert_eq!(
+                RingLayout::validate(&short, 32),
+                Err(RingError::OutsideRing("extra")),
+                "{size} bytes"
+            );
+        }
+        // Extra words may be none, wherever they are.
+        for extra_offset in [0, 12, 32] {
+            let none = RingCreateInfoMESA { extra_size: 0, extra_offset, ..close };
+            let layout = RingLayout::validate(&none, 32).expect("valid");
+            assert_eq!((layout.extra.len(), layout.extra_word(0)), (0, None));
+        }
+    }
+
+    #[test]
+    fn a_ring_lies_in_its_resource_to_the_last_byte() {
+        let size = 131_268;
+        for (offset, len, is_inside) in
+            [(0, size, true), (4, size, false), (4, size + 4, true), (4096, 135_364, true)]
+        {
+            let shifted = RingCreateInfoMESA { offset: offset as u64, ..info() };
+            let found = RingLayout::validate(&shifted, len);
+            assert_eq!(found.is_ok(), is_inside, "{offset} of {len}");
+            assert!(is_inside || found == Err(RingError::OutsideResource));
+        }
+        // It is the place in the resource that is a multiple of 4, not the one in the ring.
+        let odd = RingCreateInfoMESA { offset: 2, ..info() };
+        assert_eq!(RingLayout::validate(&odd, 1 << 20), Err(RingError::Misaligned("head")));
+        // Sums that would wrap.
+        let far = RingCreateInfoMESA { offset: 4096, size: u64::MAX - 4095, ..info() };
+        assert_eq!(RingLayout::validate(&far, usize::MAX), Err(RingError::OutsideResource));
+    }
+
+    #[test]
+    fn buffers_have_a_power_of_two_of_bytes_between_4_and_16_mib() {
+        let of = |buffer_size: u64| {
+            let info = RingCreateInfoMESA { size: 1 << 30, buffer_size, extra_offset: 1 << 29, ..info() };
+            RingLayout::validate(&info, 1 << 30).map(|layout| layout.buffer.len() as u64)
+        };
+        for power in 0..64 {
+            let size = 1 << power;
+            let is_size = (2..=24).contains(&power);
+            assert_eq!(of(size), if is_size { Ok(size) } else { Err(RingError::BufferSize(size)) });
+        }
+        for size in [0, 3, 12, 131_071, 131_073, u64::MAX] {
+            assert_eq!(of(size), Err(RingError::BufferSize(size)));
         }
     }
 

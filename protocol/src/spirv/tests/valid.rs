@@ -5,18 +5,9 @@ use ErrorKind::*;
 
 const SPEC_SIZE: u32 = 40;
 
-/// The module with these words in place of the declaration of `zero`, which they must contain.
-fn declaring(words: &[Vec<u32>]) -> Vec<u32> {
-    with("zero", &[op(43, &[4, 13, 0]), words.concat()].concat())
-}
-
 /// The module with these words in a name's place, and others behind `zero`.
 fn annotated(name: &str, words: &[u32], declarations: &[u32]) -> Vec<u32> {
-    let mut parts = parts();
-    for (part, new) in [(name, words), ("zero", &[&op(43, &[4, 13, 0]), declarations].concat())] {
-        parts.iter_mut().find(|(name, _)| *name == part).expect("there is such a part").1 = new.to_vec();
-    }
-    module(&parts)
+    with_all(&[(name, words.to_vec()), ("zero", behind_zero(&[declarations.to_vec()]))])
 }
 
 /// `PhysicalStorageBuffer`.
@@ -267,12 +258,6 @@ fn tools_may_be_told_of_functions_and_between_blocks() {
     }
     let not_offered = Err(NotOffered("an extended instruction set"));
     assert_eq!(with_import("OpenCL.std", "end", &[]), not_offered);
-}
-
-/// Text whose length is a multiple of four, as words.
-fn text(text: &str) -> Vec<u32> {
-    let (words, _) = text.as_bytes().as_chunks();
-    words.iter().map(|word| u32::from_le_bytes(*word)).chain([0]).collect()
 }
 
 #[test]

@@ -174,7 +174,7 @@ impl Constants {
                     *component = both.get(*from as usize).copied().flatten();
                 }
             }
-            operations::COMPOSITE_EXTRACT => result[0] = self.extract(ids, words, *rest.first()?, &rest[1..]),
+            operations::COMPOSITE_EXTRACT => result = self.extract(ids, words, *rest.first()?, &rest[1..])?,
             operations::COMPOSITE_INSERT => {
                 result = value(1)?.components;
                 *result.get_mut(*rest.get(2)? as usize)? = value(0)?.components[0];
@@ -199,12 +199,19 @@ impl Constants {
         Some(result)
     }
 
-    /// A component of a vector, or of a vector in a constant composite.
-    fn extract(&self, ids: &Ids, words: &[u32], mut from: u32, path: &[u32]) -> Option<u64> {
+    /// The components of a number or vector in a constant composite, or of a number in a vector.
+    fn extract(
+        &self,
+        ids: &Ids,
+        words: &[u32],
+        mut from: u32,
+        path: &[u32],
+    ) -> Option<[Option<u64>; COMPONENTS_MAX]> {
         for (depth, index) in path.iter().enumerate() {
             let index = *index as usize;
             if let Some(vector) = self.values.get(&from).filter(|vector| vector.count > 1) {
-                return vector.components.get(index).copied().flatten().filter(|_| depth + 1 == path.len());
+                let component = vector.components.get(index).filter(|_| depth + 1 == path.len())?;
+                return Some([*component; COMPONENTS_MAX]);
             }
             let composite = ids.defined(from).ok()?;
             let is_composite =
@@ -212,7 +219,7 @@ impl Constants {
             let parts = Instruction::read(words, composite.at as usize).ok().filter(|_| is_composite)?;
             from = *parts.operands.get(2..)?.get(index)?;
         }
-        self.values.get(&from)?.components[0]
+        Some(self.values.get(&from)?.components)
     }
 }
 
