@@ -5,18 +5,24 @@
 //!
 //! | module | is | may use |
 //! | --- | --- | --- |
+//! | `transport` | vhost-user session, virtqueues, guest memory | |
+//! | `device` | the virtio-gpu device as a state machine | |
+//! | `ipc` | messages between device process and worker | |
+//! | `sandbox` | starting and confining processes | ipc |
+//! | `broker` | several VMs on one host, and their shares | ipc, sandbox |
+//! | `serve` | the device process | transport, device, ipc, sandbox |
+//! | `worker` | the worker process | ipc, sandbox |
+//!
+//! Beside it, below `daemon/`, lie crates that know nothing of it:
+//!
+//! | crate | is | uses |
+//! | --- | --- | --- |
 //! | `config` | options and limits | protocol |
-//! | `transport` | vhost-user session, virtqueues, guest memory | protocol, config, shm, waiting, readiness |
-//! | `device` | the virtio-gpu device as a state machine | protocol, config |
-//! | `ipc` | messages between device process and worker | protocol, config, waiting |
-//! | `shm` | memory shared with a guest | readiness |
-//! | `sandbox` | starting and confining processes | ipc, readiness, config |
 //! | `readiness` | which descriptors have events | |
 //! | `waiting` | how long threads wait for what may happen soon, and how | protocol |
-//! | `broker` | several VMs on one host, and their shares | protocol, config, ipc, sandbox, shm, readiness |
-//! | `serve` | the device process | transport, device, ipc, sandbox, shm, waiting, config, protocol, readiness |
-//! | `vulkan` | the host's Vulkan driver | protocol, shm, waiting, config |
-//! | `worker` | the worker process | ipc, shm, waiting, vulkan, sandbox, config, protocol, readiness |
+//! | `shm` | memory shared with a guest or with another process | readiness |
+//! | `sched` | which context may use a GPU next, and for how much | |
+//! | `vulkan` | the host's Vulkan driver | protocol, config, waiting, shm |
 
 #![warn(unreachable_pub)]
 

@@ -248,7 +248,7 @@ fn print_system_calls() -> anyhow::Result<()> {
 
 fn become_worker(child: Child) -> anyhow::Result<ExitCode> {
     let channel = start_child(child)?;
-    waiting::spin::count_processors();
+    waiting::processors::count_processors();
     sandbox::seal_child(&child.confinement.into(), child.family).context("cannot confine this worker")?;
     Ok(daemon::worker::run(channel))
 }

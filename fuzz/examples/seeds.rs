@@ -260,6 +260,7 @@ fn packets() -> Vec<Vec<u8>> {
         limits: Default::default(),
         cache_key: CacheKey([0; 32]),
         scheduled: false,
+        waiting_off: Vec::new(),
     };
     let to_worker = [
         ToWorker::Setup(setup),

@@ -3,6 +3,8 @@
 //! `limits` has the bounds, `gpu` the choice of GPUs and what guests may do with them, `memory` what device process and worker say to each
 //! other about memory, and `key` the secret of pipeline caches.
 
+#![forbid(unsafe_code)]
+
 mod gpu;
 mod key;
 mod limits;

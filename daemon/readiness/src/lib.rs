@@ -3,6 +3,8 @@
 //! The crate `epoll` takes descriptors as numbers, of which nobody knows whether they are open. This module takes borrowed descriptors, which
 //! are. `rustix` makes the instances: the crate's `create` returns a number, which only unsafe code can turn into an owned descriptor.
 
+#![forbid(unsafe_code)]
+
 use epoll::ControlOptions;
 pub use epoll::{Event, Events};
 use rustix::event::epoll::{CreateFlags, create};

@@ -14,5 +14,7 @@ pub fn private(len: usize) -> Arc<Mapping> {
     let start = unsafe {
         mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     };
-    Arc::new(Mapping::of_pages(start.unwrap(), len).unwrap())
+    Arc::new(
+        start.map_err(Into::into).and_then(|start| Mapping::of_pages(start, len)).expect("room for pages"),
+    )
 }

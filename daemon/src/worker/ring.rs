@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vulkan::{Cancel, ContextLost};
 use waiting::pace::Pace;
-use waiting::{spin, tunables};
+use waiting::{processors, spin, tunables};
 
 /// The state that the thread of a ring shares with the virtqueue's executor and the monitor.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl Ring {
     pub(super) fn wait_virtqueue_seqno(&self, seqno: u64) -> bool {
         let has_come = || self.virtqueue_seqno.load(Ordering::Acquire) >= seqno;
         // It is on its way: the driver sent it before it wrote this command. Where processors are few, who brings it needs one.
-        if spin::are_few() || !spin::until(|| has_come() || self.cancel.is_cancelled()) {
+        if processors::are_few() || !spin::until(|| has_come() || self.cancel.is_cancelled()) {
             let mut gate = self.gate.lock();
             while !has_come() && !self.cancel.is_cancelled() {
                 self.wake.wait(&mut gate);

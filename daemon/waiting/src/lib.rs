@@ -3,6 +3,7 @@
 //!
 //! | file | decides |
 //! | --- | --- |
+//! | `processors` | how many processors there are, and whether they are few |
 //! | `spin` | how a thread looks for something without sleeping, and how many threads may |
 //! | `look` | whether a thread looks before it sleeps, from the time that the last wait took |
 //! | `pace` | how a ring's thread waits for its driver: spinning, dozing, idle |
@@ -14,12 +15,15 @@
 //!
 //! `docs/performance.md` says what each one gains on its own, as measured.
 
+#![forbid(unsafe_code)]
+
 pub mod asks;
 pub mod attention;
 pub mod calls;
 pub mod hold;
 pub mod look;
 pub mod pace;
+pub mod processors;
 pub mod spin;
 pub mod tunables;
 
@@ -31,7 +35,7 @@ static TUNABLES: OnceLock<Tunables> = OnceLock::new();
 /// Sets the numbers for this process, with some heuristics turned off. They must not have been asked for before.
 pub fn start(off: &[Heuristic]) {
     let tunables =
-        off.iter().fold(Tunables::among(spin::processors()), |tunables, off| tunables.without(*off));
+        off.iter().fold(Tunables::among(processors::processors()), |tunables, off| tunables.without(*off));
     if TUNABLES.set(tunables).is_err() && *self::tunables() != tunables {
         log::error!("the heuristics of waiting were in use before they were set");
     }
@@ -39,5 +43,5 @@ pub fn start(off: &[Heuristic]) {
 
 /// Returns the numbers of this process: those that [`start`] has set, otherwise those for the processors that it may use.
 pub fn tunables() -> &'static Tunables {
-    TUNABLES.get_or_init(|| Tunables::among(spin::processors()))
+    TUNABLES.get_or_init(|| Tunables::among(processors::processors()))
 }

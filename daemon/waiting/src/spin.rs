@@ -2,30 +2,8 @@
 
 use super::tunables;
 use super::tunables::SpinTunables;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-/// Returns whether processors are few, so that programs and a software driver need them.
-pub fn are_few() -> bool {
-    few(processors())
-}
-
-/// Returns whether so many processors are few.
-pub(super) fn few(processors: usize) -> bool {
-    processors < 4
-}
-
-/// The number of processors that this process may use, as it was when it was first asked for.
-pub fn processors() -> usize {
-    *PROCESSORS
-}
-
-/// Counts the processors that this process may use. What limits a control group sets is in files, so a process that will see none has to
-/// count before.
-pub fn count_processors() {
-    LazyLock::force(&PROCESSORS);
-}
 
 /// The way in which a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +73,3 @@ impl Drop for Spinner {
 }
 
 static SPINNING: AtomicUsize = AtomicUsize::new(0);
-
-static PROCESSORS: LazyLock<usize> =
-    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |processors| processors.get()));

@@ -3,7 +3,7 @@
 //! Where processors are few, programs and a software driver need them: what looks there instead of sleeping takes one from somebody who
 //! computes.
 
-use super::spin::few;
+use super::processors::few;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

@@ -388,7 +388,7 @@ pub struct Command {
     pub execution: Execution,
 }
 
-/// The parts of a command's execution that are written by hand: for each, the module of `daemon::vulkan` that has a function of the
+/// The parts of a command's execution that are written by hand: for each, the module of `vulkan` that has a function of the
 /// command's name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Execution {

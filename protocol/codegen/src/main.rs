@@ -61,7 +61,7 @@ fn targets(workspace: &Path, registry: Option<&Path>) -> Result<Vec<Target>> {
         sha256: pin.sha256,
     };
     let protocol = inputs.resolve()?;
-    let vulkan = workspace.join("daemon/src/vulkan");
+    let vulkan = workspace.join("daemon/vulkan/src");
     Ok(vec![
         Target {
             folder: workspace.join("protocol/src/venus/generated"),

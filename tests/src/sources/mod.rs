@@ -18,7 +18,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The packages with libraries or programs, by the folders of their manifests.
-pub const PACKAGES: &[&str] = &["daemon", "daemon/sched", "protocol", "protocol/codegen", "tests"];
+pub const PACKAGES: &[&str] = &[
+    "daemon",
+    "daemon/config",
+    "daemon/readiness",
+    "daemon/sched",
+    "daemon/shm",
+    "daemon/vulkan",
+    "daemon/waiting",
+    "protocol",
+    "protocol/codegen",
+    "tests",
+];
 
 /// One file.
 #[derive(Clone, Debug)]

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 use std::time::Duration;
+use waiting::processors;
 use waiting::spin::{self, Spun};
 
 /// The time that a clear may take, in nanoseconds: other contexts use the device as well.
@@ -237,7 +238,7 @@ unsafe fn by_device(
         let is_over = || unsafe { device.get_fence_status(kit.fence) } == Ok(true);
         // SAFETY: as above.
         let sleep = || unsafe { device.wait_for_fences(&[kit.fence], true, PATIENCE_NS) };
-        wait(!spin::are_few(), is_over, sleep)
+        wait(!processors::are_few(), is_over, sleep)
     });
     if done == Err(vk::Result::TIMEOUT) {
         // The device still works on it: what it uses must stay. A guest sees a lost device and goes.

@@ -67,11 +67,7 @@ pub fn create_buffer_view<'a>(
     };
     let (state, p_create_info) = {
         let l = call.lowering();
-        let state = crate::validity::buffers::create_buffer_view(
-            &l,
-            &device,
-            c,
-        )?;
+        let state = crate::validity::buffers::create_buffer_view(&l, &device, c)?;
         (state, l.pointer(c.p_create_info)?)
     };
     let mut created = 0u64;

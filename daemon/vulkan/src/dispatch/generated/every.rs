@@ -44,10 +44,7 @@ pub fn execute<'a>(
         }
         Command::GetPhysicalDeviceFeatures(c) => {
             let value = settle(
-                crate::commands::physical_device::get_physical_device_features(
-                    call,
-                    c,
-                ),
+                crate::commands::physical_device::get_physical_device_features(call, c),
                 |_| Ok(venus::GetPhysicalDeviceFeaturesReply {
                     p_features: c.p_features,
                 }),
@@ -176,10 +173,7 @@ pub fn execute<'a>(
         }
         Command::EnumerateInstanceLayerProperties(c) => {
             let value = settle(
-                crate::commands::instance::enumerate_instance_layer_properties(
-                    call,
-                    c,
-                ),
+                crate::commands::instance::enumerate_instance_layer_properties(call, c),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
             if let Some(w) = reply {
@@ -264,11 +258,7 @@ pub fn execute<'a>(
             let value = settle(
                 call.tell(|| super::buffer::bind_buffer_memory(call, c)),
                 |result| {
-                    crate::commands::unbound::bind_buffer_memory(
-                        call,
-                        c,
-                        result,
-                    );
+                    crate::commands::unbound::bind_buffer_memory(call, c, result);
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -503,11 +493,7 @@ pub fn execute<'a>(
         }
         Command::GetQueryPoolResults(c) => {
             let value = settle(
-                call
-                    .tell(|| crate::commands::query::get_query_pool_results(
-                        call,
-                        c,
-                    )),
+                call.tell(|| crate::commands::query::get_query_pool_results(call, c)),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
             if let Some(w) = reply {
@@ -621,11 +607,7 @@ pub fn execute<'a>(
         }
         Command::CreateShaderModule(c) => {
             let value = settle(
-                call
-                    .tell(|| crate::commands::shader::create_shader_module(
-                        call,
-                        c,
-                    )),
+                call.tell(|| crate::commands::shader::create_shader_module(call, c)),
                 |result| {
                     call.not_created(c.p_shader_module, result)?;
                     Ok(c.failed(venus::VkResult(result)))
@@ -738,11 +720,7 @@ pub fn execute<'a>(
         }
         Command::CreatePipelineLayout(c) => {
             let value = settle(
-                call
-                    .tell(|| crate::commands::layout::create_pipeline_layout(
-                        call,
-                        c,
-                    )),
+                call.tell(|| crate::commands::layout::create_pipeline_layout(call, c)),
                 |result| {
                     call.not_created(c.p_pipeline_layout, result)?;
                     Ok(c.failed(venus::VkResult(result)))
@@ -834,10 +812,7 @@ pub fn execute<'a>(
         }
         Command::DestroyDescriptorPool(c) => {
             let value = settle(
-                crate::commands::descriptor_pool::destroy_descriptor_pool(
-                    call,
-                    c,
-                ),
+                crate::commands::descriptor_pool::destroy_descriptor_pool(call, c),
                 |_| Ok(venus::DestroyDescriptorPoolReply {
                 }),
             )?;
@@ -890,16 +865,9 @@ pub fn execute<'a>(
         }
         Command::UpdateDescriptorSets(c) => {
             let value = settle(
-                crate::commands::descriptor_pool::update_descriptor_sets(
-                    call,
-                    c,
-                ),
+                crate::commands::descriptor_pool::update_descriptor_sets(call, c),
                 |result| {
-                    crate::commands::unbound::update_descriptor_sets(
-                        call,
-                        c,
-                        result,
-                    );
+                    crate::commands::unbound::update_descriptor_sets(call, c, result);
                     Ok(venus::UpdateDescriptorSetsReply {
                     })
                 },
@@ -969,11 +937,7 @@ pub fn execute<'a>(
         }
         Command::CreateCommandPool(c) => {
             let value = settle(
-                call
-                    .tell(|| crate::record::command_pool::create_command_pool(
-                        call,
-                        c,
-                    )),
+                call.tell(|| crate::record::command_pool::create_command_pool(call, c)),
                 |result| {
                     call.not_created(c.p_command_pool, result)?;
                     Ok(c.failed(venus::VkResult(result)))
@@ -996,11 +960,7 @@ pub fn execute<'a>(
         }
         Command::ResetCommandPool(c) => {
             let value = settle(
-                call
-                    .tell(|| crate::record::command_pool::reset_command_pool(
-                        call,
-                        c,
-                    )),
+                call.tell(|| crate::record::command_pool::reset_command_pool(call, c)),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
             if let Some(w) = reply {
@@ -1590,11 +1550,7 @@ pub fn execute<'a>(
             let value = settle(
                 call.tell(|| super::buffer::bind_buffer_memory2(call, c)),
                 |result| {
-                    crate::commands::unbound::bind_buffer_memory2(
-                        call,
-                        c,
-                        result,
-                    );
+                    crate::commands::unbound::bind_buffer_memory2(call, c, result);
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -1607,11 +1563,7 @@ pub fn execute<'a>(
             let value = settle(
                 call.tell(|| super::image::bind_image_memory2(call, c)),
                 |result| {
-                    crate::commands::unbound::bind_image_memory2(
-                        call,
-                        c,
-                        result,
-                    );
+                    crate::commands::unbound::bind_image_memory2(call, c, result);
                     Ok(c.failed(venus::VkResult(result)))
                 },
             )?;
@@ -1656,10 +1608,7 @@ pub fn execute<'a>(
         }
         Command::EnumeratePhysicalDeviceGroups(c) => {
             let value = settle(
-                crate::commands::instance::enumerate_physical_device_groups(
-                    call,
-                    c,
-                ),
+                crate::commands::instance::enumerate_physical_device_groups(call, c),
                 |result| Ok(c.failed(venus::VkResult(result))),
             )?;
             if let Some(w) = reply {
@@ -1712,10 +1661,7 @@ pub fn execute<'a>(
         }
         Command::GetPhysicalDeviceFeatures2(c) => {
             let value = settle(
-                crate::commands::physical_device::get_physical_device_features2(
-                    call,
-                    c,
-                ),
+                crate::commands::physical_device::get_physical_device_features2(call, c),
                 |_| Ok(venus::GetPhysicalDeviceFeatures2Reply {
                     p_features: c.p_features,
                 }),
@@ -2535,10 +2481,7 @@ pub fn execute<'a>(
         }
         Command::GetDeviceBufferMemoryRequirements(c) => {
             let value = settle(
-                crate::commands::buffer::get_device_buffer_memory_requirements(
-                    call,
-                    c,
-                ),
+                crate::commands::buffer::get_device_buffer_memory_requirements(call, c),
                 |_| Ok(venus::GetDeviceBufferMemoryRequirementsReply {
                     p_memory_requirements: c.p_memory_requirements,
                 }),

@@ -23,11 +23,7 @@ pub fn get_semaphore_counter_value<'a>(
     };
     let (semaphore, p_value) = {
         let l = call.lowering();
-        crate::validity::semaphores::get_semaphore_counter_value(
-            &l,
-            &device,
-            c,
-        )?;
+        crate::validity::semaphores::get_semaphore_counter_value(&l, &device, c)?;
         (l.handle(c.semaphore)?, l.writable_array(c.p_value.map(std::slice::from_ref))?)
     };
     let result = unsafe { function(handle, semaphore, p_value) };

@@ -17,7 +17,7 @@ enum Kind<'a> {
     Destroy(&'a Param),
     /// Anything else that can be generated.
     Plain,
-    /// A command with a hand-written function in this module of `daemon::vulkan`.
+    /// A command with a hand-written function in this module of `vulkan`.
     ByHand(&'a str),
     /// A command that never reaches the executor.
     Transport,
@@ -220,11 +220,11 @@ fn names_lowering(values: &TokenStream) -> bool {
     })
 }
 
-/// The hand-written function of a command in this module of `daemon::vulkan`.
+/// The hand-written function of a command in this module of `vulkan`.
 fn by_hand(module: &str, c: &Command) -> TokenStream {
     let module = module.split("::").map(|name| format_ident!("{name}"));
     let name = format_ident!("{}", c.snake);
-    quote!(crate::vulkan::#(#module::)*#name)
+    quote!(crate::#(#module::)*#name)
 }
 
 /// Memory the driver may write, initialised from the request's partial value.
@@ -344,7 +344,7 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
         quote!(venus::#variant::NUMBER => |r, reader| #path(r, &venus::#variant::decode(reader)?),)
     });
     quote! {
-        use crate::vulkan::dispatch::prelude::*;
+        use crate::dispatch::prelude::*;
         use protocol::cursor::Writer;
         use protocol::venus::generated::Command;
 

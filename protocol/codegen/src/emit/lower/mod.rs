@@ -1,4 +1,4 @@
-//! Output for `daemon::vulkan`, by the folder it goes to: C layouts and function tables, handles, lowering and raising, and the commands'
+//! Output for `vulkan`, by the folder it goes to: C layouts and function tables, handles, lowering and raising, and the commands'
 //! execution.
 //!
 //! Lowering turns a decoded value into what the host's driver takes; raising turns what it wrote into a value the codec can
@@ -51,7 +51,7 @@ pub fn lowering(protocol: &Protocol) -> Result<Vec<Output>> {
             continue;
         }
         let body = quote! {
-            use crate::vulkan::lowering::prelude::*;
+            use crate::lowering::prelude::*;
             #structs
         };
         outputs.push(file(module, &format!("Lowering and raising: `{module}`."), body)?);
@@ -78,7 +78,7 @@ pub fn dispatch(protocol: &Protocol) -> Result<Vec<Output>> {
             continue;
         }
         let body = quote! {
-            use crate::vulkan::dispatch::prelude::*;
+            use crate::dispatch::prelude::*;
             #commands
         };
         outputs.push(file(module, &format!("Execution: `{module}`."), body)?);

@@ -6,7 +6,7 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
 /// Flags of which the host knows some that no guest names; what a guest says is translated by hand
-/// (`daemon::vulkan::lowering::handle_types`).
+/// (`vulkan::lowering::handle_types`).
 const TRANSLATED: &str = "VkExternalMemoryHandleTypeFlags";
 
 /// Implementations for the structs of one module; unions go with `types`.
@@ -58,7 +58,7 @@ fn uses_lowering(m: &Member) -> bool {
     }
 }
 
-/// Returns whether a member names queue families, of which a guest has an order of its own (`daemon::vulkan::driver::families`).
+/// Returns whether a member names queue families, of which a guest has an order of its own (`vulkan::driver::families`).
 fn is_family(m: &Member) -> bool {
     ["queue_family_index", "queue_family_indices"].iter().any(|name| m.rust.ends_with(name))
 }
@@ -266,7 +266,7 @@ pub fn emit_chain(protocol: &Protocol) -> TokenStream {
         }
     });
     quote! {
-        use crate::vulkan::lowering::prelude::*;
+        use crate::lowering::prelude::*;
         use protocol::venus::generated::ChainStruct;
 
         /// Lowers one chain element in front of `p_next`.

@@ -1,0 +1,29 @@
+//! The processors that this process may use.
+
+use std::sync::LazyLock;
+
+/// Returns whether processors are few, so that programs and a software driver need them.
+#[must_use]
+pub fn are_few() -> bool {
+    few(processors())
+}
+
+/// Returns whether so many processors are few.
+pub(super) fn few(processors: usize) -> bool {
+    processors < 4
+}
+
+/// The number of processors that this process may use, as it was when it was first asked for.
+#[must_use]
+pub fn processors() -> usize {
+    *PROCESSORS
+}
+
+/// Counts the processors that this process may use. What limits a control group sets is in files, so a process that will see none has to
+/// count before.
+pub fn count_processors() {
+    LazyLock::force(&PROCESSORS);
+}
+
+static PROCESSORS: LazyLock<usize> =
+    LazyLock::new(|| std::thread::available_parallelism().map_or(1, |processors| processors.get()));
