@@ -6,7 +6,7 @@
 //!
 //! While a scheduler holds a submission back, the driver has not *taken* it: nothing counts, and nothing of it is complete.
 //!
-//! Some have no marker of their own ([`super::unmarked`]). They are known to be complete when one behind them is, and until then
+//! Some have no marker of their own ([`super::deferred_markers`]). They are known to be complete when one behind them is, and until then
 //! share the time in which the first of them can run.
 //!
 //! This file knows no driver: what a fence or semaphore says is asked through [`Driver`].
