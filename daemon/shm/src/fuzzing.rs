@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn committed_pages_hold() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/grants_page");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/grants_page");
         let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let events: usize = files.map(|file| super::fuzz_grants(&fs::read(file).unwrap())).sum();
         assert!(events > 1000, "only {events} events");

@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn committed_streams_are_executed() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/venus_execute");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/venus_execute");
         let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         let committed = files.iter().map(|file| fs::read(file).unwrap());
         let executed: usize =
