@@ -1,6 +1,6 @@
 //! Device memory: allocated, shown to the guest as a blob, shared between contexts.
 //!
-//! What a VMM maps has to be a file. There are two ways to get one, chosen at start-up ([`config::MemoryBackEnd`]): pages of
+//! A VMM can map files only. There are two ways to get one, chosen at start-up ([`config::MemoryBackEnd`]): pages of
 //! ours imported by the driver (`memfd`), or memory of the driver exported by it (`dma_buf`). A guest sees no difference, except
 //! that `memfd` shares buffers only. Beside `memfd` there may be types that the driver maps by itself, out of a device node
 //! (`driver_mapped`); what is to be shared with other contexts is never made of them. Shared memory is known to guests as dma-bufs
