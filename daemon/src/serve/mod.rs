@@ -1,8 +1,15 @@
 //! The device process: one virtual machine's virtio-gpu device, and the workers behind it.
 //!
 //! Wires the session, the device and the workers: takes requests, performs the device's effects, supervises the workers.
-//! Everything runs on one thread around one epoll instance, the *device thread*; only the frontend's messages have a thread
-//! of their own. It never waits for a worker. It loads no GPU driver and must not end while a guest uses it.
+//! Everything runs on one thread around one epoll instance, the *device thread*, which never waits for a worker. The process loads no GPU
+//! driver and must not end while a guest uses it. The other threads do nothing but wait:
+//!
+//! | thread | waits for |
+//! | --- | --- |
+//! | `frontend` | the frontend's messages, which it hands to the device thread |
+//! | `signals` | signals that end the process |
+//! | `progress` | the device thread, and ends the process if that stands still at what a frontend gave it |
+//! | `closer` | the kernel, while it closes files that take long |
 
 mod backlogs;
 mod blobs;

@@ -1,8 +1,23 @@
 //! The worker process: executes the Venus streams of one guest context.
 //!
 //! A worker sees the shared memory attached to its context, its channel to the device process and the host's Vulkan driver; no
-//! virtqueue, no guest RAM, no other context. Its threads: the executor of the virtqueue's stream (main), one per ring, the
-//! monitor, the inbox' helper, the one that brings the driver up, and the driver's.
+//! virtqueue, no guest RAM, no other context.
+//!
+//! | thread | does | lives |
+//! | --- | --- | --- |
+//! | main | executes the virtqueue's stream, and brings the driver up before | as long as the process |
+//! | `ring` | executes the stream of one ring | as long as the ring |
+//! | `inbox` | reads the channel while the main thread waits for a ring | as long as the process |
+//! | `monitor` | reports in the shared memory of each ring that the worker is alive | from the first ring on |
+//! | `watchdog` | ends the process when a submission outlasts its limit | as long as the process |
+//! | `end` | ends the process when its main thread cannot | from the order to end on |
+//! | `gate` | asks the scheduler for the GPU, and submits what was held | with a scheduler |
+//! | `queue` | reports the ends of submissions to the device process, in order, for one queue | from the first such fence on |
+//! | `watch` | waits for submissions of one queue for the scheduler's accounts | with a scheduler |
+//! | `pool` | destroys memory that is kept for its next use and grows old | from the first such memory on |
+//! | `seccomp`, `seccomp log` | let system calls go on that are on no list, and log them | with `--seccomp=log` |
+//!
+//! The host's driver has threads of its own.
 //!
 //! Reading order: `run` (life of the process), `stream` (one command), `transport` (commands of the transport itself), `ring`
 //! (memory and loop of a ring), then what they use.
