@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_void};
 /// That of the C library's function.
 // SAFETY: the name is the C library's, and the function has its type and does what it does.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(
+pub(crate) unsafe extern "C" fn mmap(
     address: *mut c_void,
     len: usize,
     protection: c_int,
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn mmap(
 /// That of the C library's function.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(
+pub(crate) unsafe extern "C" fn mmap64(
     address: *mut c_void,
     len: usize,
     protection: c_int,

@@ -24,8 +24,6 @@
 //! | `sched` | which context may use a GPU next, and for how much | |
 //! | `vulkan` | the host's Vulkan driver | protocol, config, waiting, shm |
 
-#![warn(unreachable_pub)]
-
 pub mod broker;
 #[cfg(not(feature = "fuzzing"))]
 mod device;

@@ -5,39 +5,39 @@ use protocol::cursor::Writer;
 use protocol::venus::generated::{self as venus, ChainStruct, CommandFlagsEXT};
 
 /// Nobody waits for a reply.
-pub const ASYNC: CommandFlagsEXT = CommandFlagsEXT(0);
+pub(crate) const ASYNC: CommandFlagsEXT = CommandFlagsEXT(0);
 /// Somebody does.
-pub const REPLY: CommandFlagsEXT = CommandFlagsEXT::GENERATE_REPLY;
+pub(crate) const REPLY: CommandFlagsEXT = CommandFlagsEXT::GENERATE_REPLY;
 
-pub const DEVICE: venus::Device = venus::Device(3);
-pub const QUEUE: venus::Queue = venus::Queue(4);
-pub const POOL: venus::CommandPool = venus::CommandPool(5);
+pub(crate) const DEVICE: venus::Device = venus::Device(3);
+pub(crate) const QUEUE: venus::Queue = venus::Queue(4);
+pub(crate) const POOL: venus::CommandPool = venus::CommandPool(5);
 /// Recorded by the workloads.
-pub const RECORDED: venus::CommandBuffer = venus::CommandBuffer(6);
+pub(crate) const RECORDED: venus::CommandBuffer = venus::CommandBuffer(6);
 /// With one dispatch in it.
-pub const READY: venus::CommandBuffer = venus::CommandBuffer(7);
-pub const MEMORY: venus::DeviceMemory = venus::DeviceMemory(8);
-pub const BUFFERS: [venus::Buffer; 4] =
+pub(crate) const READY: venus::CommandBuffer = venus::CommandBuffer(7);
+pub(crate) const MEMORY: venus::DeviceMemory = venus::DeviceMemory(8);
+pub(crate) const BUFFERS: [venus::Buffer; 4] =
     [venus::Buffer(10), venus::Buffer(11), venus::Buffer(12), venus::Buffer(13)];
-pub const SET_LAYOUT: venus::DescriptorSetLayout = venus::DescriptorSetLayout(20);
-pub const LAYOUT: venus::PipelineLayout = venus::PipelineLayout(21);
-pub const DESCRIPTOR_POOL: venus::DescriptorPool = venus::DescriptorPool(22);
-pub const SET: venus::DescriptorSet = venus::DescriptorSet(23);
-pub const SHADER: venus::ShaderModule = venus::ShaderModule(24);
-pub const PIPELINE: venus::Pipeline = venus::Pipeline(25);
-pub const FENCE: venus::Fence = venus::Fence(26);
-pub const QUERIES: venus::QueryPool = venus::QueryPool(27);
-pub const SEMAPHORE: venus::Semaphore = venus::Semaphore(28);
+pub(crate) const SET_LAYOUT: venus::DescriptorSetLayout = venus::DescriptorSetLayout(20);
+pub(crate) const LAYOUT: venus::PipelineLayout = venus::PipelineLayout(21);
+pub(crate) const DESCRIPTOR_POOL: venus::DescriptorPool = venus::DescriptorPool(22);
+pub(crate) const SET: venus::DescriptorSet = venus::DescriptorSet(23);
+pub(crate) const SHADER: venus::ShaderModule = venus::ShaderModule(24);
+pub(crate) const PIPELINE: venus::Pipeline = venus::Pipeline(25);
+pub(crate) const FENCE: venus::Fence = venus::Fence(26);
+pub(crate) const QUERIES: venus::QueryPool = venus::QueryPool(27);
+pub(crate) const SEMAPHORE: venus::Semaphore = venus::Semaphore(28);
 /// Made and destroyed by the workloads.
-pub const SPARE: u64 = 30;
+pub(crate) const SPARE: u64 = 30;
 /// The first of those that only live.
 const OTHERS: u64 = 1000;
 
 /// Bytes of each buffer.
-pub const BUFFER_BYTES: u64 = 1 << 16;
+pub(crate) const BUFFER_BYTES: u64 = 1 << 16;
 
 /// Device memory, and memory that can be mapped.
-pub const MEMORY_TYPES: [u32; 2] = [0, 1];
+pub(crate) const MEMORY_TYPES: [u32; 2] = [0, 1];
 
 /// A compute shader that does nothing, for SPIR-V 1.0: its head, Shader, Logical GLSL450, an entry "main" of one invocation in a group.
 const CODE: [u32; 35] = [
@@ -79,7 +79,7 @@ const CODE: [u32; 35] = [
 ];
 
 /// Makes everything, and beside it as many buffers, and as many command buffers, as are to live.
-pub fn prepare(live: u32) -> Vec<u8> {
+pub(crate) fn prepare(live: u32) -> Vec<u8> {
     let mut writer = Writer::growing();
     let w = &mut writer;
     let replies = venus::CommandStreamDescriptionMESA { resource_id: REPLIES.0, offset: 0, size: REPLIES.1 };
@@ -157,7 +157,7 @@ fn command_buffers(w: &mut Writer<'_>, made: &[venus::CommandBuffer]) {
 }
 
 /// Encodes the creation of a buffer.
-pub fn create_buffer(w: &mut Writer<'_>, buffer: venus::Buffer) {
+pub(crate) fn create_buffer(w: &mut Writer<'_>, buffer: venus::Buffer) {
     let usage = venus::BufferUsageFlags::STORAGE_BUFFER.0
         | venus::BufferUsageFlags::TRANSFER_SRC.0
         | venus::BufferUsageFlags::TRANSFER_DST.0;
@@ -171,7 +171,7 @@ pub fn create_buffer(w: &mut Writer<'_>, buffer: venus::Buffer) {
 }
 
 /// Encodes an allocation.
-pub fn allocate(w: &mut Writer<'_>, memory: venus::DeviceMemory, memory_type_index: u32) {
+pub(crate) fn allocate(w: &mut Writer<'_>, memory: venus::DeviceMemory, memory_type_index: u32) {
     let allocation_size = BUFFER_BYTES * BUFFERS.len() as u64;
     let info = venus::MemoryAllocateInfo { allocation_size, memory_type_index, ..Default::default() };
     venus::AllocateMemory { device: DEVICE, p_allocate_info: Some(&info), p_memory: Some(&memory) }
@@ -289,7 +289,7 @@ fn recorded(w: &mut Writer<'_>) {
 }
 
 /// Encodes the begin of a recording, with the pipeline bound.
-pub fn begin(w: &mut Writer<'_>, command_buffer: venus::CommandBuffer) {
+pub(crate) fn begin(w: &mut Writer<'_>, command_buffer: venus::CommandBuffer) {
     let p_begin_info = Some(&venus::CommandBufferBeginInfo::default());
     venus::BeginCommandBuffer { command_buffer, p_begin_info }.encode(ASYNC, w);
     let pipeline_bind_point = venus::PipelineBindPoint::COMPUTE;

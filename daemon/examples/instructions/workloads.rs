@@ -8,7 +8,7 @@ use protocol::cursor::Writer;
 use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// A kind of workload.
-pub struct Kind {
+pub(crate) struct Kind {
     /// The name of the workload.
     pub name: &'static str,
     /// Encodes a lap; answers how many commands it has that are counted.
@@ -22,7 +22,7 @@ const fn kind(name: &'static str, lap: fn() -> (Vec<u8>, u32)) -> Kind {
 }
 
 /// All of them.
-pub const ALL: &[Kind] = &[
+pub(crate) const ALL: &[Kind] = &[
     kind("record_dispatches", record_dispatches),
     kind("record_copies", record_copies),
     kind("submit", submit),

@@ -184,4 +184,4 @@ impl Word {
 
 #[cfg(test)]
 #[path = "mapping_tests.rs"]
-pub mod tests;
+pub(crate) mod tests;

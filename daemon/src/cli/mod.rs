@@ -27,7 +27,7 @@ use waiting::Heuristic;
 /// A virtio-gpu device for virtual machines over vhost-user, whose 3D capability is Vulkan (Venus).
 #[derive(Debug, Parser)]
 #[command(name = "vhost-user-vulkan", version, args_conflicts_with_subcommands = true)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     pub serve: Serve,
     /// Serve all VMs named in this file and share GPUs between them (docs/sharing.md). The only other option that may be given with it is --log-level
@@ -42,7 +42,7 @@ pub struct Cli {
 
 /// Options of the device process.
 #[derive(Debug, clap::Args)]
-pub struct Serve {
+pub(crate) struct Serve {
     /// Listen on this Unix socket
     #[arg(long, value_name = "PATH", conflicts_with = "fd")]
     pub socket_path: Option<PathBuf>,
@@ -145,7 +145,7 @@ pub struct Serve {
 /// The role of this process, if it is not the device process: an operator's end of the control socket, or a process that the daemon starts
 /// for itself.
 #[derive(Debug, Subcommand)]
-pub enum Role {
+pub(crate) enum Role {
     /// Show the VMs served by a running broker, their contexts, and what they use
     Status {
         /// Repeat once a second
@@ -202,7 +202,7 @@ pub enum Role {
 
 /// The options that tell which broker is meant.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Control {
+pub(crate) struct Control {
     /// Path of the broker's control socket [default: the broker's own default]
     #[arg(long, value_name = "PATH")]
     pub control_socket: Option<PathBuf>,
@@ -210,7 +210,7 @@ pub struct Control {
 
 impl Control {
     /// Returns the path at which the broker listens.
-    pub fn path(self) -> PathBuf {
+    pub(crate) fn path(self) -> PathBuf {
         self.control_socket.unwrap_or_else(broker::default_control_socket)
     }
 }
@@ -218,7 +218,7 @@ impl Control {
 impl Cli {
     /// Reads the command line, as [`Parser::try_parse`] does. Of the options of the device process only the log level may stand beside
     /// `--config`.
-    pub fn read() -> Result<Self, clap::Error> {
+    pub(crate) fn read() -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches()?;
         let cli = Self::from_arg_matches(&matches)?;
         if cli.config.is_some()
@@ -242,7 +242,7 @@ fn beside_config(matches: &ArgMatches) -> Option<&str> {
 
 impl Serve {
     /// The command line of one VM.
-    pub fn command() -> Command {
+    pub(crate) fn command() -> Command {
         Self::augment_args(Command::new("vhost-user-vulkan").no_binary_name(false))
     }
 
@@ -255,7 +255,7 @@ impl Serve {
 
 /// Options of every child.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Child {
+pub(crate) struct Child {
     /// The channel to whoever started it, unless that is standard input
     #[arg(long)]
     pub channel_fd: Option<RawFd>,
@@ -286,21 +286,21 @@ impl From<Confinement> for sandbox::Options {
 
 /// The choice whether guests map device memory that is not exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MapDeviceMemory {
+pub(crate) enum MapDeviceMemory {
     Auto,
     Never,
 }
 
 /// A protection on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Switch {
+pub(crate) enum Switch {
     On,
     Off,
 }
 
 impl Serve {
     /// The protections chosen.
-    pub fn protection(&self) -> Protection {
+    pub(crate) fn protection(&self) -> Protection {
         Protection {
             zero_memory: self.zero_memory == Switch::On,
             zero_workgroup_memory: self.zero_workgroup_memory == Switch::On,
@@ -311,7 +311,7 @@ impl Serve {
 
 impl Serve {
     /// Returns who may connect at the socket's path, as the permissions and the group of the socket.
-    pub fn socket_access(&self) -> Access {
+    pub(crate) fn socket_access(&self) -> Access {
         let usual = if self.socket_group.is_some() { 0o660 } else { Access::default().mode };
         let mode = self.socket_mode.map_or(usual, |SocketMode(mode)| mode);
         Access { mode, group: self.socket_group.map(|Group(number)| number) }

@@ -8,7 +8,7 @@ use daemon::sandbox::GroupLimits;
 /// something left.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[command(next_help_heading = "Quotas")]
-pub struct Quotas {
+pub(crate) struct Quotas {
     /// GPU memory of the VM, with KiB, MiB or GiB; the guest sees a GPU with this much memory [default: all of the GPU's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub device_memory: Option<u64>,
@@ -58,7 +58,7 @@ pub struct Quotas {
 
 impl Quotas {
     /// The limits of the VM and of each context.
-    pub fn limits(&self) -> (DeviceLimits, ContextLimits) {
+    pub(crate) fn limits(&self) -> (DeviceLimits, ContextLimits) {
         let (vm, context) = (DeviceLimits::default(), ContextLimits::default());
         let device = DeviceLimits {
             contexts: self.max_contexts.unwrap_or(vm.contexts),
@@ -86,7 +86,7 @@ impl Quotas {
 
 impl Quotas {
     /// Limits on the workers' control group.
-    pub fn group_limits(&self) -> GroupLimits {
+    pub(crate) fn group_limits(&self) -> GroupLimits {
         GroupLimits { memory: self.worker_memory, tasks: self.max_tasks.map(u64::from) }
     }
 }

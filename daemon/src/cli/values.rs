@@ -7,7 +7,7 @@ use log::LevelFilter;
 use std::time::Duration;
 
 /// Returns a parser for the values of a type, by their names. The help of the option tells what each does; there is none beside the names.
-pub fn words<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
+pub(super) fn words<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
     let all = T::value_variants().iter().filter_map(T::to_possible_value);
     let names = all.map(|value| value.help(None::<&'static str>));
     PossibleValuesParser::new(names).try_map(|name| T::from_str(&name, false))
@@ -15,13 +15,13 @@ pub fn words<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueP
 
 /// The kind of memory that guests map: one back end, or the first that works.
 #[derive(Clone, Copy, Debug)]
-pub struct Memory(pub Option<MemoryBackEnd>);
+pub(crate) struct Memory(pub Option<MemoryBackEnd>);
 
 /// The name of the choice among all back ends.
 const AUTO: &str = "auto";
 
 /// Reads a back end, or `auto`.
-pub fn memory() -> impl TypedValueParser<Value = Memory> {
+pub(super) fn memory() -> impl TypedValueParser<Value = Memory> {
     let auto = PossibleValue::new(AUTO).help("The first of the others that works on the GPU");
     let others = MemoryBackEnd::value_variants().iter().filter_map(MemoryBackEnd::to_possible_value);
     PossibleValuesParser::new(std::iter::once(auto).chain(others)).try_map(|name| match name.as_str() {
@@ -31,27 +31,27 @@ pub fn memory() -> impl TypedValueParser<Value = Memory> {
 }
 
 /// Reads a level of the log, of which the most severe come first.
-pub fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
+pub(super) fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
         .try_map(|name| name.parse::<LevelFilter>())
 }
 
 /// Permissions of a socket file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketMode(pub u32);
+pub(crate) struct SocketMode(pub u32);
 
 /// Reads permissions in octal.
-pub fn socket_mode(text: &str) -> Result<SocketMode, String> {
+pub(super) fn socket_mode(text: &str) -> Result<SocketMode, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
     mode.map(SocketMode).ok_or_else(|| "not octal permissions from 0000 to 0777".into())
 }
 
 /// A group's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group(pub u32);
+pub(crate) struct Group(pub u32);
 
 /// Reads a group's number, or looks up its name.
-pub fn group(text: &str) -> Result<Group, String> {
+pub(super) fn group(text: &str) -> Result<Group, String> {
     if let Ok(number) = text.parse() {
         return Ok(Group(number));
     }
@@ -67,7 +67,7 @@ pub fn group(text: &str) -> Result<Group, String> {
 const WINDOW_SIZES: std::ops::RangeInclusive<u64> = 1 << 20..=256 << 30;
 
 /// Reads the size of the host-visible region.
-pub fn window_size(text: &str) -> Result<u64, String> {
+pub(super) fn window_size(text: &str) -> Result<u64, String> {
     let size = size(text)?;
     if !WINDOW_SIZES.contains(&size) || !size.is_power_of_two() {
         return Err("not a power of two from 1MiB to 256GiB".into());
@@ -81,7 +81,7 @@ fn split_unit(text: &str) -> (&str, &str) {
 }
 
 /// Reads a number of bytes.
-pub fn size(text: &str) -> Result<u64, String> {
+pub(super) fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split_unit(text);
     let shift = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -98,7 +98,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 const TIMES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 
 /// Reads a time.
-pub fn time(text: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) = split_unit(text);
     let number: u32 = number.parse().map_err(|_| "not a time".to_owned())?;
     let unit = match unit {

@@ -29,7 +29,7 @@ enum Place {
 
 /// An instruction with what was found out about it.
 #[derive(Clone, Copy, Debug)]
-pub struct Step<'s> {
+pub(super) struct Step<'s> {
     /// The instruction.
     pub instruction: &'s Instruction<'s>,
     /// The ids it names, in order.
@@ -54,7 +54,7 @@ struct Function {
 
 /// All functions of a module.
 #[derive(Debug)]
-pub struct Functions {
+pub(super) struct Functions {
     place: Place,
     all: Vec<Function>,
     calls: Vec<Call>,
@@ -79,7 +79,7 @@ pub struct Functions {
 
 impl Functions {
     /// Returns the state before the first function.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             place: Place::Outside,
             all: Vec::new(),
@@ -98,19 +98,19 @@ impl Functions {
     }
 
     /// The function the parser is in, counted from 1; 0 outside.
-    pub fn current(&self) -> u32 {
+    pub(super) fn current(&self) -> u32 {
         if self.place == Place::Outside { 0 } else { self.all.len() as u32 }
     }
 
     /// Adds the cost of a function's instruction for a compiler; `leaves` are the numbers of its result.
-    pub fn charge(&mut self, leaves: u64) {
+    pub(super) fn charge(&mut self, leaves: u64) {
         if let Some(function) = self.all.last_mut() {
             function.cost = function.cost.saturating_add(leaves.max(1));
         }
     }
 
     /// Follows one instruction of the functions' part.
-    pub fn step(
+    pub(super) fn step(
         &mut self,
         step: &Step<'_>,
         ids: &mut Ids,
@@ -246,7 +246,7 @@ impl Functions {
     }
 
     /// Looks at all calls: that they fit what they call, that none recurs, and what all costs when every call is inlined.
-    pub fn finish(&self, ids: &Ids, limits: &Limits) -> Result<(), Error> {
+    pub(super) fn finish(&self, ids: &Ids, limits: &Limits) -> Result<(), Error> {
         if self.place != Place::Outside {
             return Err(ErrorKind::Order("end").at(0));
         }
@@ -288,7 +288,7 @@ impl Functions {
 }
 
 /// A variable's storage class, which its pointer must agree on, and the type of its contents, if it has to have one.
-pub fn variable(
+pub(super) fn variable(
     ids: &Ids,
     words: &[u32],
     instruction: &Instruction<'_>,

@@ -9,7 +9,7 @@ use super::values::types;
 
 /// The operands of an instruction, by their kinds.
 #[derive(Debug, Default)]
-pub struct Operands {
+pub(super) struct Operands {
     /// The type of its result.
     pub result_type: Option<u32>,
     /// The id it defines.
@@ -38,7 +38,7 @@ struct Walk<'o, 'w> {
 impl Operands {
     /// Reads the operands of `instruction`, one of the module `all`, in place of what was there: those of the one list behind those of the
     /// other.
-    pub fn read(
+    pub(super) fn read(
         &mut self,
         instruction: &Instruction<'_>,
         operands: [&'static [Operand]; 2],

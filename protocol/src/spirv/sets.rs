@@ -13,7 +13,7 @@ const FIXED_OPERANDS: usize = 4;
 
 /// An extended instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Set {
+pub(super) enum Set {
     /// `GLSL.std.450`.
     Glsl,
     /// All operands are ids, and nothing is lost without it.
@@ -26,11 +26,11 @@ pub enum Set {
 
 /// The sets that a module imports, by id.
 #[derive(Debug, Default)]
-pub struct Sets(HashMap<u32, Set>);
+pub(super) struct Sets(HashMap<u32, Set>);
 
 impl Sets {
     /// `OpExtInstImport`.
-    pub fn import(&mut self, id: u32, name: &[u8]) -> Result<(), ErrorKind> {
+    pub(super) fn import(&mut self, id: u32, name: &[u8]) -> Result<(), ErrorKind> {
         let set = match name {
             b"GLSL.std.450" => Set::Glsl,
             b"DebugInfo" => Set::DebugInfo,
@@ -43,13 +43,13 @@ impl Sets {
     }
 
     /// The set that an extended instruction belongs to.
-    pub fn of(&self, instruction: &Instruction<'_>) -> Result<Set, ErrorKind> {
+    pub(super) fn of(&self, instruction: &Instruction<'_>) -> Result<Set, ErrorKind> {
         let id = instruction.operands.get(2).ok_or(ErrorKind::Length)?;
         self.0.get(id).copied().ok_or(ErrorKind::IdKind(*id, "instruction set"))
     }
 
     /// Returns whether an instruction describes the program without taking part in it.
-    pub fn is_remark(&self, instruction: &Instruction<'_>) -> bool {
+    pub(super) fn is_remark(&self, instruction: &Instruction<'_>) -> bool {
         match instruction.opcode {
             op::LINE | op::NO_LINE => true,
             op::EXT_INST | op::EXT_INST_WITH_FORWARD_REFS => {
@@ -60,7 +60,7 @@ impl Sets {
     }
 
     /// The operands of an instruction, in two lists: those of an extended one as its set has them.
-    pub fn operands(
+    pub(super) fn operands(
         &self,
         instruction: &Instruction<'_>,
         core: &'static [Operand],

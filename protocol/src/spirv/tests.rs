@@ -211,8 +211,8 @@ fn whatever_is_wrong_is_refused() {
         ("void", [op(19, &[2]), op(17, &[1])].concat(), Order("instruction")),
         ("entry point", op(15, &[5, 1, 0x6e69_616d, 0x6e69_616d]), Text),
         ("entry point", op(15, &[4, 1, 0]), NotOffered("a stage")),
-        ("entry point", op(15, &[5, 2, 0]), IdKind(2, "what it was announced as")),
-        ("entry point", op(15, &[5, 1, 0, 2]), IdKind(2, "what it was announced as")),
+        ("entry point", op(15, &[5, 2, 0]), IdKind(2, "function")),
+        ("entry point", op(15, &[5, 1, 0, 2]), IdKind(2, "variable")),
         ("descriptor set", op(71, &[11, 34, 4]), NotOffered("a descriptor set (maxBoundDescriptorSets)")),
         ("descriptor set", op(71, &[99, 34, 0]), IdMissing(99)),
         ("uint", op(21, &[4, 33, 0]), Range("width of an integer")),
@@ -248,7 +248,7 @@ fn whatever_is_wrong_is_refused() {
         (
             "void",
             [op(73, &[50]), op(74, &[50, 50]), op(19, &[2])].concat(),
-            IdKind(50, "what it was announced as"),
+            IdKind(50, "target of a decoration group"),
         ),
     ];
     for (name, words, expected) in cases {

@@ -18,16 +18,31 @@ enum Late {
     Pointer,
     Function,
     Variable,
-    NoGroup,
+    /// Anything but a decoration group.
+    Target,
+}
+
+impl Late {
+    /// The word of error messages for such an id.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Anything => "id",
+            Self::Type => "type",
+            Self::Pointer => "pointer to a structure",
+            Self::Function => "function",
+            Self::Variable => "variable",
+            Self::Target => "target of a decoration group",
+        }
+    }
 }
 
 /// Ids that were named before they are defined: the word, the id, and what it must be.
 #[derive(Debug, Default)]
-pub struct Uses(Vec<(usize, u32, Late)>);
+pub(super) struct Uses(Vec<(usize, u32, Late)>);
 
 /// The place of an instruction.
 #[derive(Clone, Copy, Debug)]
-pub struct Scope<'s> {
+pub(super) struct Scope<'s> {
     /// All ids so far.
     pub ids: &'s Ids,
     /// The imported sets.
@@ -40,7 +55,7 @@ pub struct Scope<'s> {
 
 impl Uses {
     /// Looks at the ids that an instruction uses.
-    pub fn look(
+    pub(super) fn look(
         &mut self,
         instruction: &Instruction<'_>,
         operands: &Operands,
@@ -58,7 +73,7 @@ impl Uses {
                 if scope.ids.defined(*group)?.opcode != op::DECORATION_GROUP {
                     return Err(ErrorKind::IdKind(*group, "decoration group"));
                 }
-                self.late(at, targets, Late::NoGroup);
+                self.late(at, targets, Late::Target);
             }
             op::TYPE_FORWARD_POINTER => self.late(at, used, Late::Pointer),
             _ if matches!(scope.section, Section::ExecutionModes | Section::Annotations) => {
@@ -126,7 +141,7 @@ impl Uses {
     }
 
     /// Checks at the end that all ids which had to be defined later were.
-    pub fn finish(&self, ids: &Ids, words: &[u32]) -> Result<(), Error> {
+    pub(super) fn finish(&self, ids: &Ids, words: &[u32]) -> Result<(), Error> {
         for (at, id, what) in &self.0 {
             let found = ids.defined(*id).map_err(|kind| kind.at(*at))?;
             let fits = match what {
@@ -140,10 +155,10 @@ impl Uses {
                 },
                 Late::Function => found.opcode == op::FUNCTION,
                 Late::Variable => matches!(found.opcode, op::VARIABLE | op::UNTYPED_VARIABLE),
-                Late::NoGroup => found.opcode != op::DECORATION_GROUP,
+                Late::Target => found.opcode != op::DECORATION_GROUP,
             };
             if !fits {
-                return Err(ErrorKind::IdKind(*id, "what it was announced as").at(*at));
+                return Err(ErrorKind::IdKind(*id, what.name()).at(*at));
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ enum Size {
 
 /// The workgroup sizes that a module declares.
 #[derive(Debug, Default)]
-pub struct Workgroups {
+pub(super) struct Workgroups {
     /// The words and the sizes, by function of an entry point.
     modes: HashMap<u32, Vec<(usize, Size)>>,
     /// The word of the decoration, by constant that is `WorkgroupSize`, which takes precedence for the whole module.
@@ -29,7 +29,7 @@ pub struct Workgroups {
 
 impl Workgroups {
     /// `OpExecutionMode` and `OpExecutionModeId`.
-    pub fn mode(&mut self, instruction: &Instruction<'_>) {
+    pub(super) fn mode(&mut self, instruction: &Instruction<'_>) {
         let (function, size) = match (instruction.opcode, instruction.operands) {
             (op::EXECUTION_MODE, &[function, op::MODE_LOCAL_SIZE, x, y, z]) => {
                 (function, Size::Numbers([x, y, z]))
@@ -43,26 +43,26 @@ impl Workgroups {
     }
 
     /// `OpDecorate` with `BuiltIn WorkgroupSize`.
-    pub fn decorate(&mut self, target: u32, at: usize) {
+    pub(super) fn decorate(&mut self, target: u32, at: usize) {
         self.built_in.insert(target, at);
     }
 
     /// `OpDecorationGroup`, behind what decorates it.
-    pub fn group(&mut self, id: u32) {
+    pub(super) fn group(&mut self, id: u32) {
         if let Some(at) = self.built_in.remove(&id) {
             self.groups.insert(id, at);
         }
     }
 
     /// `OpGroupDecorate`.
-    pub fn decorate_as(&mut self, group: u32, targets: &[u32]) {
+    pub(super) fn decorate_as(&mut self, group: u32, targets: &[u32]) {
         if let Some(at) = self.groups.get(&group).copied() {
             self.built_in.extend(targets.iter().map(|target| (*target, at)));
         }
     }
 
     /// Checks whether the device takes each of these entry points, given by execution model and function.
-    pub fn judge(
+    pub(super) fn judge(
         &self,
         constants: &Constants,
         device: &Device<'_>,
@@ -89,7 +89,7 @@ impl Workgroups {
     }
 
     /// Returns whether a size depends on specialisation.
-    pub fn vary(&self, constants: &Constants) -> bool {
+    pub(super) fn vary(&self, constants: &Constants) -> bool {
         let modes = self.modes.values().flatten().map(|(_, size)| *size);
         let mut sizes = modes.chain(self.built_in.keys().map(|id| Size::Vector(*id)));
         // What is no size is none with other values either.

@@ -8,7 +8,7 @@ macro_rules! wire {
         $(#[$doc])*
         #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
         #[repr(C)]
-        pub(super) struct $name { $(pub $field: $type,)* }
+        pub(super) struct $name { $(pub(super) $field: $type,)* }
 
         const _: () = assert!(size_of::<$name>() == $bytes);
     )*};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 /// The progress that the output of a stage has told so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub(super) struct Progress {
     /// The tests of files that are complete.
     complete: Tally,
     /// The tests of the file that runs.
@@ -26,7 +26,7 @@ pub struct Progress {
 
 /// A test that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub(super) struct Failure {
     /// The name that the harness gives the test.
     name: String,
     /// The name with that of the file.
@@ -41,13 +41,13 @@ const MESSAGE_LINES_MAX: usize = 20;
 impl Progress {
     /// Tests that passed and failed so far.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub(super) fn tally(&self) -> Tally {
         let (complete, current) = (self.complete, self.current);
         Tally { passed: complete.passed + current.passed, failed: complete.failed + current.failed }
     }
 
     /// Takes what was written to the stage's standard output.
-    pub fn heard(&mut self, text: &str) {
+    pub(super) fn heard(&mut self, text: &str) {
         self.begun += text;
         while let Some((line, rest)) = self.begun.split_once('\n') {
             let (line, rest) = (line.to_owned(), rest.to_owned());
@@ -57,7 +57,7 @@ impl Progress {
     }
 
     /// Takes what was written to its standard error: cargo names each file there before it runs.
-    pub fn heard_of_cargo(&mut self, text: &str) {
+    pub(super) fn heard_of_cargo(&mut self, text: &str) {
         for line in text.lines() {
             if let Some(file) = line.trim_start().strip_prefix("Running ") {
                 self.file = file.split_whitespace().rfind(|word| word.ends_with(".rs")).unwrap_or("").into();
@@ -67,7 +67,7 @@ impl Progress {
 
     /// Tests that are known to be running: those that run for more than a minute, and the one whose line has begun.
     #[must_use]
-    pub fn running(&self) -> Vec<String> {
+    pub(super) fn running(&self) -> Vec<String> {
         let begun = self.begun.strip_prefix("test ").and_then(|line| line.split_once(" ... "));
         let begun = begun.map(|(name, _)| name.to_owned());
         self.long.iter().cloned().chain(begun).map(|name| self.named(&name)).collect()

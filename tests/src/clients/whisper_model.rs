@@ -30,7 +30,7 @@ const SECONDS: u32 = 3;
 
 /// The model file's bytes: 7 MB.
 #[must_use]
-pub fn model() -> Vec<u8> {
+pub(super) fn model() -> Vec<u8> {
     let mut file = File { bytes: Vec::new(), random: Random::new(SEED) };
     file.bytes.extend(0x6767_6d6c_u32.to_le_bytes());
     file.numbers(&[
@@ -55,7 +55,7 @@ pub fn model() -> Vec<u8> {
 
 /// A WAV file of three seconds: a rising tone that comes and goes.
 #[must_use]
-pub fn speech() -> Vec<u8> {
+pub(super) fn speech() -> Vec<u8> {
     let samples: Vec<i16> = (0..SAMPLE_RATE * SECONDS)
         .map(|number| {
             let time = f64::from(number) / f64::from(SAMPLE_RATE);

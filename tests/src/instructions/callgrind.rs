@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The cost of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Profile {
+pub(super) struct Profile {
     /// Instructions executed, without those of the guest.
     pub instructions: u64,
     /// Calls of the allocator that hand out memory.
@@ -22,7 +22,7 @@ impl Profile {
     ///
     /// # Errors
     /// The file is no such file.
-    pub fn read(file: &Path) -> Result<Self> {
+    pub(super) fn read(file: &Path) -> Result<Self> {
         let file = File::open(file).with_context(|| format!("{}", file.display()))?;
         Self::of_lines(BufReader::new(file).lines().map_while(Result::ok))
     }

@@ -33,7 +33,7 @@ impl Tenant {
 }
 
 /// The time for which a submission may run while others wait, in a mix with an endless kernel.
-pub const CONTENDED: &str = "2s";
+pub(super) const CONTENDED: &str = "2s";
 
 /// Tenants that share the GPU.
 #[derive(Clone, Debug, PartialEq)]

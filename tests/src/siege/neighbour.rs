@@ -23,7 +23,7 @@ const FILLS_MAX: u32 = 4096;
 const IN_FLIGHT: usize = 4;
 
 /// The VM's program.
-pub struct Neighbour {
+pub(super) struct Neighbour {
     done: Arc<AtomicU64>,
     longest: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -35,7 +35,7 @@ impl Neighbour {
     ///
     /// # Errors
     /// The device refuses what it makes.
-    pub fn start(broker: &Broker, vm: &str) -> Result<Self> {
+    pub(super) fn start(broker: &Broker, vm: &str) -> Result<Self> {
         let gpu = Arc::new(Gpu::new(Session::connect(&broker.path(vm), Options::default())?));
         let mut device = Device::create(&gpu, vm)?;
         let memory = device.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
@@ -48,17 +48,17 @@ impl Neighbour {
     }
 
     /// Submissions that are complete.
-    pub fn done(&self) -> u64 {
+    pub(super) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
     /// The longest time between two submissions' ends, since [`Self::forget_gap`].
-    pub fn longest_gap(&self) -> Duration {
+    pub(super) fn longest_gap(&self) -> Duration {
         Duration::from_micros(self.longest.load(Ordering::Relaxed))
     }
 
     /// Forgets the longest gap.
-    pub fn forget_gap(&self) {
+    pub(super) fn forget_gap(&self) {
         self.longest.store(0, Ordering::Relaxed);
     }
 
@@ -66,7 +66,7 @@ impl Neighbour {
     ///
     /// # Errors
     /// Something that it did failed.
-    pub fn end(self) -> Result<()> {
+    pub(super) fn end(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().ok().context("the neighbour's thread panicked")?
     }

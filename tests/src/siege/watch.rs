@@ -50,7 +50,7 @@ pub struct Found {
 }
 
 /// The thread that looks.
-pub struct Watch {
+pub(super) struct Watch {
     begun: Vec<(Watched, Holdings)>,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<HashMap<i32, (Duration, String)>>,
@@ -61,7 +61,7 @@ impl Watch {
     ///
     /// # Errors
     /// One of the processes is not there.
-    pub fn start(processes: Vec<Watched>) -> Result<Self> {
+    pub(super) fn start(processes: Vec<Watched>) -> Result<Self> {
         let begun = processes.iter().map(|process| Ok((process.clone(), Holdings::of(process.pid)?)));
         let begun = begun.collect::<Result<Vec<_>>>()?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -78,7 +78,7 @@ impl Watch {
     }
 
     /// Ends the watch, and tells what was found.
-    pub fn end(self) -> Vec<Found> {
+    pub(super) fn end(self) -> Vec<Found> {
         self.stop.store(true, Ordering::Relaxed);
         let mut longest = self.thread.join().unwrap_or_default();
         let found = self.begun.into_iter().map(|(process, before)| {

@@ -20,7 +20,7 @@ const NUMBERS_MAX: RawFd = 4096;
 /// # Errors
 ///
 /// There are none, or more than [`ANCHORS_MAX`].
-pub fn anchors(mapped: &[u64]) -> Result<Vec<OwnedFd>, String> {
+pub(crate) fn anchors(mapped: &[u64]) -> Result<Vec<OwnedFd>, String> {
     let open = numbers().into_iter().filter_map(|number| Some((number, device_of(number)?)));
     let open: Vec<_> = open.filter(|(_, device)| is_anchor(*device, mapped)).collect();
     let control_node = open.iter().map(|(_, device)| *device).max_by_key(|device| minor(*device));

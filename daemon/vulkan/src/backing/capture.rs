@@ -28,7 +28,7 @@ const FOUND_MAX: usize = 2;
 /// Runs `call`, and returns its result and a copy of the descriptor of the character device that the driver maps meanwhile on this thread:
 /// shared, for writing, from its start, `size` bytes, as NVIDIA's driver maps memory only as a whole. The copy is none if the driver maps
 /// none, or several: then it cannot be told which is the memory.
-pub fn watching<R>(size: u64, call: impl FnOnce() -> R) -> (R, Option<OwnedFd>) {
+pub(crate) fn watching<R>(size: u64, call: impl FnOnce() -> R) -> (R, Option<OwnedFd>) {
     // Larger than what there is of addresses is nothing that could be mapped.
     WANTED.set(usize::try_from(size).unwrap_or(usize::MAX).max(1));
     let result = call();
@@ -43,7 +43,7 @@ pub fn watching<R>(size: u64, call: impl FnOnce() -> R) -> (R, Option<OwnedFd>) 
 /// # Safety
 ///
 /// `raw` is unmapped memory of this live device, of `size` bytes and a host-visible type, which nobody else knows.
-pub unsafe fn map_of(device: &ash::Device, raw: u64, size: u64) -> Option<OwnedFd> {
+pub(crate) unsafe fn map_of(device: &ash::Device, raw: u64, size: u64) -> Option<OwnedFd> {
     let (memory, flags) = (vk::DeviceMemory::from_raw(raw), vk::MemoryMapFlags::empty());
     // SAFETY: the caller's promise.
     let (mapped, caught) = watching(size, || unsafe { device.map_memory(memory, 0, vk::WHOLE_SIZE, flags) });

@@ -97,4 +97,4 @@ impl Memory {
 
 /// Drivers map whole pieces of this size, and what they map can only be mapped as a whole. So memory of another size is made of pages;
 /// guests are told to align what is bound to such memory (`vulkan::logical::dual_buffers`).
-pub const GRAIN: u64 = 64 * 1024;
+pub(crate) const GRAIN: u64 = 64 * 1024;

@@ -1,7 +1,7 @@
 //! The backing of device memory: pages, files, and what a driver maps.
 
-pub mod anchors;
-pub mod capture;
-pub mod memory;
-pub mod pages;
-pub mod reuse_key;
+pub(crate) mod anchors;
+pub(crate) mod capture;
+pub(crate) mod memory;
+pub(crate) mod pages;
+pub(crate) mod reuse_key;

@@ -71,6 +71,6 @@ impl Pages {
 }
 
 /// Bytes in whole pages, of which there is one at least; none if there is no such number.
-pub fn rounded(size: u64, alignment: u64) -> Option<u64> {
+pub(crate) fn rounded(size: u64, alignment: u64) -> Option<u64> {
     size.max(1).checked_next_multiple_of(alignment.max(rustix::param::page_size() as u64))
 }

@@ -43,7 +43,7 @@ fn make(call: &Call<'_>, device: &Device, info: &venus::BufferCreateInfo<'_>) ->
 }
 
 /// `vkCreateBuffer`.
-pub fn create_buffer<'a>(
+pub(crate) fn create_buffer<'a>(
     call: &Call<'a>,
     c: &venus::CreateBuffer<'a>,
 ) -> Result<venus::CreateBufferReply<'a>, Fault> {
@@ -65,7 +65,7 @@ pub fn create_buffer<'a>(
 }
 
 /// `vkGetDeviceBufferMemoryRequirements`: of the buffer as `vkCreateBuffer` makes it.
-pub fn get_device_buffer_memory_requirements<'a>(
+pub(crate) fn get_device_buffer_memory_requirements<'a>(
     call: &Call<'a>,
     c: &venus::GetDeviceBufferMemoryRequirements<'a>,
 ) -> Result<venus::GetDeviceBufferMemoryRequirementsReply<'a>, Fault> {

@@ -12,7 +12,7 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 
 /// `vkCreateDescriptorPool`.
-pub fn create_descriptor_pool<'a>(
+pub(crate) fn create_descriptor_pool<'a>(
     call: &Call<'a>,
     c: &venus::CreateDescriptorPool<'a>,
 ) -> Result<venus::CreateDescriptorPoolReply<'a>, Fault> {
@@ -37,7 +37,7 @@ pub fn create_descriptor_pool<'a>(
 }
 
 /// `vkDestroyDescriptorPool`.
-pub fn destroy_descriptor_pool(
+pub(crate) fn destroy_descriptor_pool(
     call: &Call<'_>,
     c: &venus::DestroyDescriptorPool,
 ) -> Result<venus::DestroyDescriptorPoolReply, Fault> {
@@ -54,7 +54,7 @@ pub fn destroy_descriptor_pool(
 }
 
 /// `vkResetDescriptorPool`.
-pub fn reset_descriptor_pool(
+pub(crate) fn reset_descriptor_pool(
     call: &Call<'_>,
     c: &venus::ResetDescriptorPool,
 ) -> Result<venus::ResetDescriptorPoolReply, Fault> {
@@ -72,7 +72,7 @@ pub fn reset_descriptor_pool(
 }
 
 /// `vkAllocateDescriptorSets`.
-pub fn allocate_descriptor_sets<'a>(
+pub(crate) fn allocate_descriptor_sets<'a>(
     call: &Call<'a>,
     c: &venus::AllocateDescriptorSets<'a>,
 ) -> Result<venus::AllocateDescriptorSetsReply<'a>, Fault> {
@@ -125,7 +125,7 @@ pub fn allocate_descriptor_sets<'a>(
 }
 
 /// `vkFreeDescriptorSets`: 0, tombstones, and sets of another pool are skipped.
-pub fn free_descriptor_sets<'a>(
+pub(crate) fn free_descriptor_sets<'a>(
     call: &Call<'a>,
     c: &venus::FreeDescriptorSets<'a>,
 ) -> Result<venus::FreeDescriptorSetsReply, Fault> {
@@ -161,7 +161,7 @@ pub fn free_descriptor_sets<'a>(
 }
 
 /// `vkUpdateDescriptorSets`: with the pools of all sets locked, in one order for everybody.
-pub fn update_descriptor_sets<'a>(
+pub(crate) fn update_descriptor_sets<'a>(
     call: &Call<'a>,
     c: &venus::UpdateDescriptorSets<'a>,
 ) -> Result<venus::UpdateDescriptorSetsReply, Fault> {

@@ -21,7 +21,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
 /// `vkCreateDevice`.
-pub fn create_device<'a>(
+pub(crate) fn create_device<'a>(
     call: &Call<'a>,
     c: &venus::CreateDevice<'a>,
 ) -> Result<venus::CreateDeviceReply<'a>, Fault> {
@@ -165,7 +165,10 @@ fn enabled_extensions(
 }
 
 /// `vkDestroyDevice`: may come while children are alive.
-pub fn destroy_device(call: &Call<'_>, c: &venus::DestroyDevice) -> Result<venus::DestroyDeviceReply, Fault> {
+pub(crate) fn destroy_device(
+    call: &Call<'_>,
+    c: &venus::DestroyDevice,
+) -> Result<venus::DestroyDeviceReply, Fault> {
     // A queue may wait for what never comes, and then this does until the context ends.
     if let Ok(device) = call.device(c.device) {
         wait_until_idle(&device, call.cancel)?;
@@ -179,7 +182,7 @@ pub fn destroy_device(call: &Call<'_>, c: &venus::DestroyDevice) -> Result<venus
 }
 
 /// `vkGetDeviceQueue2`: binds a queue to an id and to a fence timeline.
-pub fn get_device_queue2<'a>(
+pub(crate) fn get_device_queue2<'a>(
     call: &Call<'a>,
     c: &venus::GetDeviceQueue2<'a>,
 ) -> Result<venus::GetDeviceQueue2Reply<'a>, Fault> {
@@ -213,7 +216,7 @@ pub fn get_device_queue2<'a>(
 }
 
 /// `vkDeviceWaitIdle`. Mesa never sends it.
-pub fn device_wait_idle(
+pub(crate) fn device_wait_idle(
     call: &Call<'_>,
     c: &venus::DeviceWaitIdle,
 ) -> Result<venus::DeviceWaitIdleReply, Fault> {

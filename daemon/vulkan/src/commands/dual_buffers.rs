@@ -13,7 +13,7 @@ use protocol::venus::generated as venus;
 /// # Errors
 ///
 /// A limit is reached.
-pub fn bind_buffer_memory(call: &Call<'_>, c: &venus::BindBufferMemory) -> Result<(), ContextLost> {
+pub(crate) fn bind_buffer_memory(call: &Call<'_>, c: &venus::BindBufferMemory) -> Result<(), ContextLost> {
     choose(call, c.buffer, c.memory)
 }
 
@@ -22,7 +22,10 @@ pub fn bind_buffer_memory(call: &Call<'_>, c: &venus::BindBufferMemory) -> Resul
 /// # Errors
 ///
 /// A limit is reached.
-pub fn bind_buffer_memory2(call: &Call<'_>, c: &venus::BindBufferMemory2<'_>) -> Result<(), ContextLost> {
+pub(crate) fn bind_buffer_memory2(
+    call: &Call<'_>,
+    c: &venus::BindBufferMemory2<'_>,
+) -> Result<(), ContextLost> {
     let mut infos = c.p_bind_infos.unwrap_or(&[]).iter();
     infos.try_for_each(|info| choose(call, info.buffer, info.memory))
 }
@@ -57,7 +60,7 @@ fn choose(call: &Call<'_>, buffer: venus::Buffer, memory: venus::DeviceMemory) -
 /// # Errors
 ///
 /// A limit is reached.
-pub fn get_buffer_memory_requirements<'a>(
+pub(crate) fn get_buffer_memory_requirements<'a>(
     call: &Call<'a>,
     c: &venus::GetBufferMemoryRequirements<'a>,
     mut reply: venus::GetBufferMemoryRequirementsReply<'a>,
@@ -73,7 +76,7 @@ pub fn get_buffer_memory_requirements<'a>(
 /// # Errors
 ///
 /// A limit is reached.
-pub fn get_buffer_memory_requirements2<'a>(
+pub(crate) fn get_buffer_memory_requirements2<'a>(
     call: &Call<'a>,
     c: &venus::GetBufferMemoryRequirements2<'a>,
     mut reply: venus::GetBufferMemoryRequirements2Reply<'a>,
@@ -90,7 +93,7 @@ pub fn get_buffer_memory_requirements2<'a>(
 /// # Errors
 ///
 /// A limit is reached.
-pub fn get_device_buffer_memory_requirements<'a>(
+pub(crate) fn get_device_buffer_memory_requirements<'a>(
     call: &Call<'a>,
     c: &venus::GetDeviceBufferMemoryRequirements<'a>,
     mut reply: venus::GetDeviceBufferMemoryRequirementsReply<'a>,

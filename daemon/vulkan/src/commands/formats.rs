@@ -16,7 +16,7 @@ use ash::vk;
 use protocol::venus::generated as venus;
 
 /// `vkGetPhysicalDeviceFormatProperties2`.
-pub fn get_physical_device_format_properties2<'a>(
+pub(crate) fn get_physical_device_format_properties2<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceFormatProperties2<'a>,
 ) -> Result<venus::GetPhysicalDeviceFormatProperties2Reply<'a>, Fault> {
@@ -37,7 +37,7 @@ pub fn get_physical_device_format_properties2<'a>(
 }
 
 /// `vkGetPhysicalDeviceImageFormatProperties`.
-pub fn get_physical_device_image_format_properties<'a>(
+pub(crate) fn get_physical_device_image_format_properties<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceImageFormatProperties<'a>,
 ) -> Result<venus::GetPhysicalDeviceImageFormatPropertiesReply<'a>, Fault> {

@@ -86,7 +86,7 @@ fn cut(call: &Call<'_>, there: usize, needed: usize) -> Fault {
 }
 
 /// `vkCopyImageToMemoryMESA`.
-pub fn copy_image_to_memory_mesa<'a>(
+pub(crate) fn copy_image_to_memory_mesa<'a>(
     call: &Call<'a>,
     c: &venus::CopyImageToMemoryMESA<'a>,
 ) -> Result<venus::CopyImageToMemoryMESAReply<'a>, Fault> {
@@ -133,7 +133,7 @@ pub fn copy_image_to_memory_mesa<'a>(
 }
 
 /// `vkCopyMemoryToImageMESA`.
-pub fn copy_memory_to_image_mesa<'a>(
+pub(crate) fn copy_memory_to_image_mesa<'a>(
     call: &Call<'a>,
     c: &venus::CopyMemoryToImageMESA<'a>,
 ) -> Result<venus::CopyMemoryToImageMESAReply, Fault> {

@@ -68,7 +68,7 @@ fn requirements(
 }
 
 /// `vkCreateImage`.
-pub fn create_image<'a>(
+pub(crate) fn create_image<'a>(
     call: &Call<'a>,
     c: &venus::CreateImage<'a>,
 ) -> Result<venus::CreateImageReply<'a>, Fault> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// `vkEnumerateInstanceVersion`.
-pub fn enumerate_instance_version<'a>(
+pub(crate) fn enumerate_instance_version<'a>(
     call: &Call<'a>,
     _: &venus::EnumerateInstanceVersion<'a>,
 ) -> Result<venus::EnumerateInstanceVersionReply<'a>, Fault> {
@@ -25,7 +25,7 @@ pub fn enumerate_instance_version<'a>(
 }
 
 /// `vkEnumerateInstanceExtensionProperties`: none.
-pub fn enumerate_instance_extension_properties<'a>(
+pub(crate) fn enumerate_instance_extension_properties<'a>(
     call: &Call<'a>,
     c: &venus::EnumerateInstanceExtensionProperties<'a>,
 ) -> Result<venus::EnumerateInstanceExtensionPropertiesReply<'a>, Fault> {
@@ -37,7 +37,7 @@ pub fn enumerate_instance_extension_properties<'a>(
 }
 
 /// `vkEnumerateInstanceLayerProperties`: none.
-pub fn enumerate_instance_layer_properties<'a>(
+pub(crate) fn enumerate_instance_layer_properties<'a>(
     call: &Call<'a>,
     c: &venus::EnumerateInstanceLayerProperties<'a>,
 ) -> Result<venus::EnumerateInstanceLayerPropertiesReply<'a>, Fault> {
@@ -84,7 +84,7 @@ fn instance(context: &Context, program: vk::ApplicationInfo<'_>) -> Result<Insta
 }
 
 /// `vkCreateInstance`: the guest's layers and extensions do not matter to the host.
-pub fn create_instance<'a>(
+pub(crate) fn create_instance<'a>(
     call: &Call<'a>,
     c: &venus::CreateInstance<'a>,
 ) -> Result<venus::CreateInstanceReply<'a>, Fault> {
@@ -98,7 +98,7 @@ pub fn create_instance<'a>(
 }
 
 /// `vkDestroyInstance`: everything else of the context goes first.
-pub fn destroy_instance<'a>(
+pub(crate) fn destroy_instance<'a>(
     call: &Call<'a>,
     c: &venus::DestroyInstance,
 ) -> Result<venus::DestroyInstanceReply, Fault> {
@@ -109,7 +109,7 @@ pub fn destroy_instance<'a>(
 }
 
 /// `vkEnumeratePhysicalDevices`.
-pub fn enumerate_physical_devices<'a>(
+pub(crate) fn enumerate_physical_devices<'a>(
     call: &Call<'a>,
     c: &venus::EnumeratePhysicalDevices<'a>,
 ) -> Result<venus::EnumeratePhysicalDevicesReply<'a>, Fault> {
@@ -151,7 +151,7 @@ fn bind_physical_device(
 }
 
 /// `vkEnumeratePhysicalDeviceGroups`: each device is a group of its own.
-pub fn enumerate_physical_device_groups<'a>(
+pub(crate) fn enumerate_physical_device_groups<'a>(
     call: &Call<'a>,
     c: &venus::EnumeratePhysicalDeviceGroups<'a>,
 ) -> Result<venus::EnumeratePhysicalDeviceGroupsReply<'a>, Fault> {

@@ -10,7 +10,7 @@ use crate::validity::layouts;
 use protocol::venus::generated::{self as venus, ObjectType};
 
 /// `vkCreateDescriptorSetLayout`.
-pub fn create_descriptor_set_layout<'a>(
+pub(crate) fn create_descriptor_set_layout<'a>(
     call: &Call<'a>,
     c: &venus::CreateDescriptorSetLayout<'a>,
 ) -> Result<venus::CreateDescriptorSetLayoutReply<'a>, Fault> {
@@ -40,7 +40,7 @@ pub fn create_descriptor_set_layout<'a>(
 }
 
 /// `vkDestroyDescriptorSetLayout`.
-pub fn destroy_descriptor_set_layout(
+pub(crate) fn destroy_descriptor_set_layout(
     call: &Call<'_>,
     c: &venus::DestroyDescriptorSetLayout,
 ) -> Result<venus::DestroyDescriptorSetLayoutReply, Fault> {
@@ -50,7 +50,7 @@ pub fn destroy_descriptor_set_layout(
 }
 
 /// `vkCreatePipelineLayout`.
-pub fn create_pipeline_layout<'a>(
+pub(crate) fn create_pipeline_layout<'a>(
     call: &Call<'a>,
     c: &venus::CreatePipelineLayout<'a>,
 ) -> Result<venus::CreatePipelineLayoutReply<'a>, Fault> {
@@ -80,7 +80,7 @@ pub fn create_pipeline_layout<'a>(
 }
 
 /// `vkDestroyPipelineLayout`.
-pub fn destroy_pipeline_layout(
+pub(crate) fn destroy_pipeline_layout(
     call: &Call<'_>,
     c: &venus::DestroyPipelineLayout,
 ) -> Result<venus::DestroyPipelineLayoutReply, Fault> {

@@ -1,17 +1,17 @@
 //! Commands that are executed by hand and belong to no other folder.
 
-pub mod buffer;
-pub mod descriptor_pool;
-pub mod device;
-pub mod dual_buffers;
-pub mod formats;
-pub mod host_copy;
-pub mod image;
-pub mod instance;
-pub mod layout;
-pub mod physical_device;
-pub mod pipeline;
-pub mod pipeline_cache;
-pub mod query;
-pub mod shader;
-pub mod unbound;
+pub(crate) mod buffer;
+pub(crate) mod descriptor_pool;
+pub(crate) mod device;
+pub(crate) mod dual_buffers;
+pub(crate) mod formats;
+pub(crate) mod host_copy;
+pub(crate) mod image;
+pub(crate) mod instance;
+pub(crate) mod layout;
+pub(crate) mod physical_device;
+pub(crate) mod pipeline;
+pub(crate) mod pipeline_cache;
+pub(crate) mod query;
+pub(crate) mod shader;
+pub(crate) mod unbound;

@@ -14,7 +14,7 @@ use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// `vkEnumerateDeviceExtensionProperties`.
-pub fn enumerate_device_extension_properties<'a>(
+pub(crate) fn enumerate_device_extension_properties<'a>(
     call: &Call<'a>,
     c: &venus::EnumerateDeviceExtensionProperties<'a>,
 ) -> Result<venus::EnumerateDeviceExtensionPropertiesReply<'a>, Fault> {
@@ -43,7 +43,7 @@ fn extension_properties((name, spec_version): &(&str, u32)) -> venus::ExtensionP
 }
 
 /// `vkGetPhysicalDeviceProperties`.
-pub fn get_physical_device_properties<'a>(
+pub(crate) fn get_physical_device_properties<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceProperties<'a>,
 ) -> Result<venus::GetPhysicalDevicePropertiesReply<'a>, Fault> {
@@ -64,7 +64,7 @@ pub fn get_physical_device_properties<'a>(
 }
 
 /// `vkGetPhysicalDeviceProperties2`.
-pub fn get_physical_device_properties2<'a>(
+pub(crate) fn get_physical_device_properties2<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceProperties2<'a>,
 ) -> Result<venus::GetPhysicalDeviceProperties2Reply<'a>, Fault> {
@@ -89,7 +89,7 @@ pub fn get_physical_device_properties2<'a>(
 }
 
 /// `vkGetPhysicalDeviceFeatures`.
-pub fn get_physical_device_features<'a>(
+pub(crate) fn get_physical_device_features<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceFeatures<'a>,
 ) -> Result<venus::GetPhysicalDeviceFeaturesReply<'a>, Fault> {
@@ -110,7 +110,7 @@ pub fn get_physical_device_features<'a>(
 }
 
 /// `vkGetPhysicalDeviceFeatures2`.
-pub fn get_physical_device_features2<'a>(
+pub(crate) fn get_physical_device_features2<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceFeatures2<'a>,
 ) -> Result<venus::GetPhysicalDeviceFeatures2Reply<'a>, Fault> {
@@ -131,7 +131,7 @@ pub fn get_physical_device_features2<'a>(
 }
 
 /// `vkGetPhysicalDeviceQueueFamilyProperties`.
-pub fn get_physical_device_queue_family_properties<'a>(
+pub(crate) fn get_physical_device_queue_family_properties<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceQueueFamilyProperties<'a>,
 ) -> Result<venus::GetPhysicalDeviceQueueFamilyPropertiesReply<'a>, Fault> {
@@ -163,7 +163,7 @@ fn family(f: &vk::QueueFamilyProperties) -> venus::QueueFamilyProperties {
 }
 
 /// `vkGetPhysicalDeviceQueueFamilyProperties2`.
-pub fn get_physical_device_queue_family_properties2<'a>(
+pub(crate) fn get_physical_device_queue_family_properties2<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceQueueFamilyProperties2<'a>,
 ) -> Result<venus::GetPhysicalDeviceQueueFamilyProperties2Reply<'a>, Fault> {
@@ -210,7 +210,7 @@ fn chained_properties<'a>(
 }
 
 /// `vkGetPhysicalDeviceMemoryProperties`.
-pub fn get_physical_device_memory_properties<'a>(
+pub(crate) fn get_physical_device_memory_properties<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceMemoryProperties<'a>,
 ) -> Result<venus::GetPhysicalDeviceMemoryPropertiesReply<'a>, Fault> {
@@ -243,7 +243,7 @@ fn memory(m: &vk::PhysicalDeviceMemoryProperties) -> venus::PhysicalDeviceMemory
 }
 
 /// `vkGetPhysicalDeviceMemoryProperties2`.
-pub fn get_physical_device_memory_properties2<'a>(
+pub(crate) fn get_physical_device_memory_properties2<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceMemoryProperties2<'a>,
 ) -> Result<venus::GetPhysicalDeviceMemoryProperties2Reply<'a>, Fault> {
@@ -282,7 +282,7 @@ pub fn get_physical_device_memory_properties2<'a>(
 }
 
 /// `vkGetPhysicalDeviceExternalSemaphoreProperties`: SYNC_FD is emulated, nothing else exists.
-pub fn get_physical_device_external_semaphore_properties<'a>(
+pub(crate) fn get_physical_device_external_semaphore_properties<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceExternalSemaphoreProperties<'a>,
 ) -> Result<venus::GetPhysicalDeviceExternalSemaphorePropertiesReply<'a>, Fault> {
@@ -307,7 +307,7 @@ pub fn get_physical_device_external_semaphore_properties<'a>(
 }
 
 /// `vkGetPhysicalDeviceExternalFenceProperties`: no handle type exists.
-pub fn get_physical_device_external_fence_properties<'a>(
+pub(crate) fn get_physical_device_external_fence_properties<'a>(
     _: &Call<'a>,
     c: &venus::GetPhysicalDeviceExternalFenceProperties<'a>,
 ) -> Result<venus::GetPhysicalDeviceExternalFencePropertiesReply<'a>, Fault> {
@@ -317,7 +317,7 @@ pub fn get_physical_device_external_fence_properties<'a>(
 }
 
 /// `vkGetPhysicalDeviceSparseImageFormatProperties`: sparse binding is not offered.
-pub fn get_physical_device_sparse_image_format_properties<'a>(
+pub(crate) fn get_physical_device_sparse_image_format_properties<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceSparseImageFormatProperties<'a>,
 ) -> Result<venus::GetPhysicalDeviceSparseImageFormatPropertiesReply<'a>, Fault> {
@@ -328,7 +328,7 @@ pub fn get_physical_device_sparse_image_format_properties<'a>(
 }
 
 /// `vkGetPhysicalDeviceSparseImageFormatProperties2`: sparse binding is not offered.
-pub fn get_physical_device_sparse_image_format_properties2<'a>(
+pub(crate) fn get_physical_device_sparse_image_format_properties2<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceSparseImageFormatProperties2<'a>,
 ) -> Result<venus::GetPhysicalDeviceSparseImageFormatProperties2Reply<'a>, Fault> {

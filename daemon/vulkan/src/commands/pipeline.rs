@@ -16,7 +16,7 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 
 /// `vkCreateComputePipelines`.
-pub fn create_compute_pipelines<'a>(
+pub(crate) fn create_compute_pipelines<'a>(
     call: &Call<'a>,
     c: &venus::CreateComputePipelines<'a>,
 ) -> Result<venus::CreateComputePipelinesReply<'a>, Fault> {
@@ -46,7 +46,7 @@ pub fn create_compute_pipelines<'a>(
 }
 
 /// `vkCreateGraphicsPipelines`.
-pub fn create_graphics_pipelines<'a>(
+pub(crate) fn create_graphics_pipelines<'a>(
     call: &Call<'a>,
     c: &venus::CreateGraphicsPipelines<'a>,
 ) -> Result<venus::CreateGraphicsPipelinesReply<'a>, Fault> {

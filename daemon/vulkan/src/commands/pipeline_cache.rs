@@ -46,7 +46,7 @@ fn authentic<'a>(key: &CacheKey, origin: &Origin, sealed: &'a [u8]) -> Option<&'
 ///
 /// `VK_PIPELINE_CACHE_CREATE_EXTERNALLY_SYNCHRONIZED_BIT` is dropped: it is the guest's promise, and a broken one would let two
 /// rings into the driver's cache at once.
-pub fn create_pipeline_cache<'a>(
+pub(crate) fn create_pipeline_cache<'a>(
     call: &Call<'a>,
     c: &venus::CreatePipelineCache<'a>,
 ) -> Result<venus::CreatePipelineCacheReply<'a>, Fault> {
@@ -81,7 +81,7 @@ pub fn create_pipeline_cache<'a>(
 }
 
 /// `vkGetPipelineCacheData`: the driver's data, or as much of it as there is room for, and its tag.
-pub fn get_pipeline_cache_data<'a>(
+pub(crate) fn get_pipeline_cache_data<'a>(
     call: &Call<'a>,
     c: &venus::GetPipelineCacheData<'a>,
 ) -> Result<venus::GetPipelineCacheDataReply<'a>, Fault> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 const LARGEST_RESULT: usize = 12 * 8;
 
 /// `vkGetQueryPoolResults`.
-pub fn get_query_pool_results<'a>(
+pub(crate) fn get_query_pool_results<'a>(
     call: &Call<'a>,
     c: &venus::GetQueryPoolResults<'a>,
 ) -> Result<venus::GetQueryPoolResultsReply<'a>, Fault> {

@@ -58,7 +58,7 @@ fn prepare<'a>(
 }
 
 /// A stage as the driver gets it: code in its chain is prepared, and its module has what it names.
-pub fn stage<'a>(
+pub(crate) fn stage<'a>(
     rules: &Shaders,
     call: &Call<'a>,
     stage: &venus::PipelineShaderStageCreateInfo<'a>,
@@ -154,7 +154,7 @@ fn invalid() -> Fault {
 }
 
 /// `vkCreateShaderModule`.
-pub fn create_shader_module<'a>(
+pub(crate) fn create_shader_module<'a>(
     call: &Call<'a>,
     c: &venus::CreateShaderModule<'a>,
 ) -> Result<venus::CreateShaderModuleReply<'a>, Fault> {

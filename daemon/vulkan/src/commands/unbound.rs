@@ -9,27 +9,27 @@ use crate::objects::object::Handle;
 use protocol::venus::generated as venus;
 
 /// `vkBindBufferMemory` failed.
-pub fn bind_buffer_memory(call: &Call<'_>, c: &venus::BindBufferMemory, result: i32) {
+pub(crate) fn bind_buffer_memory(call: &Call<'_>, c: &venus::BindBufferMemory, result: i32) {
     fail(call, c.buffer, result);
 }
 
 /// `vkBindBufferMemory2` failed.
-pub fn bind_buffer_memory2(call: &Call<'_>, c: &venus::BindBufferMemory2<'_>, result: i32) {
+pub(crate) fn bind_buffer_memory2(call: &Call<'_>, c: &venus::BindBufferMemory2<'_>, result: i32) {
     c.p_bind_infos.unwrap_or(&[]).iter().for_each(|bind| fail(call, bind.buffer, result));
 }
 
 /// `vkBindImageMemory` failed.
-pub fn bind_image_memory(call: &Call<'_>, c: &venus::BindImageMemory, result: i32) {
+pub(crate) fn bind_image_memory(call: &Call<'_>, c: &venus::BindImageMemory, result: i32) {
     fail(call, c.image, result);
 }
 
 /// `vkBindImageMemory2` failed.
-pub fn bind_image_memory2(call: &Call<'_>, c: &venus::BindImageMemory2<'_>, result: i32) {
+pub(crate) fn bind_image_memory2(call: &Call<'_>, c: &venus::BindImageMemory2<'_>, result: i32) {
     c.p_bind_infos.unwrap_or(&[]).iter().for_each(|bind| fail(call, bind.image, result));
 }
 
 /// `vkUpdateDescriptorSets` failed: none of its sets is whole. They are freed with their pool, so they stay where they are.
-pub fn update_descriptor_sets(call: &Call<'_>, c: &venus::UpdateDescriptorSets<'_>, result: i32) {
+pub(crate) fn update_descriptor_sets(call: &Call<'_>, c: &venus::UpdateDescriptorSets<'_>, result: i32) {
     let written = c.p_descriptor_writes.unwrap_or(&[]).iter().map(|write| write.dst_set);
     let copied = c.p_descriptor_copies.unwrap_or(&[]).iter().map(|copy| copy.dst_set);
     for set in written.chain(copied) {

@@ -32,7 +32,7 @@ impl ContextLost {
 }
 
 /// `VK_ERROR_VALIDATION_FAILED`.
-pub const INVALID: i32 = ash::vk::Result::ERROR_VALIDATION_FAILED_EXT.as_raw();
+pub(crate) const INVALID: i32 = ash::vk::Result::ERROR_VALIDATION_FAILED_EXT.as_raw();
 
 /// The reason for which one command was not executed.
 #[derive(Clone, Debug)]
@@ -97,12 +97,12 @@ impl From<ash::vk::Result> for Fault {
 
 /// Demands that a rule of valid usage is kept.
 #[inline]
-pub fn demand(kept: bool, rule: &'static str) -> Result<(), Fault> {
+pub(crate) fn demand(kept: bool, rule: &'static str) -> Result<(), Fault> {
     if kept { Ok(()) } else { Err(Fault::invalid(rule)) }
 }
 
 /// The fault of an entry whose kind and state disagree: a bug of ours, which ends the context rather than panics.
 #[cold]
-pub fn inconsistent() -> Fault {
+pub(crate) fn inconsistent() -> Fault {
     Fault::lost("object table is inconsistent")
 }

@@ -1,10 +1,10 @@
 //! The functions that execute each command.
 
-pub mod prelude;
+pub(crate) mod prelude;
 
 // Generated code cannot carry comments; its `unsafe` blocks are calls under the invariants of `vulkan`. Its format is the generator's.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "argued once, at the head of `vulkan`")]
 #[allow(clippy::too_many_lines, reason = "one line per command")]
 #[rustfmt::skip]
 #[allow(unsafe_code, reason = "the driver is called")]
-pub mod generated;
+pub(crate) mod generated;

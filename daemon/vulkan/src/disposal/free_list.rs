@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Bounds on what is kept.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     /// Bytes.
     pub bytes: PerHeap<u64>,
     /// Pieces.
@@ -18,7 +18,7 @@ pub struct Bounds {
 
 /// The pieces that are kept, the oldest first.
 #[derive(Debug)]
-pub struct FreeList<T> {
+pub(crate) struct FreeList<T> {
     kept: VecDeque<Kept<T>>,
     bytes: PerHeap<u64>,
     bounds: Bounds,
@@ -33,12 +33,12 @@ struct Kept<T> {
 
 impl<T> FreeList<T> {
     /// An empty list.
-    pub fn new(bounds: Bounds) -> Self {
+    pub(crate) fn new(bounds: Bounds) -> Self {
         Self { kept: VecDeque::new(), bytes: PerHeap::default(), bounds }
     }
 
     /// Keeps something from `now` on; returns what has to go: what was kept for the longest time, or the new piece if it is too large.
-    pub fn put(&mut self, key: ReuseKey, what: T, now: Instant) -> Vec<T> {
+    pub(crate) fn put(&mut self, key: ReuseKey, what: T, now: Instant) -> Vec<T> {
         let most = *self.bounds.bytes.of(key.heap);
         if key.size > most || self.bounds.pieces == 0 {
             return vec![what];
@@ -57,25 +57,25 @@ impl<T> FreeList<T> {
     }
 
     /// Takes what was kept last of those with this key that `fit`.
-    pub fn take(&mut self, key: &ReuseKey, fits: impl Fn(&T) -> bool) -> Option<T> {
+    pub(crate) fn take(&mut self, key: &ReuseKey, fits: impl Fn(&T) -> bool) -> Option<T> {
         let last = self.kept.iter().rposition(|kept| kept.key == *key && fits(&kept.what))?;
         self.remove(last)
     }
 
     /// Takes what is too old.
-    pub fn take_old(&mut self, now: Instant) -> Vec<T> {
+    pub(crate) fn take_old(&mut self, now: Instant) -> Vec<T> {
         let age = self.bounds.age;
         let old = self.kept.iter().take_while(|kept| now.saturating_duration_since(kept.since) >= age);
         (0..old.count()).filter_map(|_| self.remove(0)).collect()
     }
 
     /// The time at which the next piece will be too old.
-    pub fn next_old(&self) -> Option<Instant> {
+    pub(crate) fn next_old(&self) -> Option<Instant> {
         self.kept.front().map(|kept| kept.since + self.bounds.age)
     }
 
     /// Takes all that `goes`.
-    pub fn take_all(&mut self, goes: impl Fn(&T) -> bool) -> Vec<T> {
+    pub(crate) fn take_all(&mut self, goes: impl Fn(&T) -> bool) -> Vec<T> {
         let mut gone = Vec::new();
         for at in (0..self.kept.len()).rev() {
             if goes(&self.kept[at].what) {

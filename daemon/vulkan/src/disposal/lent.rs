@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 
 /// Memory that is lent, and what of it waits to be freed.
 #[derive(Debug, Default)]
-pub struct Lent(Mutex<State>);
+pub(crate) struct Lent(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -24,12 +24,12 @@ struct State {
 
 impl Lent {
     /// Counts a blob that is about to be made of this memory.
-    pub fn lend(&self, memory: MemoryId) {
+    pub(crate) fn lend(&self, memory: MemoryId) {
         *self.0.lock().blobs.entry(memory).or_default() += 1;
     }
 
     /// Takes note that a blob of this memory is gone, and returns what may be freed now.
-    pub fn return_one(&self, memory: MemoryId) -> Vec<Object> {
+    pub(crate) fn return_one(&self, memory: MemoryId) -> Vec<Object> {
         let mut lent = self.0.lock();
         match lent.blobs.get_mut(&memory) {
             Some(blobs) if *blobs > 1 => {
@@ -46,7 +46,7 @@ impl Lent {
     }
 
     /// Keeps an object that is lent; hands back any other, to be destroyed.
-    pub fn keep(&self, object: Object) -> Option<Object> {
+    pub(crate) fn keep(&self, object: Object) -> Option<Object> {
         let Some(memory) = name(&object) else { return Some(object) };
         let mut lent = self.0.lock();
         if lent.blobs.contains_key(&memory) {
@@ -57,7 +57,7 @@ impl Lent {
     }
 
     /// Returns whether something is lent: then the driver must not be told that this process is done.
-    pub fn is_lending(&self) -> bool {
+    pub(crate) fn is_lending(&self) -> bool {
         !self.0.lock().blobs.is_empty()
     }
 }

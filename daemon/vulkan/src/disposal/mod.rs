@@ -1,9 +1,9 @@
 //! Objects that are gone for the guest and not yet for the driver.
 
-pub mod free_list;
-pub mod lent;
-pub mod pool;
-pub mod retired;
+pub(crate) mod free_list;
+pub(crate) mod lent;
+pub(crate) mod pool;
+pub(crate) mod retired;
 
 #[cfg(test)]
 mod pool_tests;

@@ -32,7 +32,7 @@ const PART: u64 = 8;
 const PIECES_MAX: usize = 128;
 
 /// The time for which something is kept.
-pub const AGE: Duration = Duration::from_secs(2);
+pub(crate) const AGE: Duration = Duration::from_secs(2);
 
 /// The pool of one context.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use ash::vk::{self, Handle as _};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
 
 /// The handle type of everything here.
-pub const DMA_BUF: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
+pub(crate) const DMA_BUF: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
 
 /// The functions.
 pub struct DmaBufs {

@@ -52,7 +52,7 @@ impl FamilyOrder {
 ///
 /// GRAPHICS is dropped unless guests are to see it; SPARSE_BINDING and PROTECTED because neither is served; video and optical flow because
 /// they are not compute.
-pub fn visible(
+pub(crate) fn visible(
     mut families: Vec<vk::QueueFamilyProperties>,
     queues: Queues,
 ) -> (Vec<vk::QueueFamilyProperties>, FamilyOrder) {

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 /// The first two members.
 #[repr(C)]
-pub struct Header {
+pub(crate) struct Header {
     /// `VkStructureType`.
     pub s_type: i32,
     /// The next struct, or null.

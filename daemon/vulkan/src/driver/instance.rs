@@ -10,7 +10,7 @@ use protocol::venus::generated as venus;
 use std::ffi::c_void;
 
 /// The API version guests are shaped to, that of the registry the codec was generated from; a host below it lowers it.
-pub const API_VERSION: u32 = {
+pub(crate) const API_VERSION: u32 = {
     let (major, minor, patch) = venus::REGISTRY_VERSION;
     vk::make_api_version(0, major, minor, patch)
 };
@@ -25,7 +25,7 @@ pub struct Instance {
     /// Instance functions for our own calls.
     pub ash: ash::Instance,
     /// Instance functions for the guest's calls.
-    pub table: InstanceTable,
+    pub(crate) table: InstanceTable,
     /// The ids that the physical devices are bound to, as far as they were enumerated.
     pub bound: Mutex<Vec<venus::PhysicalDevice>>,
     /// Keeps the loader's library mapped.
@@ -83,13 +83,13 @@ impl Drop for Instance {
 }
 
 /// Loads the host's Vulkan loader.
-pub fn load_entry() -> Result<ash::Entry, ContextLost> {
+pub(crate) fn load_entry() -> Result<ash::Entry, ContextLost> {
     // SAFETY: the loader is the system's own; loading it runs its constructors and nothing of the guest's.
     unsafe { ash::Entry::load() }.map_err(|e| ContextLost::new(format!("cannot load the Vulkan loader: {e}")))
 }
 
 /// The version that guests are shaped to with this loader.
-pub fn api_version(entry: &ash::Entry) -> u32 {
+pub(crate) fn api_version(entry: &ash::Entry) -> u32 {
     loader_version(entry).min(API_VERSION)
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Longest single wait inside the driver, in nanoseconds; waits are made of such slices so that they can be cancelled.
-pub const WAIT_SLICE_NS: u64 = 100_000_000;
+pub(crate) const WAIT_SLICE_NS: u64 = 100_000_000;
 
 /// The markers of a device that are in no use.
 #[derive(Debug, Default)]

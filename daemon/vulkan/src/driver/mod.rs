@@ -1,14 +1,14 @@
 //! The host's driver: its functions, its instance and GPUs, and the functions of a device that memory needs.
 
-pub mod back_end;
-pub mod dma_bufs;
-pub mod families;
-pub mod header;
-pub mod host_copy;
-pub mod host_pointers;
-pub mod instance;
-pub mod markers;
-pub mod physical_device;
+pub(crate) mod back_end;
+pub(crate) mod dma_bufs;
+pub(crate) mod families;
+pub(crate) mod header;
+pub(crate) mod host_copy;
+pub(crate) mod host_pointers;
+pub(crate) mod instance;
+pub(crate) mod markers;
+pub(crate) mod physical_device;
 
 #[cfg(test)]
 mod layout_tests;
@@ -17,4 +17,4 @@ mod layout_tests;
 #[allow(clippy::too_many_lines, clippy::missing_transmute_annotations, reason = "one line per member or function")]
 #[rustfmt::skip]
 #[allow(unsafe_code, reason = "function pointers are loaded by name")]
-pub mod generated;
+pub(crate) mod generated;

@@ -63,7 +63,7 @@ fn has_own_address_space(device_type: vk::PhysicalDeviceType) -> bool {
 }
 
 /// The UUID of a device, if its driver is recent enough to tell.
-pub fn device_uuid(instance: &ash::Instance, handle: vk::PhysicalDevice) -> Option<[u8; 16]> {
+pub(crate) fn device_uuid(instance: &ash::Instance, handle: vk::PhysicalDevice) -> Option<[u8; 16]> {
     // SAFETY: `handle` comes from this live instance, here and below.
     let plain = unsafe { instance.get_physical_device_properties(handle) };
     if plain.api_version < vk::API_VERSION_1_1 {
@@ -77,7 +77,7 @@ pub fn device_uuid(instance: &ash::Instance, handle: vk::PhysicalDevice) -> Opti
 }
 
 /// Extensions of a device with their versions.
-pub fn host_extensions(
+pub(crate) fn host_extensions(
     instance: &ash::Instance,
     handle: vk::PhysicalDevice,
 ) -> Result<BTreeMap<String, u32>, vk::Result> {
@@ -90,7 +90,7 @@ pub fn host_extensions(
 }
 
 /// The heap that memory of a type is in.
-pub fn heap(memory: &vk::PhysicalDeviceMemoryProperties, ty: &vk::MemoryType) -> Heap {
+pub(crate) fn heap(memory: &vk::PhysicalDeviceMemoryProperties, ty: &vk::MemoryType) -> Heap {
     match memory.memory_heaps[ty.heap_index as usize].flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL) {
         true => Heap::Device,
         false => Heap::Host,

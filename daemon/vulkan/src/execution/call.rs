@@ -22,7 +22,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 /// A command being executed.
-pub struct Call<'a> {
+pub(crate) struct Call<'a> {
     /// The context that the command is executed for.
     pub context: &'a Context,
     /// The memory in which decoded and lowered values live until the command is done.
@@ -42,7 +42,7 @@ pub struct Call<'a> {
 }
 
 /// Turns a legal failure into the reply that tells it.
-pub fn settle<T>(
+pub(crate) fn settle<T>(
     outcome: Result<T, Fault>,
     failed: impl FnOnce(i32) -> Result<T, ContextLost>,
 ) -> Result<T, ContextLost> {
@@ -55,7 +55,7 @@ pub fn settle<T>(
 
 impl<'a> Call<'a> {
     /// Executes a command that returns a `VkResult`, unless the guest has to hear of an earlier failure, which is returned then.
-    pub fn tell<T>(&self, execute: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    pub(crate) fn tell<T>(&self, execute: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         match self.heard.then(|| self.context.failures.take()).flatten() {
             Some(result) => Err(Fault::Failed(result)),
             None => execute(),
@@ -63,19 +63,19 @@ impl<'a> Call<'a> {
     }
 
     /// Notes that the command failed; unless the guest waits for its result, a later command tells the guest.
-    pub fn note_failure(&self, result: i32) {
+    pub(crate) fn note_failure(&self, result: i32) {
         if !self.heard {
             self.context.failures.note(result);
         }
     }
 
     /// Locks the object table for reading, to lower parameters. Not held across a driver call.
-    pub fn lowering(&self) -> Lowering<'a> {
+    pub(crate) fn lowering(&self) -> Lowering<'a> {
         self.lowering_over(Reading::Own(self.context.objects.read()))
     }
 
     /// Lowers parameters like [`Self::lowering`], through objects that were looked up lately: for commands that look many things up.
-    pub fn looking_up<'l>(&'l self, objects: &'l Recent<'l>) -> Lowering<'l> {
+    pub(crate) fn looking_up<'l>(&'l self, objects: &'l Recent<'l>) -> Lowering<'l> {
         self.lowering_over(Reading::Shared(objects))
     }
 
@@ -88,13 +88,13 @@ impl<'a> Call<'a> {
     }
 
     /// Lowers parameters like [`Self::lowering`] for a recorded command: what the command names goes into `uses`.
-    pub fn recording<'u>(&'u self, uses: &'u Uses) -> Lowering<'u> {
+    pub(crate) fn recording<'u>(&'u self, uses: &'u Uses) -> Lowering<'u> {
         self.records.set(true);
         Lowering { uses: Some(uses), ..self.lowering() }
     }
 
     /// The device memory behind a resource that the context sees.
-    pub fn resource(&self, id: u32) -> Result<Arc<ResourceMemory>, Fault> {
+    pub(crate) fn resource(&self, id: u32) -> Result<Arc<ResourceMemory>, Fault> {
         let memory = self.context.env.resources.device_memory(id, self.cancel);
         memory.ok_or_else(|| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE.into())
     }
@@ -104,7 +104,7 @@ impl<'a> Call<'a> {
     /// # Errors
     ///
     /// There is no such object.
-    pub fn state<H: Kind>(&self, id: H) -> Result<Arc<H::State>, Fault> {
+    pub(crate) fn state<H: Kind>(&self, id: H) -> Result<Arc<H::State>, Fault> {
         self.context.objects.shared(id)
     }
 
@@ -113,7 +113,7 @@ impl<'a> Call<'a> {
     /// # Errors
     ///
     /// There is no such object.
-    pub fn subject<H: Kind>(&self, id: H) -> Result<Arc<H::State>, Fault> {
+    pub(crate) fn subject<H: Kind>(&self, id: H) -> Result<Arc<H::State>, Fault> {
         let objects = self.context.objects.read();
         let object = objects.get(id)?;
         object.device.iter().for_each(|device| self.is_for(device));
@@ -125,7 +125,7 @@ impl<'a> Call<'a> {
     /// # Errors
     ///
     /// There is no such object, or it is of another device.
-    pub fn state_of_owner<H: Kind>(&self, id: H) -> Result<Arc<H::State>, Fault> {
+    pub(crate) fn state_of_owner<H: Kind>(&self, id: H) -> Result<Arc<H::State>, Fault> {
         let l = self.lowering();
         l.handle(id)?;
         l.objects.get(id)?.shared::<H>()
@@ -136,7 +136,7 @@ impl<'a> Call<'a> {
     /// # Errors
     ///
     /// There is none.
-    pub fn physical_device(&self, id: venus::PhysicalDevice) -> Result<Arc<PhysicalDevice>, Fault> {
+    pub(crate) fn physical_device(&self, id: venus::PhysicalDevice) -> Result<Arc<PhysicalDevice>, Fault> {
         let physical = self.state(id)?;
         self.families.set(physical.order);
         Ok(physical)
@@ -147,7 +147,7 @@ impl<'a> Call<'a> {
     /// # Errors
     ///
     /// There is none.
-    pub fn device(&self, id: venus::Device) -> Result<Arc<Device>, Fault> {
+    pub(crate) fn device(&self, id: venus::Device) -> Result<Arc<Device>, Fault> {
         let device = self.state(id)?;
         self.is_for(&device);
         Ok(device)
@@ -161,7 +161,7 @@ impl<'a> Call<'a> {
 
     /// Binds what a `vkCreate…` returned: a handle, or a tombstone. Where there is no room the object is destroyed again, which is a
     /// failure.
-    pub fn created<H: Handle>(
+    pub(crate) fn created<H: Handle>(
         &self,
         id: Option<&H>,
         raw: u64,
@@ -172,7 +172,7 @@ impl<'a> Call<'a> {
     }
 
     /// Binds an object like [`Self::created`], with state of its own.
-    pub fn bind<H: Handle>(
+    pub(crate) fn bind<H: Handle>(
         &self,
         id: Option<&H>,
         raw: u64,
@@ -184,7 +184,7 @@ impl<'a> Call<'a> {
     }
 
     /// Binds one of several objects that the command makes, like [`Self::bind`], with one of [`Self::encodings`].
-    pub fn bind_one<H: Handle>(
+    pub(crate) fn bind_one<H: Handle>(
         &self,
         id: Option<&H>,
         raw: u64,
@@ -216,18 +216,18 @@ impl<'a> Call<'a> {
     }
 
     /// The command's encoding, to be kept with the object that it made.
-    pub fn encoding(&self) -> Encoding {
+    pub(crate) fn encoding(&self) -> Encoding {
         self.context.objects.described().keep(self.bytes)
     }
 
     /// The command's encoding, to be kept with each of the `count` objects that it made.
-    pub fn encodings(&self, count: usize) -> impl Fn() -> Encoding {
+    pub(crate) fn encodings(&self, count: usize) -> impl Fn() -> Encoding {
         let shared = (count > 1).then(|| self.context.objects.described().share(self.bytes));
         move || shared.as_ref().map_or_else(|| self.encoding(), Shared::encoding)
     }
 
     /// Leaves a tombstone.
-    pub fn not_created<H: Handle>(&self, id: Option<&H>, result: i32) -> Result<(), ContextLost> {
+    pub(crate) fn not_created<H: Handle>(&self, id: Option<&H>, result: i32) -> Result<(), ContextLost> {
         match id {
             Some(id) => self.context.objects.insert_failed(id.id(), H::KIND, result),
             None => Err(ContextLost::new("an object was created without an id")),
@@ -235,17 +235,17 @@ impl<'a> Call<'a> {
     }
 
     /// Leaves a tombstone for each id of a creation that made none.
-    pub fn none_created<H: Handle>(&self, ids: &[H], result: i32) -> Result<(), ContextLost> {
+    pub(crate) fn none_created<H: Handle>(&self, ids: &[H], result: i32) -> Result<(), ContextLost> {
         ids.iter().try_for_each(|id| self.not_created(Some(id), result))
     }
 
     /// Destroys what was taken out of the table: once no command and no submission can use it any more.
-    pub fn destroy(&self, object: Object) -> Result<(), ContextLost> {
+    pub(crate) fn destroy(&self, object: Object) -> Result<(), ContextLost> {
         self.context.retired.destroy(object)
     }
 
     /// Takes an object out of the table and destroys it.
-    pub fn take<H: Handle>(&self, id: H) -> Result<(), Fault> {
+    pub(crate) fn take<H: Handle>(&self, id: H) -> Result<(), Fault> {
         if let Some(object) = self.context.objects.remove(id)? {
             self.destroy(object)?;
         }

@@ -1,6 +1,6 @@
 //! One command on its way, and the context that it is executed for.
 
-pub mod call;
-pub mod context;
-pub mod failures;
-pub mod pending;
+pub(crate) mod call;
+pub(crate) mod context;
+pub(crate) mod failures;
+pub(crate) mod pending;

@@ -25,7 +25,7 @@ impl Call<'_> {
     /// # Errors
     ///
     /// They have not completed: the program has broken valid usage, or the wait was cancelled.
-    pub fn await_submitted(
+    pub(crate) fn await_submitted(
         &self,
         device: &Device,
         submitted: &Submitted,
@@ -39,7 +39,12 @@ impl Call<'_> {
 
     /// Waits until submissions have completed that use what `command` is about; returns whether they have. The wait is not long if they
     /// cannot even have begun: then the program has broken valid usage. Whatever runs may be over for the program already.
-    pub fn have_completed(&self, device: &Device, submitted: &Submitted, command: &'static str) -> bool {
+    pub(crate) fn have_completed(
+        &self,
+        device: &Device,
+        submitted: &Submitted,
+        command: &'static str,
+    ) -> bool {
         let (start, mut is_told) = (Instant::now(), false);
         loop {
             if device.completed(submitted) {

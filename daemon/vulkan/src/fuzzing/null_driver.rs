@@ -20,14 +20,14 @@ use std::sync::atomic::Ordering;
 type Function = unsafe extern "system" fn();
 
 /// The entry of this driver.
-pub fn entry() -> ash::Entry {
+pub(super) fn entry() -> ash::Entry {
     let functions = ash::StaticFn { get_instance_proc_addr };
     // SAFETY: the function answers as vkGetInstanceProcAddr does, with functions that fit their names.
     unsafe { ash::Entry::from_static_fn(functions) }
 }
 
 /// `VkPhysicalDeviceIDProperties::deviceUUID` of its GPUs, in the order in which it lists them.
-pub const UUIDS: [[u8; 16]; 2] = [[8; 16], [7; 16]];
+pub(super) const UUIDS: [[u8; 16]; 2] = [[8; 16], [7; 16]];
 
 unsafe extern "system" fn get_instance_proc_addr(_: vk::Instance, name: *const c_char) -> Option<Function> {
     // SAFETY: callers pass a string.

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 #[derive(Clone, Copy)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names of Vulkan's objects")]
-pub enum Kind {
+pub(super) enum Kind {
     Instance = 1,
     PhysicalDevice,
     Device,
@@ -74,7 +74,7 @@ const MARK: u64 = 0x4e55 << 48;
 static TAKEN: Mutex<()> = Mutex::new(());
 
 /// The version of the newest instance that the driver makes.
-pub static NEWEST_INSTANCE: AtomicU32 = AtomicU32::new(u32::MAX);
+pub(super) static NEWEST_INSTANCE: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Nothing is looked at, and nothing fails: the driver costs next to nothing.
 static TRUSTING: AtomicBool = AtomicBool::new(false);
@@ -98,7 +98,7 @@ pub fn at_barriers(tell: impl Fn(u32) + Send + Sync + 'static) {
 }
 
 /// Takes note that a barrier is recorded, and tells whoever asked for it.
-pub fn barrier(at: u32) {
+pub(super) fn barrier(at: u32) {
     if !is_trusting() {
         // Others may record meanwhile.
         let tell = AT_BARRIERS.lock().clone();
@@ -111,7 +111,7 @@ pub fn barrier(at: u32) {
 pub struct Exclusive(MutexGuard<'static, ()>);
 
 /// Waits for the driver and forgets everything; failures come as `seed` says.
-pub fn begin(seed: u64) -> Exclusive {
+pub(super) fn begin(seed: u64) -> Exclusive {
     let exclusive = Exclusive(TAKEN.lock());
     *AT_BARRIERS.lock() = None;
     *STATE.lock() = State { random: seed | 1, ..State::default() };
@@ -121,7 +121,7 @@ pub fn begin(seed: u64) -> Exclusive {
 }
 
 /// Switches off all checks and failures from now on.
-pub fn trust() {
+pub(super) fn trust() {
     leak();
     TRUSTING.store(true, Ordering::Relaxed);
 }
@@ -131,18 +131,18 @@ fn is_trusting() -> bool {
 }
 
 /// The number of calls of the driver since [`trust`].
-pub fn calls() -> u64 {
+pub(super) fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
 /// Allows objects to stay behind from now on.
-pub fn leak() {
+pub(super) fn leak() {
     STATE.lock().leaky = true;
 }
 
 /// Switches off all failures from now on.
 #[cfg(test)]
-pub fn rely() {
+pub(super) fn rely() {
     STATE.lock().reliable = true;
 }
 
@@ -152,12 +152,12 @@ pub fn live() -> usize {
 }
 
 /// Returns whether nothing may be left in the end.
-pub fn is_tight() -> bool {
+pub(super) fn is_tight() -> bool {
     !STATE.lock().leaky
 }
 
 /// A new handle.
-pub fn add(kind: u8, parent: u64) -> u64 {
+pub(super) fn add(kind: u8, parent: u64) -> u64 {
     let mut state = STATE.lock();
     state.last += 1;
     let handle = MARK | state.last << 8 | u64::from(kind);
@@ -168,7 +168,7 @@ pub fn add(kind: u8, parent: u64) -> u64 {
 }
 
 /// The handle of something that is only asked for.
-pub fn child(parent: u64, kind: u8, index: u64) -> u64 {
+pub(super) fn child(parent: u64, kind: u8, index: u64) -> u64 {
     let found = STATE.lock().found.get(&(parent, kind, index)).copied();
     found.unwrap_or_else(|| {
         let handle = add(kind, parent);
@@ -178,7 +178,7 @@ pub fn child(parent: u64, kind: u8, index: u64) -> u64 {
 }
 
 /// The index, among the children of its parent, of something that is only asked for.
-pub fn index(handle: u64) -> u64 {
+pub(super) fn index(handle: u64) -> u64 {
     let state = STATE.lock();
     let found = state.found.iter().find(|(_, found)| **found == handle);
     found.map(|((_, _, index), _)| *index).expect("it was asked for before")
@@ -186,7 +186,7 @@ pub fn index(handle: u64) -> u64 {
 
 /// Panics unless the handle lives and is of the kind, if one is given. A null handle is the guest's own loss.
 #[track_caller]
-pub fn assert_live(handle: u64, kind: Option<u8>) {
+pub(super) fn assert_live(handle: u64, kind: Option<u8>) {
     if is_trusting() {
         CALLS.fetch_add(1, Ordering::Relaxed);
         return;
@@ -200,7 +200,7 @@ pub fn assert_live(handle: u64, kind: Option<u8>) {
 
 /// Panics like [`assert_live`], and also unless the handle is of the same device as `other`.
 #[track_caller]
-pub fn assert_of(other: u64, handle: u64, kind: Kind) {
+pub(super) fn assert_of(other: u64, handle: u64, kind: Kind) {
     if is_trusting() {
         return;
     }
@@ -217,7 +217,7 @@ pub fn assert_of(other: u64, handle: u64, kind: Kind) {
 
 /// Ends a handle. Panics unless it lives, is of the kind and belongs to `parent`.
 #[track_caller]
-pub fn remove(handle: u64, kind: u8, parent: u64) {
+pub(super) fn remove(handle: u64, kind: u8, parent: u64) {
     if is_trusting() {
         return;
     }
@@ -227,14 +227,14 @@ pub fn remove(handle: u64, kind: u8, parent: u64) {
 
 /// Ends the handle of what was allocated from a pool; null is skipped.
 #[track_caller]
-pub fn remove_child(handle: u64) {
+pub(super) fn remove_child(handle: u64) {
     if handle != 0 && !is_trusting() {
         assert!(STATE.lock().live.remove(&handle).is_some(), "{handle:#x} does not live");
     }
 }
 
 /// Ends the handles of all that was allocated from a pool.
-pub fn remove_children(pool: u64) {
+pub(super) fn remove_children(pool: u64) {
     if is_trusting() {
         return;
     }
@@ -243,7 +243,7 @@ pub fn remove_children(pool: u64) {
 
 /// Ends an instance or a device, and with it what was only asked for. Panics if something else of it is left.
 #[track_caller]
-pub fn remove_parent(handle: u64, kind: u8) {
+pub(super) fn remove_parent(handle: u64, kind: u8) {
     if is_trusting() {
         return;
     }
@@ -275,7 +275,7 @@ pub fn remove_parent(handle: u64, kind: u8) {
 }
 
 /// Marks a fence as signalled or reset.
-pub fn set_signalled(fence: u64, signalled: bool) {
+pub(super) fn set_signalled(fence: u64, signalled: bool) {
     if is_trusting() {
         SIGNALLED.store(signalled, Ordering::Relaxed);
     } else if signalled {
@@ -286,12 +286,12 @@ pub fn set_signalled(fence: u64, signalled: bool) {
 }
 
 /// Returns whether a fence is signalled.
-pub fn is_signalled(fence: u64) -> bool {
+pub(super) fn is_signalled(fence: u64) -> bool {
     if is_trusting() { SIGNALLED.load(Ordering::Relaxed) } else { STATE.lock().signalled.contains(&fence) }
 }
 
 /// The failure of the next creation, if it is to fail: one in sixteen does, with one of two results.
-pub fn failure() -> Option<i32> {
+pub(super) fn failure() -> Option<i32> {
     if is_trusting() {
         return None;
     }

@@ -19,7 +19,7 @@ use std::sync::LazyLock;
 const ROOM: usize = 4096;
 
 /// A composer, which makes the next command from what is left of a recipe.
-pub struct Composer<'r> {
+pub(super) struct Composer<'r> {
     recipe: &'r [u8],
     /// The command at hand: number, flags, parameters, zeros.
     bytes: Vec<u8>,
@@ -133,13 +133,13 @@ fn enrich(mut bytes: Vec<u8>, mut length: usize, arena: &mut Arena) -> Vec<u8> {
 
 impl<'r> Composer<'r> {
     /// Makes commands from this recipe.
-    pub fn new(recipe: &'r [u8]) -> Self {
+    pub(super) fn new(recipe: &'r [u8]) -> Self {
         let prologue = PROLOGUE.iter();
         Self { recipe, bytes: vec![0; ROOM], last_id: 1000, arena: Arena::new(16 << 20), prologue }
     }
 
     /// Composes the next command, if the recipe has one.
-    pub fn next(&mut self, world: &World) -> Option<()> {
+    pub(super) fn next(&mut self, world: &World) -> Option<()> {
         if self.prologue.len() == 0 && world.renderer.context().objects.ids(ObjectType::DEVICE).is_empty() {
             self.prologue = PROLOGUE.iter();
         }
@@ -181,7 +181,7 @@ impl<'r> Composer<'r> {
     }
 
     /// Executes the command, put right as often as it helps. Returns whether it was executed in the end.
-    pub fn execute(&mut self, world: &World) -> bool {
+    pub(super) fn execute(&mut self, world: &World) -> bool {
         let Some(mut length) = put_right(&mut self.bytes, &mut self.arena) else { return false };
         for _ in 0..16 {
             self.arena.reset();

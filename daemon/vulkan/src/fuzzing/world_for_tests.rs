@@ -13,18 +13,18 @@ use venus::{ChainStruct, Command};
 const INSTANCE: venus::Instance = venus::Instance(1);
 const GPU: venus::PhysicalDevice = venus::PhysicalDevice(2);
 /// The device.
-pub const DEVICE: venus::Device = venus::Device(3);
+pub(crate) const DEVICE: venus::Device = venus::Device(3);
 /// Bytes of an allocation.
-pub const SIZE: u64 = 0x10_000;
+pub(crate) const SIZE: u64 = 0x10_000;
 /// A type that nobody can map.
-pub const PRIVATE: u32 = 0;
+pub(crate) const PRIVATE: u32 = 0;
 /// A type that is made of pages.
-pub const PAGES: u32 = 1;
+pub(crate) const PAGES: u32 = 1;
 /// A type that the driver maps.
-pub const MAPPED: u32 = 2;
+pub(crate) const MAPPED: u32 = 2;
 
 /// A context with a device of the null driver.
-pub struct World {
+pub(crate) struct World {
     /// The renderer that executes its commands.
     pub renderer: Renderer,
     _exclusive: fuzzing::Exclusive,
@@ -32,17 +32,17 @@ pub struct World {
 
 impl World {
     /// A world in which creations succeed at first.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with_luck(0x9e37_79b9_7f4a_7c15)
     }
 
     /// A world with a seed that is chosen so that the first creations succeed.
-    pub fn with_luck(seed: u64) -> Self {
+    pub(crate) fn with_luck(seed: u64) -> Self {
         Self::on(fuzzing::begin(seed))
     }
 
     /// A world in which creations always succeed.
-    pub fn reliable() -> Self {
+    pub(crate) fn reliable() -> Self {
         Self::on(fuzzing::begin_reliable())
     }
 
@@ -60,7 +60,7 @@ impl World {
     }
 
     /// Creates a device with a queue.
-    pub fn create_device(&self, device: venus::Device) {
+    pub(crate) fn create_device(&self, device: venus::Device) {
         let queue = venus::DeviceQueueCreateInfo {
             queue_count: 1,
             p_queue_priorities: Some(&[1.0]),
@@ -80,7 +80,7 @@ impl World {
     }
 
     /// Executes a command, which must not end the context.
-    pub fn execute(&self, command: &Command<'_>) {
+    pub(crate) fn execute(&self, command: &Command<'_>) {
         let (arena, cancel, mut reply) = (Arena::new(1 << 16), Cancel::default(), vec![0; 4096]);
         let mut bytes = vec![0; 4096];
         let mut writer = Writer::window(&mut bytes);
@@ -91,12 +91,12 @@ impl World {
     }
 
     /// Allocates memory that the driver maps.
-    pub fn allocate(&self, id: u64, chain: &[ChainStruct<'_>]) -> Arc<Memory> {
+    pub(crate) fn allocate(&self, id: u64, chain: &[ChainStruct<'_>]) -> Arc<Memory> {
         self.allocate_of(id, chain, SIZE, MAPPED)
     }
 
     /// Allocates memory of any size and type.
-    pub fn allocate_of(
+    pub(crate) fn allocate_of(
         &self,
         id: u64,
         p_next: &[ChainStruct<'_>],
@@ -112,7 +112,7 @@ impl World {
     }
 
     /// Creates a buffer; returns the driver's handle.
-    pub fn buffer(&self, id: u64) -> u64 {
+    pub(crate) fn buffer(&self, id: u64) -> u64 {
         let buffer = venus::Buffer(id);
         let usage = venus::BufferUsageFlags::STORAGE_BUFFER;
         let info = venus::BufferCreateInfo { size: 4096, usage, ..Default::default() };
@@ -122,12 +122,12 @@ impl World {
     }
 
     /// The driver's handle of a buffer.
-    pub fn raw(&self, id: u64) -> u64 {
+    pub(crate) fn raw(&self, id: u64) -> u64 {
         self.renderer.context().objects.read().get(venus::Buffer(id)).unwrap().raw
     }
 
     /// Binds a buffer at the beginning of a memory; returns the driver's handle.
-    pub fn bind(&self, id: u64, memory: u64) -> u64 {
+    pub(crate) fn bind(&self, id: u64, memory: u64) -> u64 {
         let (buffer, memory) = (venus::Buffer(id), venus::DeviceMemory(memory));
         let bind = venus::BindBufferMemory { device: DEVICE, buffer, memory, memory_offset: 0 };
         self.execute(&Command::BindBufferMemory(bind));
@@ -135,13 +135,13 @@ impl World {
     }
 
     /// Frees a memory.
-    pub fn free(&self, id: u64) {
+    pub(crate) fn free(&self, id: u64) {
         let memory = venus::DeviceMemory(id);
         self.execute(&Command::FreeMemory(venus::FreeMemory { device: DEVICE, memory }));
     }
 
     /// Makes a blob of a memory; returns it and the memory's number.
-    pub fn lend(&self, id: u64) -> (Exported, MemoryId) {
+    pub(crate) fn lend(&self, id: u64) -> (Exported, MemoryId) {
         let exported = self.renderer.export(id, SIZE, true).unwrap();
         let memory = exported.file.as_ref().and_then(|file| file.piece.memory).unwrap();
         (exported, memory)

@@ -33,7 +33,7 @@ const TELL_AFTER: u64 = 1_000_000;
 const UNREADY_LOOK: Duration = Duration::from_micros(500);
 
 /// The function that is called when the context cannot go on.
-pub type Failed = Box<dyn Fn(&ContextLost) + Send + Sync>;
+pub(crate) type Failed = Box<dyn Fn(&ContextLost) + Send + Sync>;
 
 /// The gate of one context before one GPU.
 pub struct Gate {

@@ -1,4 +1,4 @@
 //! The gates before which submissions wait for the scheduler.
 
-pub mod gate;
-pub mod lane;
+pub(crate) mod gate;
+pub(crate) mod lane;

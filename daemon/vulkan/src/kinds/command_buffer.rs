@@ -176,7 +176,7 @@ impl Recordings {
 }
 
 /// The recordings of one pool among the locked ones.
-pub fn recordings_of<'l>(
+pub(crate) fn recordings_of<'l>(
     locked: &'l mut [(*const CommandPool, MutexGuard<'_, Recordings>)],
     pool: &Arc<CommandPool>,
 ) -> Result<&'l mut Recordings, Fault> {

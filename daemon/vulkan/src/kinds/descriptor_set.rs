@@ -85,7 +85,7 @@ impl Sets {
 }
 
 /// Locks the pools of sets that are all still allocated.
-pub fn lock_pools(sets: &[Arc<DescriptorSet>]) -> Result<SmallVec<[MutexGuard<'_, Sets>; 2]>, Fault> {
+pub(crate) fn lock_pools(sets: &[Arc<DescriptorSet>]) -> Result<SmallVec<[MutexGuard<'_, Sets>; 2]>, Fault> {
     let mut pools: SmallVec<[_; 2]> = sets.iter().map(|set| &set.pool).collect();
     pools.sort_by_key(|pool| Arc::as_ptr(pool));
     pools.dedup_by_key(|pool| Arc::as_ptr(pool));

@@ -7,10 +7,10 @@ use protocol::venus::generated::{self as venus, FormatBlock, ImageAspectFlags};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `VK_REMAINING_MIP_LEVELS` and `VK_REMAINING_ARRAY_LAYERS`.
-pub const REMAINING: u32 = u32::MAX;
+pub(crate) const REMAINING: u32 = u32::MAX;
 
 /// Planes of a format, at most.
-pub const PLANES: usize = 3;
+pub(crate) const PLANES: usize = 3;
 
 /// The facts about an image that the object table keeps.
 #[derive(Debug)]

@@ -14,34 +14,34 @@ use protocol::venus::generated as venus;
 impl Reading<'_> {
     /// The facts about a buffer; the id must not be null.
     #[inline]
-    pub fn buffer(&self, id: venus::Buffer) -> Result<&BufferFacts, Fault> {
+    pub(crate) fn buffer(&self, id: venus::Buffer) -> Result<&BufferFacts, Fault> {
         self.named(id, "a buffer is missing")
     }
 
     /// The facts about an image.
-    pub fn image(&self, id: venus::Image) -> Result<&ImageFacts, Fault> {
+    pub(crate) fn image(&self, id: venus::Image) -> Result<&ImageFacts, Fault> {
         self.named(id, "an image is missing")
     }
 
     /// The facts about a query pool.
-    pub fn query_pool(&self, id: venus::QueryPool) -> Result<&QueryFacts, Fault> {
+    pub(crate) fn query_pool(&self, id: venus::QueryPool) -> Result<&QueryFacts, Fault> {
         self.named(id, "a query pool is missing")
     }
 
     /// Returns whether a semaphore is a timeline.
-    pub fn is_timeline(&self, id: venus::Semaphore) -> Result<bool, Fault> {
+    pub(crate) fn is_timeline(&self, id: venus::Semaphore) -> Result<bool, Fault> {
         let signal = self.named(id, "a semaphore is missing")?;
         Ok(matches!(*signal.lock(), Signal::Timeline { .. }))
     }
 
     /// The layout that an id names.
     #[inline]
-    pub fn pipeline_layout(&self, id: venus::PipelineLayout) -> Result<&PipelineLayout, Fault> {
+    pub(crate) fn pipeline_layout(&self, id: venus::PipelineLayout) -> Result<&PipelineLayout, Fault> {
         self.named(id, "a pipeline layout is missing")
     }
 
     /// The facts about a pipeline.
-    pub fn pipeline(&self, id: venus::Pipeline) -> Result<&PipelineFacts, Fault> {
+    pub(crate) fn pipeline(&self, id: venus::Pipeline) -> Result<&PipelineFacts, Fault> {
         self.named(id, "a pipeline is missing")
     }
 

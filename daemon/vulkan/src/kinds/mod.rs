@@ -1,15 +1,15 @@
 //! The state that the object table keeps of each kind of object beside its handle.
 
-pub mod buffer;
-pub mod command_buffer;
-pub mod descriptor_set;
+pub(crate) mod buffer;
+pub(crate) mod command_buffer;
+pub(crate) mod descriptor_set;
 mod devices;
-pub mod fence;
-pub mod image;
-pub mod layout;
+pub(crate) mod fence;
+pub(crate) mod image;
+pub(crate) mod layout;
 mod lookup;
 mod memory;
-pub mod pipeline;
-pub mod query;
-pub mod semaphore;
-pub mod shader;
+pub(crate) mod pipeline;
+pub(crate) mod query;
+pub(crate) mod semaphore;
+pub(crate) mod shader;

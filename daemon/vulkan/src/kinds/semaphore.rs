@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub struct Progress(Arc<AtomicU8>);
 
 /// The driver has the submission. Before that, nobody else may name its marker (Vulkan 3.6, of vkQueueSubmit's fence).
-pub const TAKEN: u8 = 1;
+pub(crate) const TAKEN: u8 = 1;
 /// The device is through with the submission.
-pub const COMPLETE: u8 = 2;
+pub(crate) const COMPLETE: u8 = 2;
 
 impl Progress {
     /// Returns whether the driver has the submission, or had.

@@ -26,7 +26,7 @@ pub struct Device {
     /// Functions for our own calls.
     pub ash: ash::Device,
     /// Functions for the guest's calls.
-    pub table: DeviceTable,
+    pub(crate) table: DeviceTable,
     /// Functions for host image copies.
     pub host_copy: HostCopy,
     /// The physical device that the logical device was created from.

@@ -1,7 +1,7 @@
 //! `VkDevice`, and its queues as others see them.
 
-pub mod device;
-pub mod dual_buffers;
-pub mod shaders;
-pub mod submitted;
-pub mod timeline;
+pub(crate) mod device;
+pub(crate) mod dual_buffers;
+pub(crate) mod shaders;
+pub(crate) mod submitted;
+pub(crate) mod timeline;

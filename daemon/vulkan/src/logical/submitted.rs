@@ -5,7 +5,7 @@
 use smallvec::SmallVec;
 
 /// A submission's number among those of its queue, from 1 on.
-pub type Number = u64;
+pub(crate) type Number = u64;
 
 /// One submission of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A function that is called once a queue has completed what was submitted before.
-pub type Done = Box<dyn FnOnce() + Send>;
+pub(crate) type Done = Box<dyn FnOnce() + Send>;
 
 /// A queue, which has a fence timeline of the context.
 pub trait Timeline: Any + Send + Sync {

@@ -8,16 +8,16 @@ use protocol::venus::generated::{self as venus, ChainStruct, ExternalMemoryHandl
 use std::ffi::c_void;
 
 /// The handle type of the host for memory files. It is never on the wire: what guests share is a dma-buf to them.
-pub const HOST_ALLOCATION: HandleTypes =
+pub(crate) const HOST_ALLOCATION: HandleTypes =
     HandleTypes(vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT.as_raw());
 
 /// Returns whether dma-bufs are among these types.
-pub fn is_dma_buf(types: HandleTypes) -> bool {
+pub(crate) fn is_dma_buf(types: HandleTypes) -> bool {
     types.0 & HandleTypes::DMA_BUF_EXT.0 != 0
 }
 
 /// Returns the host's handle types for those of a guest.
-pub fn host_types(types: HandleTypes, memory: MemoryBackEnd) -> HandleTypes {
+pub(crate) fn host_types(types: HandleTypes, memory: MemoryBackEnd) -> HandleTypes {
     match memory {
         _ if !is_dma_buf(types) => HandleTypes(0),
         MemoryBackEnd::Memfd => HOST_ALLOCATION,
@@ -26,10 +26,10 @@ pub fn host_types(types: HandleTypes, memory: MemoryBackEnd) -> HandleTypes {
 }
 
 /// The handle type by which a guest would name memory that any buffer or image may be bound to; [`link`] makes the host's of it.
-pub const MAPPABLE_MEMORY: HandleTypes = HandleTypes::DMA_BUF_EXT;
+pub(crate) const MAPPABLE_MEMORY: HandleTypes = HandleTypes::DMA_BUF_EXT;
 
 /// Lowers a chained struct that names handle types; none if `next` is another struct.
-pub fn link(
+pub(crate) fn link(
     next: &ChainStruct<'_>,
     rest: *const c_void,
     l: &Lowering<'_>,

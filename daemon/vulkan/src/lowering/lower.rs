@@ -28,7 +28,7 @@ use std::ptr;
 use std::sync::Arc;
 
 /// A decoded value that has a C form.
-pub trait Lower {
+pub(crate) trait Lower {
     /// The C form.
     type Sys: Copy;
     /// Makes the C form; ids become the host's handles.
@@ -36,13 +36,13 @@ pub trait Lower {
 }
 
 /// A value the driver writes: `self` is what the request said about it (chain, lengths), `sys` what came out.
-pub trait Raise<'a>: Lower + Copy {
+pub(crate) trait Raise<'a>: Lower + Copy {
     /// Makes the value for the reply.
     fn raise(&self, sys: &Self::Sys, arena: &'a Arena) -> Result<Self, Fault>;
 }
 
 /// The means of lowering a command: the object table, locked for reading, and the command's arena.
-pub struct Lowering<'l> {
+pub(crate) struct Lowering<'l> {
     pub objects: Reading<'l>,
     pub arena: &'l Arena,
     /// The memory back end, which decides as what the host knows the guest's dma-bufs.
@@ -58,7 +58,7 @@ pub struct Lowering<'l> {
 impl Lowering<'_> {
     /// Returns the host's handle; `VK_NULL_HANDLE` stays null.
     #[inline]
-    pub fn handle<H: Handle>(&self, handle: H) -> Result<u64, Fault> {
+    pub(crate) fn handle<H: Handle>(&self, handle: H) -> Result<u64, Fault> {
         if handle.id() == 0 {
             return Ok(0);
         }
@@ -79,14 +79,17 @@ impl Lowering<'_> {
     }
 
     /// Host handles in an array of their own.
-    pub fn handles<H: Handle>(&self, handles: Option<&[H]>) -> Result<*const u64, Fault> {
+    pub(crate) fn handles<H: Handle>(&self, handles: Option<&[H]>) -> Result<*const u64, Fault> {
         let Some(handles) = handles else { return Ok(ptr::null()) };
         let raw = self.arena.slice_try_fill(handles.len(), |i| self.handle(handles[i]))?;
         Ok(raw.as_ptr())
     }
 
     /// Host handles in a fixed array.
-    pub fn fixed_handles<H: Handle, const N: usize>(&self, handles: &[H; N]) -> Result<[u64; N], Fault> {
+    pub(crate) fn fixed_handles<H: Handle, const N: usize>(
+        &self,
+        handles: &[H; N],
+    ) -> Result<[u64; N], Fault> {
         let mut raw = [0; N];
         for (slot, handle) in raw.iter_mut().zip(handles) {
             *slot = self.handle(*handle)?;
@@ -95,12 +98,12 @@ impl Lowering<'_> {
     }
 
     /// Returns the host's number of a queue family.
-    pub fn family(&self, family: u32) -> u32 {
+    pub(crate) fn family(&self, family: u32) -> u32 {
         self.families.swap(family)
     }
 
     /// Returns the host's numbers of queue families.
-    pub fn families(&self, families: Option<&[u32]>) -> Result<*const u32, Fault> {
+    pub(crate) fn families(&self, families: Option<&[u32]>) -> Result<*const u32, Fault> {
         if self.families.is_host() {
             return Ok(self.plain_array(families));
         }
@@ -108,52 +111,52 @@ impl Lowering<'_> {
     }
 
     /// Structs in a fixed array.
-    pub fn fixed<T: Lower, const N: usize>(&self, values: &[T; N]) -> Result<[T::Sys; N], Fault> {
+    pub(crate) fn fixed<T: Lower, const N: usize>(&self, values: &[T; N]) -> Result<[T::Sys; N], Fault> {
         let lowered = values.iter().map(|v| v.lower(self)).collect::<Result<Vec<_>, _>>()?;
         lowered.try_into().map_err(|_| Fault::lost("a fixed array changed its length"))
     }
 
     /// A struct behind a pointer the driver reads.
     #[inline]
-    pub fn pointer<T: Lower>(&self, value: Option<&T>) -> Result<*const T::Sys, Fault> {
+    pub(crate) fn pointer<T: Lower>(&self, value: Option<&T>) -> Result<*const T::Sys, Fault> {
         Ok(self.out_pointer(value)?.cast_const())
     }
 
     /// A struct behind a pointer the driver writes.
-    pub fn out_pointer<T: Lower>(&self, value: Option<&T>) -> Result<*mut T::Sys, Fault> {
+    pub(crate) fn out_pointer<T: Lower>(&self, value: Option<&T>) -> Result<*mut T::Sys, Fault> {
         let Some(value) = value else { return Ok(ptr::null_mut()) };
         Ok(ptr::from_mut(self.arena.value(value.lower(self)?)?))
     }
 
     /// Structs the driver reads.
-    pub fn array<T: Lower>(&self, values: Option<&[T]>) -> Result<*const T::Sys, Fault> {
+    pub(crate) fn array<T: Lower>(&self, values: Option<&[T]>) -> Result<*const T::Sys, Fault> {
         Ok(self.out_array(values)?.cast_const())
     }
 
     /// Structs the driver writes.
-    pub fn out_array<T: Lower>(&self, values: Option<&[T]>) -> Result<*mut T::Sys, Fault> {
+    pub(crate) fn out_array<T: Lower>(&self, values: Option<&[T]>) -> Result<*mut T::Sys, Fault> {
         let Some(values) = values else { return Ok(ptr::null_mut()) };
         Ok(self.arena.slice_try_fill(values.len(), |i| values[i].lower(self))?.as_mut_ptr())
     }
 
     /// A number the driver reads, where it lies.
-    pub fn plain_pointer<T: Copy>(&self, value: Option<&T>) -> *const T {
+    pub(crate) fn plain_pointer<T: Copy>(&self, value: Option<&T>) -> *const T {
         value.map_or(ptr::null(), ptr::from_ref)
     }
 
     /// Numbers or bytes the driver reads, where they lie.
-    pub fn plain_array<T: Copy>(&self, values: Option<&[T]>) -> *const T {
+    pub(crate) fn plain_array<T: Copy>(&self, values: Option<&[T]>) -> *const T {
         values.map_or(ptr::null(), <[T]>::as_ptr)
     }
 
     /// Numbers or bytes the driver writes.
-    pub fn writable_array<T: Copy>(&self, values: Option<&[T]>) -> Result<*mut T, Fault> {
+    pub(crate) fn writable_array<T: Copy>(&self, values: Option<&[T]>) -> Result<*mut T, Fault> {
         let Some(values) = values else { return Ok(ptr::null_mut()) };
         Ok(self.arena.slice_copy(values)?.as_mut_ptr())
     }
 
     /// Converted numbers in an array of their own.
-    pub fn mapped<T: Copy, U: Copy>(
+    pub(crate) fn mapped<T: Copy, U: Copy>(
         &self,
         values: Option<&[T]>,
         map: impl Fn(T) -> U,
@@ -163,13 +166,13 @@ impl Lowering<'_> {
     }
 
     /// Enumerations in an array of their own.
-    pub fn known_array<T: Enumeration>(&self, values: Option<&[T]>) -> Result<*const i32, Fault> {
+    pub(crate) fn known_array<T: Enumeration>(&self, values: Option<&[T]>) -> Result<*const i32, Fault> {
         let Some(values) = values else { return Ok(ptr::null()) };
         Ok(self.arena.slice_try_fill(values.len(), |i| known(values[i]))?.as_ptr())
     }
 
     /// An array of strings.
-    pub fn strings(&self, values: Option<&[&CStr]>) -> Result<*const *const c_char, Fault> {
+    pub(crate) fn strings(&self, values: Option<&[&CStr]>) -> Result<*const *const c_char, Fault> {
         self.mapped(values, CStr::as_ptr)
     }
 
@@ -178,7 +181,7 @@ impl Lowering<'_> {
     /// # Errors
     ///
     /// A struct is in it twice: a driver may believe another of the two than the one that was checked.
-    pub fn chain(&self, chain: Chain<'_>) -> Result<*const c_void, Fault> {
+    pub(crate) fn chain(&self, chain: Chain<'_>) -> Result<*const c_void, Fault> {
         if has_repetition(chain) {
             return Err(Fault::invalid("a struct is twice in a chain"));
         }
@@ -188,7 +191,7 @@ impl Lowering<'_> {
     }
 
     /// One struct of a chain in front of the rest.
-    pub fn linked<T: Lower>(&self, value: &T, rest: *const c_void) -> Result<*const c_void, Fault> {
+    pub(crate) fn linked<T: Lower>(&self, value: &T, rest: *const c_void) -> Result<*const c_void, Fault> {
         let sys = self.out_pointer(Some(value))?.cast::<Header>();
         // SAFETY: only structs that start with a `Header` are chained, and this one was just allocated and is not shared.
         unsafe { (*sys).p_next = rest };
@@ -206,7 +209,7 @@ fn has_repetition(chain: Chain<'_>) -> bool {
 }
 
 /// Returns the number of a value that the registry names. Drivers look such values up in tables, not all of which have a place for others.
-pub fn known<T: Enumeration>(value: T) -> Result<i32, Fault> {
+pub(crate) fn known<T: Enumeration>(value: T) -> Result<i32, Fault> {
     match value.is_known() {
         true => Ok(value.number()),
         false => Err(Fault::invalid("a value that its enumeration does not have")),
@@ -214,7 +217,7 @@ pub fn known<T: Enumeration>(value: T) -> Result<i32, Fault> {
 }
 
 /// Returns the numbers of values in a fixed array.
-pub fn known_fixed<T: Enumeration, const N: usize>(values: [T; N]) -> Result<[i32; N], Fault> {
+pub(crate) fn known_fixed<T: Enumeration, const N: usize>(values: [T; N]) -> Result<[i32; N], Fault> {
     let mut numbers = [0; N];
     for (slot, value) in numbers.iter_mut().zip(values) {
         *slot = known(value)?;
@@ -223,7 +226,11 @@ pub fn known_fixed<T: Enumeration, const N: usize>(values: [T; N]) -> Result<[i3
 }
 
 /// Raises a chain from where it was lowered to.
-pub fn raise_chain<'a>(chain: Chain<'a>, first: *const c_void, arena: &'a Arena) -> Result<Chain<'a>, Fault> {
+pub(crate) fn raise_chain<'a>(
+    chain: Chain<'a>,
+    first: *const c_void,
+    arena: &'a Arena,
+) -> Result<Chain<'a>, Fault> {
     let mut at = first;
     let raised = arena.slice_try_fill(chain.len(), |i| {
         if at.is_null() {
@@ -238,7 +245,7 @@ pub fn raise_chain<'a>(chain: Chain<'a>, first: *const c_void, arena: &'a Arena)
 }
 
 /// Raises one chain struct.
-pub fn raise_linked<'a, T: Raise<'a>>(
+pub(crate) fn raise_linked<'a, T: Raise<'a>>(
     value: &T,
     sys: *const c_void,
     arena: &'a Arena,
@@ -249,7 +256,7 @@ pub fn raise_linked<'a, T: Raise<'a>>(
 }
 
 /// Raises a struct behind a pointer.
-pub fn raise_pointer<'a, T: Raise<'a>>(
+pub(crate) fn raise_pointer<'a, T: Raise<'a>>(
     value: Option<&T>,
     sys: *mut T::Sys,
     arena: &'a Arena,
@@ -261,7 +268,7 @@ pub fn raise_pointer<'a, T: Raise<'a>>(
 }
 
 /// Raises a number behind a pointer.
-pub fn raise_value<'a, T: Copy, U: Copy>(
+pub(crate) fn raise_value<'a, T: Copy, U: Copy>(
     value: Option<&T>,
     sys: *mut U,
     map: impl FnOnce(U) -> T,
@@ -276,7 +283,7 @@ pub fn raise_value<'a, T: Copy, U: Copy>(
 }
 
 /// Returns the count behind a pointer, or no bound where none was passed.
-pub fn read_count<T: Copy + TryInto<usize>>(count: *mut T) -> usize {
+pub(crate) fn read_count<T: Copy + TryInto<usize>>(count: *mut T) -> usize {
     if count.is_null() {
         return usize::MAX;
     }
@@ -285,7 +292,7 @@ pub fn read_count<T: Copy + TryInto<usize>>(count: *mut T) -> usize {
 }
 
 /// Raises at most `count` structs of an array.
-pub fn raise_array<'a, T: Raise<'a>>(
+pub(crate) fn raise_array<'a, T: Raise<'a>>(
     values: Option<&[T]>,
     sys: *const T::Sys,
     count: usize,
@@ -297,7 +304,7 @@ pub fn raise_array<'a, T: Raise<'a>>(
 }
 
 /// Raises a fixed array of structs.
-pub fn raise_fixed<'a, T: Raise<'a>, const N: usize>(
+pub(crate) fn raise_fixed<'a, T: Raise<'a>, const N: usize>(
     values: &[T; N],
     sys: &[T::Sys; N],
     arena: &'a Arena,
@@ -310,7 +317,7 @@ pub fn raise_fixed<'a, T: Raise<'a>, const N: usize>(
 }
 
 /// Raises at most `count` numbers of an array.
-pub fn raise_plain<'a, T: Copy>(
+pub(crate) fn raise_plain<'a, T: Copy>(
     values: Option<&[T]>,
     sys: *const T,
     count: usize,
@@ -321,7 +328,7 @@ pub fn raise_plain<'a, T: Copy>(
 }
 
 /// Raises at most `count` numbers of an array into their types.
-pub fn raise_mapped<'a, T: Copy, U: Copy>(
+pub(crate) fn raise_mapped<'a, T: Copy, U: Copy>(
     values: Option<&[T]>,
     sys: *const U,
     count: usize,

@@ -1,8 +1,8 @@
 //! Conversion of the protocol's values to what the driver takes, and back.
 
-pub mod handle_types;
-pub mod lower;
-pub mod prelude;
+pub(crate) mod handle_types;
+pub(crate) mod lower;
+pub(crate) mod prelude;
 
 // Generated code cannot carry comments. Its format is the generator's.
 #[allow(clippy::too_many_lines, reason = "one line per member")]

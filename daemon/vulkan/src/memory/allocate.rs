@@ -17,7 +17,7 @@ use protocol::venus::generated::{self as venus, ChainStruct};
 use std::sync::Arc;
 
 /// `vkAllocateMemory`.
-pub fn allocate_memory<'a>(
+pub(crate) fn allocate_memory<'a>(
     call: &Call<'a>,
     c: &venus::AllocateMemory<'a>,
 ) -> Result<venus::AllocateMemoryReply<'a>, Fault> {
@@ -87,7 +87,7 @@ fn is_scarcity(result: i32) -> bool {
 
 /// `vkFreeMemory`: the memory is kept for a moment (`disposal::pool`); then the driver's memory goes first, the pages with their last
 /// owner.
-pub fn free_memory(call: &Call<'_>, c: &venus::FreeMemory) -> Result<venus::FreeMemoryReply, Fault> {
+pub(crate) fn free_memory(call: &Call<'_>, c: &venus::FreeMemory) -> Result<venus::FreeMemoryReply, Fault> {
     let never_made = matches!(call.lowering().handle(c.memory), Err(Fault::Failed(_)));
     call.take(c.memory)?;
     if never_made {
@@ -98,7 +98,7 @@ pub fn free_memory(call: &Call<'_>, c: &venus::FreeMemory) -> Result<venus::Free
 }
 
 /// `vkGetMemoryResourcePropertiesMESA`: into which types a resource can be imported, and its size.
-pub fn get_memory_resource_properties_mesa<'a>(
+pub(crate) fn get_memory_resource_properties_mesa<'a>(
     call: &Call<'a>,
     c: &venus::GetMemoryResourcePropertiesMESA<'a>,
 ) -> Result<venus::GetMemoryResourcePropertiesMESAReply<'a>, Fault> {

@@ -10,7 +10,7 @@ use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// Returns whether memory that a guest wants to dedicate to a buffer or image has to be dedicated: the driver insists, or nothing is to be
 /// cleared. Only memory that is dedicated to nothing can be cleared through a buffer of ours.
-pub fn stays_dedicated(
+pub(crate) fn stays_dedicated(
     call: &Call<'_>,
     device: &Device,
     info: &venus::MemoryAllocateInfo<'_>,

@@ -18,7 +18,7 @@ use protocol::venus::generated::{self as venus, ChainStruct};
 use std::os::fd::{AsFd as _, AsRawFd, IntoRawFd};
 
 /// Allocates memory for a guest.
-pub fn allocate(
+pub(super) fn allocate(
     call: &Call<'_>,
     device: &Device,
     info: &venus::MemoryAllocateInfo<'_>,
@@ -79,7 +79,11 @@ pub fn allocate(
 }
 
 /// Returns the memory types that a guest may name to import a resource.
-pub fn types_of(functions: &DmaBufs, device: &Device, resource: &ResourceMemory) -> Result<u32, Fault> {
+pub(super) fn types_of(
+    functions: &DmaBufs,
+    device: &Device,
+    resource: &ResourceMemory,
+) -> Result<u32, Fault> {
     Ok(alike(device, functions.types(&*resource.file)?, resource.mappable))
 }
 

@@ -26,7 +26,7 @@ pub struct Exported {
 /// # Errors
 ///
 /// There is no such file; the string says why, for the log.
-pub fn export(
+pub(crate) fn export(
     memory: &Memory,
     device: &Device,
     raw: u64,

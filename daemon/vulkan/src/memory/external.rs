@@ -19,7 +19,7 @@ use protocol::venus::generated::{
 };
 
 /// Returns whether the driver lets a buffer declare that it may be bound to mappable memory.
-pub fn takes_buffer(
+pub(crate) fn takes_buffer(
     call: &Call<'_>,
     physical: &PhysicalDevice,
     info: &venus::BufferCreateInfo<'_>,
@@ -56,7 +56,7 @@ fn can_say(properties: &venus::ExternalMemoryProperties, memory: MemoryBackEnd) 
 }
 
 /// Returns whether the driver lets an image declare that it may be bound to mappable memory.
-pub fn takes_image(
+pub(crate) fn takes_image(
     call: &Call<'_>,
     physical: &PhysicalDevice,
     info: &venus::ImageCreateInfo<'_>,
@@ -107,7 +107,7 @@ pub fn takes_image(
 }
 
 /// `vkGetPhysicalDeviceExternalBufferProperties`.
-pub fn get_physical_device_external_buffer_properties<'a>(
+pub(crate) fn get_physical_device_external_buffer_properties<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceExternalBufferProperties<'a>,
 ) -> Result<venus::GetPhysicalDeviceExternalBufferPropertiesReply<'a>, Fault> {
@@ -141,7 +141,7 @@ pub fn get_physical_device_external_buffer_properties<'a>(
 }
 
 /// `vkGetPhysicalDeviceImageFormatProperties2`.
-pub fn get_physical_device_image_format_properties2<'a>(
+pub(crate) fn get_physical_device_image_format_properties2<'a>(
     call: &Call<'a>,
     c: &venus::GetPhysicalDeviceImageFormatProperties2<'a>,
 ) -> Result<venus::GetPhysicalDeviceImageFormatProperties2Reply<'a>, Fault> {

@@ -28,7 +28,7 @@ fn granted(call: &Call<'_>, request: &Request, alignment: u64) -> Result<Pages, 
 }
 
 /// Allocates memory for a guest.
-pub fn allocate(
+pub(super) fn allocate(
     functions: &HostPointers,
     call: &Call<'_>,
     device: &Device,
@@ -99,7 +99,11 @@ fn type_for_pages(device: &Device, request: &Request) -> u32 {
 }
 
 /// Returns the memory types that a guest may name to import a resource.
-pub fn types_of(functions: &HostPointers, device: &Device, resource: &ResourceMemory) -> Result<u32, Fault> {
+pub(super) fn types_of(
+    functions: &HostPointers,
+    device: &Device,
+    resource: &ResourceMemory,
+) -> Result<u32, Fault> {
     let pages = Pages::of_file(&resource.file, resource.size, functions.alignment())
         .map_err(|_| vk::Result::ERROR_INVALID_EXTERNAL_HANDLE)?;
     let importable = functions.types(&pages)? & device.physical.gpu.trial.mappable_types;

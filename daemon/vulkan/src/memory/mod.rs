@@ -6,14 +6,14 @@
 //! (`driver_mapped`); what is to be shared with other contexts is never made of them. Shared memory is known to guests as dma-bufs
 //! (`VK_EXT_external_memory_dma_buf`) and travels as a resource: exported as its blob, imported by `VkImportMemoryResourceInfoMESA`.
 
-pub mod allocate;
-pub mod dedicated;
+pub(crate) mod allocate;
+pub(crate) mod dedicated;
 mod dma_buf;
 mod driver_mapped;
 #[cfg(test)]
 mod driver_mapped_tests;
-pub mod export;
-pub mod external;
+pub(crate) mod export;
+pub(crate) mod external;
 mod memfd;
 mod request;
 mod reuse_key;

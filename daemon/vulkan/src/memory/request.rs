@@ -17,7 +17,7 @@ use protocol::venus::generated::{self as venus, ChainStruct};
 use std::sync::Arc;
 
 /// A guest's request for memory, apart from what goes to the driver as it is.
-pub struct Request {
+pub(super) struct Request {
     /// The size in bytes.
     pub size: u64,
     /// The type, as the guest names it.
@@ -36,13 +36,13 @@ pub struct Request {
 
 impl Request {
     /// Obtains leave to allocate memory that only the driver uses.
-    pub fn credit(&self, call: &Call<'_>, bytes: u64) -> Result<Lease, Fault> {
+    pub(super) fn credit(&self, call: &Call<'_>, bytes: u64) -> Result<Lease, Fault> {
         let credit = call.context.env.allowance.credit(self.heap, bytes, call.cancel);
         credit.ok_or_else(|| self.out_of_memory())
     }
 
     /// Returns the error that says that a limit is reached.
-    pub fn out_of_memory(&self) -> Fault {
+    pub(super) fn out_of_memory(&self) -> Fault {
         match self.heap {
             Heap::Device => vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
             Heap::Host => vk::Result::ERROR_OUT_OF_HOST_MEMORY,
@@ -55,7 +55,7 @@ impl Request {
     /// # Errors
     ///
     /// The guest names a type or a resource that is not there.
-    pub fn new(
+    pub(super) fn new(
         call: &Call<'_>,
         device: &Device,
         info: &venus::MemoryAllocateInfo<'_>,
@@ -97,7 +97,7 @@ impl Request {
 
 /// Returns the guest's description in C form, with those chained structs that the host should hear of: where memory comes from and where it
 /// may go is decided here, and addresses are not chosen.
-pub fn lowered<'l>(
+pub(super) fn lowered<'l>(
     l: &Lowering<'l>,
     info: &venus::MemoryAllocateInfo<'_>,
     dedicated: bool,
@@ -120,7 +120,7 @@ pub fn lowered<'l>(
 /// # Safety
 ///
 /// Every pointer in the chain of `info` is valid, and pages that the chain imports outlive the memory.
-pub unsafe fn call_driver(device: &Device, info: &sys::MemoryAllocateInfo) -> Result<u64, Fault> {
+pub(super) unsafe fn call_driver(device: &Device, info: &sys::MemoryAllocateInfo) -> Result<u64, Fault> {
     let Some(function) = device.table.allocate_memory else { return Err(Fault::missing("vkAllocateMemory")) };
     let mut raw = 0u64;
     // SAFETY: the device is live; the rest is the caller's promise.
@@ -129,7 +129,7 @@ pub unsafe fn call_driver(device: &Device, info: &sys::MemoryAllocateInfo) -> Re
 }
 
 /// Returns those of the types with these bits whose visibility to the guest is that of a resource; all of them if there are none.
-pub fn alike(device: &Device, bits: u32, mappable: bool) -> u32 {
+pub(super) fn alike(device: &Device, bits: u32, mappable: bool) -> u32 {
     let types = device.physical.memory.memory_types_as_slice().iter().enumerate();
     let visible = types
         .filter(|(_, ty)| ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE))

@@ -25,7 +25,7 @@ const SPECIAL: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
 );
 
 /// Returns the reuse key of an allocation; none if it is like no other: imported, to be shared, or dedicated.
-pub fn reuse_key(
+pub(super) fn reuse_key(
     call: &Call<'_>,
     device: &Device,
     info: &venus::MemoryAllocateInfo<'_>,

@@ -1,10 +1,10 @@
 //! The object table of a context, which knows no kind of object by name.
 
-pub mod encoding;
-pub mod object;
-pub mod reading;
-pub mod table;
-pub mod usage;
+pub(crate) mod encoding;
+pub(crate) mod object;
+pub(crate) mod reading;
+pub(crate) mod table;
+pub(crate) mod usage;
 
 // Generated code cannot carry comments: the registry gives each type of handles a kind of its own. The format is the generator's.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "argued above")]

@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::ptr;
 
 /// The object table, locked for reading.
-pub enum Reading<'l> {
+pub(crate) enum Reading<'l> {
     /// A lock of its own, which goes with this value.
     Own(RwLockReadGuard<'l, Table>),
     /// A lock that is held elsewhere, for the look-up of more than one object.
@@ -22,7 +22,7 @@ pub enum Reading<'l> {
 }
 
 /// Objects that were looked up lately, by the lowest bits of their ids, which guests count up.
-pub struct Recent<'t> {
+pub(crate) struct Recent<'t> {
     table: &'t Table,
     /// Ids, and what `table` has of them; an empty slot has an id whose place is another slot.
     found: [Cell<(u64, *const Object)>; SLOTS],
@@ -38,7 +38,7 @@ impl Reading<'_> {
     ///
     /// As [`Table::get`] has them.
     #[inline]
-    pub fn get<H: Handle>(&self, handle: H) -> Result<&Object, Fault> {
+    pub(crate) fn get<H: Handle>(&self, handle: H) -> Result<&Object, Fault> {
         match self {
             Self::Own(table) => table.get(handle),
             Self::Shared(recent) => recent.get(handle),
@@ -53,7 +53,7 @@ impl Reading<'_> {
     ///
     /// As [`Table::get`] has them.
     #[inline]
-    pub fn state<H: Kind>(&self, handle: H) -> Result<&H::State, Fault> {
+    pub(crate) fn state<H: Kind>(&self, handle: H) -> Result<&H::State, Fault> {
         // SAFETY: what is found is of the kind that is looked for.
         unsafe { self.get(handle)?.get_unchecked::<H>() }.ok_or_else(inconsistent)
     }
@@ -62,7 +62,7 @@ impl Reading<'_> {
 impl<'t> Recent<'t> {
     /// Creates it for a locked table, with nothing looked up yet.
     #[inline]
-    pub fn of(table: &'t Table) -> Self {
+    pub(crate) fn of(table: &'t Table) -> Self {
         let found = [const { Cell::new((0, ptr::null())) }; SLOTS];
         found[0].set((1, ptr::null()));
         Self { table, found }

@@ -37,7 +37,7 @@ pub struct Spare {
 
 /// Adds a queue to those of a device creation, if there is a family with one left: rather one that can only copy. Drivers pay for queues
 /// that compute with more of what all contexts share (NVIDIA's with twice as many of the GPU's channels), and copies run beside kernels.
-pub fn spare(
+pub(crate) fn spare(
     families: &[vk::QueueFamilyProperties],
     queues: &mut Vec<venus::DeviceQueueCreateInfo<'_>>,
 ) -> Option<(Spare, usize)> {

@@ -1,6 +1,6 @@
 //! Four small Vulkan programs of ours: clearing memory, time stamps, the notice of a lost device, and the trial of memory at start-up.
 
-pub mod clear;
-pub mod notices;
-pub mod stamps;
-pub mod trial;
+pub(crate) mod clear;
+pub(crate) mod notices;
+pub(crate) mod stamps;
+pub(crate) mod trial;

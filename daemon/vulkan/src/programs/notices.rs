@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 const NOTICES_MAX: usize = 4096;
 
 /// The result of a fence that the guest sees when the device is lost.
-pub const LOST: i32 = vk::Result::ERROR_DEVICE_LOST.as_raw();
+pub(crate) const LOST: i32 = vk::Result::ERROR_DEVICE_LOST.as_raw();
 
 /// Command buffers of ours that tell the guest, by queue family. They live as long as the device.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub struct Notices {
 }
 
 /// The place where a command buffer stores `VK_SUCCESS` for the guest: a buffer of the host and an offset.
-pub type Success = (u64, u64);
+pub(crate) type Success = (u64, u64);
 
 /// Makes a command buffer for queues of a family of the host that stores [`LOST`] where the guest expects success, after everything before
 /// it.
@@ -29,7 +29,7 @@ pub type Success = (u64, u64);
 /// # Errors
 ///
 /// The guest has used the lost device too often, or the driver is out of memory.
-pub fn notice(
+pub(crate) fn notice(
     notices: &mut Notices,
     device: &ash::Device,
     family: u32,
@@ -88,7 +88,7 @@ fn barrier(device: &ash::Device, commands: vk::CommandBuffer, (from, written): S
 }
 
 /// Destroys the notices of a device that is idle.
-pub fn destroy_notices(device: &ash::Device, notices: &Mutex<Notices>) {
+pub(crate) fn destroy_notices(device: &ash::Device, notices: &Mutex<Notices>) {
     for (_, pool) in notices.lock().pools.drain() {
         // SAFETY: the device is live and idle.
         unsafe { device.destroy_command_pool(pool, None) };

@@ -25,7 +25,7 @@ const COMPARED_FOR: u64 = 10_000_000_000;
 
 /// Stamps of one queue.
 #[derive(Debug)]
-pub struct Stamps {
+pub(crate) struct Stamps {
     queries: vk::QueryPool,
     pool: vk::CommandPool,
     slots: Vec<Slot>,
@@ -59,7 +59,7 @@ impl Stamps {
     /// # Errors
     ///
     /// The driver is out of memory.
-    pub fn new(
+    pub(crate) fn new(
         physical: &PhysicalDevice,
         device: &ash::Device,
         family: u32,
@@ -104,7 +104,7 @@ impl Stamps {
 
     /// Takes a pair that is in no use, if one is left and this submission is to be stamped; `exactly` if it matters what the submission
     /// costs.
-    pub fn take(&self, exactly: bool, now: u64) -> Option<Slot> {
+    pub(crate) fn take(&self, exactly: bool, now: u64) -> Option<Slot> {
         let mut samples = self.samples.lock();
         if (!exactly || self.is_software) && now.saturating_sub(samples.at) < SAMPLE_EVERY {
             return None;
@@ -115,7 +115,7 @@ impl Stamps {
 
     /// Takes back a pair that the device has no use for any more. Returns its times on the monotonic clock, in nanoseconds, as noticed at
     /// `now`; none if it was never written.
-    pub fn give_back(&self, device: &ash::Device, index: u32, now: u64) -> Option<(u64, u64)> {
+    pub(crate) fn give_back(&self, device: &ash::Device, index: u32, now: u64) -> Option<(u64, u64)> {
         let mut ticks = [0u64; 2];
         // SAFETY: device and pool are live, and the pair is in the pool.
         let read = unsafe {
@@ -126,7 +126,7 @@ impl Stamps {
     }
 
     /// Returns whether the device has begun the submission that a pair in use is around.
-    pub fn has_begun(&self, device: &ash::Device, index: u32) -> bool {
+    pub(crate) fn has_begun(&self, device: &ash::Device, index: u32) -> bool {
         let mut ticks = [0u64];
         let flags = vk::QueryResultFlags::TYPE_64;
         // SAFETY: device and pool are live, and the pair is in the pool.
@@ -134,18 +134,18 @@ impl Stamps {
     }
 
     /// Takes note of how long a stamped submission was found to last, in nanoseconds.
-    pub fn sample(&self, length: u64) {
+    pub(crate) fn sample(&self, length: u64) {
         let mut samples = self.samples.lock();
         samples.length = if samples.length == 0 { length } else { (samples.length * 3 + length) / 4 };
     }
 
     /// Returns how long a submission lasts that was not stamped, in nanoseconds, as far as is known.
-    pub fn usual_length(&self) -> Option<u64> {
+    pub(crate) fn usual_length(&self) -> Option<u64> {
         Some(self.samples.lock().length).filter(|length| *length > 0)
     }
 
     /// Destroys everything; the device is idle.
-    pub fn destroy(&self, device: &ash::Device) {
+    pub(crate) fn destroy(&self, device: &ash::Device) {
         // SAFETY: the device is live and idle; a handle that was never made is null, which is ignored.
         unsafe { device.destroy_query_pool(self.queries, None) };
         // SAFETY: as above.
@@ -195,7 +195,7 @@ fn recorded(
 }
 
 /// A batch in C form whose command buffers can be changed.
-pub trait Stampable: Copy {
+pub(crate) trait Stampable: Copy {
     /// The form in which a batch names a command buffer.
     type Named: Copy;
     /// Returns the name of this command buffer.
@@ -211,7 +211,7 @@ pub trait Stampable: Copy {
 }
 
 /// Batches with stamps around them.
-pub struct Stamped<T: Stampable> {
+pub(crate) struct Stamped<T: Stampable> {
     /// The batches for the driver, valid while this value lives.
     pub batches: Vec<T>,
     _named: [Vec<T::Named>; 2],
@@ -223,7 +223,7 @@ impl<T: Stampable> Stamped<T> {
     /// # Safety
     ///
     /// The batches are valid.
-    pub unsafe fn new(batches: &[T], slot: Slot) -> Option<Self> {
+    pub(crate) unsafe fn new(batches: &[T], slot: Slot) -> Option<Self> {
         // SAFETY: the caller's promise.
         let named = |batch: &T| unsafe { batch.named() }.map(<[_]>::to_vec);
         let all = batches.iter().map(named).collect::<Option<Vec<_>>>()?;

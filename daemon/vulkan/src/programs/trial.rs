@@ -40,10 +40,10 @@ enum Made {
 }
 
 /// The outcomes for memory files and for dma-bufs: how each works, or why it does not.
-pub type Outcome = (Result<MemoryTrial, String>, Result<MemoryTrial, String>);
+pub(crate) type Outcome = (Result<MemoryTrial, String>, Result<MemoryTrial, String>);
 
 /// Tries both on one GPU with these extensions.
-pub fn try_out(
+pub(crate) fn try_out(
     instance: &ash::Instance,
     handle: vk::PhysicalDevice,
     extensions: &BTreeMap<String, u32>,

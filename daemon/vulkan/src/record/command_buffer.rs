@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// # Errors
 ///
 /// The command buffer is gone.
-pub fn restart(call: &Call<'_>, recording: &mut Recording) -> Result<(), Fault> {
+pub(crate) fn restart(call: &Call<'_>, recording: &mut Recording) -> Result<(), Fault> {
     recording.uses.clear();
     let RecordingState { secondary, most_groups, .. } = recording.state;
     recording.state = RecordingState { secondary, most_groups, ..RecordingState::default() };
@@ -38,7 +38,7 @@ pub fn restart(call: &Call<'_>, recording: &mut Recording) -> Result<(), Fault> 
 
 /// Marks a command buffer that names a tombstone: it must never reach the driver's queue. What breaks valid usage is only
 /// left out.
-pub fn spoil(call: &Call<'_>, id: venus::CommandBuffer, result: i32) {
+pub(crate) fn spoil(call: &Call<'_>, id: venus::CommandBuffer, result: i32) {
     if result == INVALID {
         return;
     }
@@ -50,7 +50,7 @@ pub fn spoil(call: &Call<'_>, id: venus::CommandBuffer, result: i32) {
 }
 
 /// `vkBeginCommandBuffer`.
-pub fn begin_command_buffer<'a>(
+pub(crate) fn begin_command_buffer<'a>(
     call: &Call<'a>,
     c: &venus::BeginCommandBuffer<'a>,
 ) -> Result<venus::BeginCommandBufferReply, Fault> {
@@ -83,7 +83,7 @@ pub fn begin_command_buffer<'a>(
 }
 
 /// `vkEndCommandBuffer`.
-pub fn end_command_buffer(
+pub(crate) fn end_command_buffer(
     call: &Call<'_>,
     c: &venus::EndCommandBuffer,
 ) -> Result<venus::EndCommandBufferReply, Fault> {
@@ -102,7 +102,7 @@ pub fn end_command_buffer(
 }
 
 /// `vkResetCommandBuffer`.
-pub fn reset_command_buffer(
+pub(crate) fn reset_command_buffer(
     call: &Call<'_>,
     c: &venus::ResetCommandBuffer,
 ) -> Result<venus::ResetCommandBufferReply, Fault> {
@@ -122,7 +122,7 @@ pub fn reset_command_buffer(
 /// Marks a command buffer and all that it names as part of a submission.
 ///
 /// One that is spoilt or not ended must not run: its work is lost, and with it the device as the guest sees it.
-pub fn submit(call: &Call<'_>, id: venus::CommandBuffer, place: Place) -> Result<(), Fault> {
+pub(crate) fn submit(call: &Call<'_>, id: venus::CommandBuffer, place: Place) -> Result<(), Fault> {
     let command_buffer = call.subject(id)?;
     let mut recordings = command_buffer.pool.lock();
     let recording = recordings.find(&command_buffer)?;
@@ -142,7 +142,7 @@ pub fn submit(call: &Call<'_>, id: venus::CommandBuffer, place: Place) -> Result
 }
 
 /// `vkCmdFillBuffer`: the fill is noted if it may be the one that Mesa before 26.2 records for each fence.
-pub fn cmd_fill_buffer(r: &mut Recorder<'_>, c: &venus::CmdFillBuffer) -> Result<(), Fault> {
+pub(crate) fn cmd_fill_buffer(r: &mut Recorder<'_>, c: &venus::CmdFillBuffer) -> Result<(), Fault> {
     let (CommandBuffer { raw, device, .. }, context) = (r.command_buffer, r.context);
     let Some(function) = device.table.cmd_fill_buffer else {
         return Err(Fault::missing("vkCmdFillBuffer"));
@@ -161,7 +161,10 @@ pub fn cmd_fill_buffer(r: &mut Recorder<'_>, c: &venus::CmdFillBuffer) -> Result
 
 /// Returns what of a command buffer can run on a device that is lost for the guest: the host's handle, and where it tells the guest of
 /// success. There is none if it cannot run.
-pub fn runs(call: &Call<'_>, id: venus::CommandBuffer) -> Result<Option<(u64, Option<Success>)>, Fault> {
+pub(crate) fn runs(
+    call: &Call<'_>,
+    id: venus::CommandBuffer,
+) -> Result<Option<(u64, Option<Success>)>, Fault> {
     let command_buffer = match call.subject(id) {
         Err(Fault::Failed(_)) => return Ok(None),
         found => found?,
@@ -175,7 +178,7 @@ pub fn runs(call: &Call<'_>, id: venus::CommandBuffer) -> Result<Option<(u64, Op
 
 /// Refuses a command buffer that names a tombstone: it must not run, so its work is lost, and with it the device as the guest sees it. Of
 /// another, returns whether programs hear of its progress ([`Uses::set_heard`]).
-pub fn refuse_spoilt(call: &Call<'_>, id: venus::CommandBuffer) -> Result<bool, Fault> {
+pub(crate) fn refuse_spoilt(call: &Call<'_>, id: venus::CommandBuffer) -> Result<bool, Fault> {
     let command_buffer = call.subject(id)?;
     let mut recordings = command_buffer.pool.lock();
     let recording = recordings.find(&command_buffer)?;
@@ -186,7 +189,7 @@ pub fn refuse_spoilt(call: &Call<'_>, id: venus::CommandBuffer) -> Result<bool, 
 }
 
 /// `vkCmdExecuteCommands`: with the pools of all that take part locked, in one order for everybody.
-pub fn cmd_execute_commands<'a>(
+pub(crate) fn cmd_execute_commands<'a>(
     call: &Call<'a>,
     c: &venus::CmdExecuteCommands<'a>,
 ) -> Result<venus::CmdExecuteCommandsReply, Fault> {

@@ -11,7 +11,7 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 
 /// `vkCreateCommandPool`.
-pub fn create_command_pool<'a>(
+pub(crate) fn create_command_pool<'a>(
     call: &Call<'a>,
     c: &venus::CreateCommandPool<'a>,
 ) -> Result<venus::CreateCommandPoolReply<'a>, Fault> {
@@ -35,7 +35,7 @@ pub fn create_command_pool<'a>(
 }
 
 /// `vkDestroyCommandPool`.
-pub fn destroy_command_pool(
+pub(crate) fn destroy_command_pool(
     call: &Call<'_>,
     c: &venus::DestroyCommandPool,
 ) -> Result<venus::DestroyCommandPoolReply, Fault> {
@@ -52,7 +52,7 @@ pub fn destroy_command_pool(
 }
 
 /// `vkAllocateCommandBuffers`.
-pub fn allocate_command_buffers<'a>(
+pub(crate) fn allocate_command_buffers<'a>(
     call: &Call<'a>,
     c: &venus::AllocateCommandBuffers<'a>,
 ) -> Result<venus::AllocateCommandBuffersReply<'a>, Fault> {
@@ -106,7 +106,7 @@ pub fn allocate_command_buffers<'a>(
 }
 
 /// `vkFreeCommandBuffers`: 0, tombstones, and command buffers of another pool are skipped.
-pub fn free_command_buffers<'a>(
+pub(crate) fn free_command_buffers<'a>(
     call: &Call<'a>,
     c: &venus::FreeCommandBuffers<'a>,
 ) -> Result<venus::FreeCommandBuffersReply, Fault> {
@@ -140,7 +140,7 @@ pub fn free_command_buffers<'a>(
 }
 
 /// `vkResetCommandPool`.
-pub fn reset_command_pool(
+pub(crate) fn reset_command_pool(
     call: &Call<'_>,
     c: &venus::ResetCommandPool,
 ) -> Result<venus::ResetCommandPoolReply, Fault> {
@@ -160,7 +160,7 @@ pub fn reset_command_pool(
 }
 
 /// `vkTrimCommandPool`.
-pub fn trim_command_pool(
+pub(crate) fn trim_command_pool(
     call: &Call<'_>,
     c: &venus::TrimCommandPool,
 ) -> Result<venus::TrimCommandPoolReply, Fault> {

@@ -1,5 +1,5 @@
 //! Command pools and buffers, and commands on their way into a recording.
 
-pub mod command_buffer;
-pub mod command_pool;
-pub mod recorder;
+pub(crate) mod command_buffer;
+pub(crate) mod command_pool;
+pub(crate) mod recorder;

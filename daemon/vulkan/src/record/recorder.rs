@@ -22,7 +22,7 @@ use protocol::venus::stream::Recorded;
 use std::sync::Arc;
 
 /// The recorder of one command: its command buffer, open and locked, and what it may name.
-pub struct Recorder<'r> {
+pub(crate) struct Recorder<'r> {
     /// The command buffer.
     pub command_buffer: &'r CommandBuffer,
     /// The context's Vulkan side.
@@ -33,13 +33,13 @@ pub struct Recorder<'r> {
 }
 
 /// A function that decodes a command, behind its number and flags, and records it.
-pub type Record = fn(&mut Recorder<'_>, &mut Reader<'_>) -> Result<(), Fault>;
+pub(crate) type Record = fn(&mut Recorder<'_>, &mut Reader<'_>) -> Result<(), Fault>;
 
 impl Recorder<'_> {
     /// Returns the lowering of the command's parameters, so that they count as named by the recording, and the state of what was recorded
     /// before.
     #[inline]
-    pub fn lowering(&mut self) -> (Lowering<'_>, &mut RecordingState) {
+    pub(crate) fn lowering(&mut self) -> (Lowering<'_>, &mut RecordingState) {
         let (Recording { uses, state, .. }, device) = (&mut *self.recording, &self.command_buffer.device);
         let lowering = Lowering {
             objects: Reading::Shared(self.objects),
@@ -58,7 +58,7 @@ impl Recorder<'_> {
 /// # Errors
 ///
 /// The stream is wrong. What is only refused leaves the recording as it is, or spoilt.
-pub fn record_one(
+pub(crate) fn record_one(
     call: &Call<'_>,
     id: venus::CommandBuffer,
     record: impl FnOnce(&mut Recorder<'_>) -> Result<(), Fault>,
@@ -107,7 +107,7 @@ fn settle(outcome: Result<(), Fault>, recording: &mut Recording) -> Result<(), C
 ///
 /// The stream is wrong.
 #[inline]
-pub fn record_run(
+pub(crate) fn record_run(
     context: &Context,
     bytes: &[u8],
     arena: &mut Arena,

@@ -4,13 +4,13 @@
 //! A name may end in `*`; the first row that fits gives the reason.
 
 /// A reason, and the extensions it holds for.
-pub type Absent = (&'static str, &'static [&'static str]);
+pub(crate) type Absent = (&'static str, &'static [&'static str]);
 
 /// The reason that does not count where graphics queues are offered.
-pub const GRAPHICS: &str = "graphics: offered with `--queues all` only";
+pub(crate) const GRAPHICS: &str = "graphics: offered with `--queues all` only";
 
 /// Decodable extensions that are withheld all the same.
-pub const WITHHELD: &[Absent] = &[
+pub(crate) const WITHHELD: &[Absent] = &[
     (
         GRAPHICS,
         &[
@@ -98,14 +98,15 @@ pub const WITHHELD: &[Absent] = &[
 ];
 
 /// Extensions of shared memory. A guest has them where contexts can share memory.
-pub const MEMORY_FDS: &[&str] = &["VK_EXT_external_memory_dma_buf", "VK_KHR_external_memory_fd"];
+pub(crate) const MEMORY_FDS: &[&str] = &["VK_EXT_external_memory_dma_buf", "VK_KHR_external_memory_fd"];
 
 /// Extensions that are of use beside them. A guest has them where contexts can share memory and the host has them.
-pub const BESIDE_MEMORY_FDS: &[&str] = &["VK_EXT_image_drm_format_modifier", "VK_EXT_queue_family_foreign"];
+pub(crate) const BESIDE_MEMORY_FDS: &[&str] =
+    &["VK_EXT_image_drm_format_modifier", "VK_EXT_queue_family_foreign"];
 
 /// Extensions that the codec cannot decode. Mesa's driver passes only what it knows itself; what that is up to Mesa 26.2 decides
 /// which of them matter.
-pub const UNDECODABLE: &[Absent] = &[
+pub(crate) const UNDECODABLE: &[Absent] = &[
     (
         RAY_TRACING,
         &[
@@ -242,7 +243,7 @@ pub const UNDECODABLE: &[Absent] = &[
 const RAY_TRACING: &str = "ray tracing pipelines: no command that traces rays is served";
 
 /// Extensions that are passed although Mesa's driver up to 26.2 shows them to no application, and what would.
-pub const NOT_SHOWN: &[Absent] = &[
+pub(crate) const NOT_SHOWN: &[Absent] = &[
     ("shown when a guest's program runs with `VN_DEBUG=mem_budget`", &["VK_EXT_memory_budget"]),
     (
         "not in the driver's own list up to Mesa 26.2",

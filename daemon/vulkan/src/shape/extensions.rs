@@ -9,10 +9,10 @@ use std::ffi::CStr;
 /// Extensions made here, whatever the host has: stripped from the host's device.
 ///
 /// Mesa before 26.2 reports Vulkan 1.2 instead of 1.3 unless semaphores can be imported from a SYNC_FD.
-pub const EMULATED: &[(&str, u32)] = &[("VK_KHR_external_semaphore_fd", 1)];
+pub(crate) const EMULATED: &[(&str, u32)] = &[("VK_KHR_external_semaphore_fd", 1)];
 
 /// Decodable extensions that a guest sees where the host has them, by name.
-pub fn passed() -> Vec<&'static str> {
+pub(crate) fn passed() -> Vec<&'static str> {
     let is_withheld = |name: &&str| WITHHELD.iter().any(|(_, names)| names.contains(name));
     let mut passed: Vec<_> =
         EXTENSIONS.iter().map(|(_, name, _)| *name).filter(|name| !is_withheld(name)).collect();
@@ -21,7 +21,7 @@ pub fn passed() -> Vec<&'static str> {
 }
 
 /// Returns the extensions that the daemon itself needs of the host's device.
-pub fn needed(memory: MemoryBackEnd) -> &'static [&'static CStr] {
+pub(crate) fn needed(memory: MemoryBackEnd) -> &'static [&'static CStr] {
     match memory {
         MemoryBackEnd::Memfd => &[ash::ext::external_memory_host::NAME],
         MemoryBackEnd::DmaBuf => {
@@ -31,7 +31,7 @@ pub fn needed(memory: MemoryBackEnd) -> &'static [&'static CStr] {
 }
 
 /// Returns the extensions that a guest sees, with versions no newer than what is decoded.
-pub fn offered(host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Vec<(&'static str, u32)> {
+pub(crate) fn offered(host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Vec<(&'static str, u32)> {
     let mut offered: Vec<_> = EXTENSIONS
         .iter()
         .filter_map(|(_, name, version)| {
@@ -71,7 +71,7 @@ fn withheld(name: &str, gpu: &GpuChoice) -> Option<&'static str> {
 
 /// The treatment of an extension that a guest enables.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Enable {
+pub(crate) enum Enable {
     /// The extension is enabled on the host's device.
     Pass,
     /// The extension is emulated; the host does not hear of it.
@@ -81,7 +81,7 @@ pub enum Enable {
 }
 
 /// Judges one enabled extension.
-pub fn enable(name: &str, host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Enable {
+pub(crate) fn enable(name: &str, host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Enable {
     if EMULATED.iter().any(|(emulated, _)| *emulated == name) {
         Enable::Strip
     } else if let Some(Enable::Strip) = shared(name, gpu) {

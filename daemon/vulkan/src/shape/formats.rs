@@ -24,7 +24,7 @@ const NOT_OFFERED: u32 = ImageCreateFlags::SPARSE_BINDING.0
     | ImageCreateFlags::PROTECTED.0;
 
 /// Returns whether every guest's driver sends as many bytes as a copy by the host takes.
-pub fn is_sent_whole(format: venus::Format) -> bool {
+pub(crate) fn is_sent_whole(format: venus::Format) -> bool {
     Planes::of(format).is_none_or(Planes::are_of_bytes) && !is_taken_for_bytes(format)
 }
 
@@ -51,7 +51,7 @@ fn shape(features: &mut u64) {
 }
 
 /// Removes copies by the host from a format's features. The first struct has no room for them.
-pub fn without_host_copies(properties: &sys::FormatProperties2) {
+pub(crate) fn without_host_copies(properties: &sys::FormatProperties2) {
     for_each(properties.p_next, |s_type, at| match s_type {
         vk::StructureType::FORMAT_PROPERTIES_3 => {
             // SAFETY: `s_type` says what `at` points to; the chain is memory of the arena that nothing else refers to.
@@ -75,7 +75,7 @@ pub fn without_host_copies(properties: &sys::FormatProperties2) {
 }
 
 /// An image that a guest asks about, or makes.
-pub struct Asked {
+pub(crate) struct Asked {
     /// The image's format.
     pub format: venus::Format,
     /// The way in which its texels lie in memory.
@@ -88,7 +88,7 @@ pub struct Asked {
 
 impl Asked {
     /// Describes an image, with what the chain says of its stencil.
-    pub fn new(
+    pub(crate) fn new(
         format: venus::Format,
         tiling: venus::ImageTiling,
         usage: ImageUsageFlags,
@@ -103,7 +103,7 @@ impl Asked {
     }
 
     /// Returns whether no guest can use such an image, whatever the driver says of it.
-    pub fn is_unusable(&self, physical: &PhysicalDevice) -> bool {
+    pub(crate) fn is_unusable(&self, physical: &PhysicalDevice) -> bool {
         let unknown = self.usage != self.usage.known() || self.flags != self.flags.known();
         let copied = self.usage.contains(ImageUsageFlags::HOST_TRANSFER);
         unknown || self.flags.0 & NOT_OFFERED != 0 || copied && !self.is_copied_by_the_host(physical)

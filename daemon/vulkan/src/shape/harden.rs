@@ -11,7 +11,7 @@ use protocol::cursor::Arena;
 use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// Returns whether the host can initialise workgroup memory without an extension.
-pub fn can_zero_workgroup(physical: &PhysicalDevice) -> bool {
+pub(crate) fn can_zero_workgroup(physical: &PhysicalDevice) -> bool {
     // SAFETY: the handle comes from this live instance, here and below.
     let properties = unsafe { physical.instance.ash.get_physical_device_properties(physical.handle) };
     if properties.api_version.min(physical.instance.loader_version()) < vk::API_VERSION_1_3 {
@@ -25,7 +25,7 @@ pub fn can_zero_workgroup(physical: &PhysicalDevice) -> bool {
 }
 
 /// Enables `robustBufferAccess`, which every driver has.
-pub fn enable_robustness(arena: &Arena, info: &mut sys::DeviceCreateInfo) -> Result<(), Fault> {
+pub(crate) fn enable_robustness(arena: &Arena, info: &mut sys::DeviceCreateInfo) -> Result<(), Fault> {
     let mut in_chain = false;
     for_each(info.p_next, |s_type, at| {
         if s_type == vk::StructureType::PHYSICAL_DEVICE_FEATURES_2 {
@@ -49,7 +49,7 @@ pub fn enable_robustness(arena: &Arena, info: &mut sys::DeviceCreateInfo) -> Res
 }
 
 /// Enables `shaderZeroInitializeWorkgroupMemory`, where [`can_zero_workgroup`] says yes.
-pub fn enable_zero_workgroup(arena: &Arena, info: &mut sys::DeviceCreateInfo) -> Result<(), Fault> {
+pub(crate) fn enable_zero_workgroup(arena: &Arena, info: &mut sys::DeviceCreateInfo) -> Result<(), Fault> {
     let mut in_chain = false;
     for_each(info.p_next, |s_type, at| match s_type {
         vk::StructureType::PHYSICAL_DEVICE_VULKAN_1_3_FEATURES => {
@@ -78,7 +78,7 @@ pub fn enable_zero_workgroup(arena: &Arena, info: &mut sys::DeviceCreateInfo) ->
 }
 
 /// Returns the chain of a pipeline or stage, in which no robustness is switched off.
-pub fn robust_chain<'a>(
+pub(crate) fn robust_chain<'a>(
     arena: &'a Arena,
     chain: &'a [ChainStruct<'a>],
 ) -> Result<&'a [ChainStruct<'a>], Fault> {

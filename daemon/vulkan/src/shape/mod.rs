@@ -1,10 +1,10 @@
 //! The host's device as a guest sees it, and why it differs.
 
-pub mod absent;
-pub mod extensions;
-pub mod formats;
-pub mod harden;
-pub mod physical_device;
-pub mod planes;
-pub mod reshape;
-pub mod tables;
+pub(crate) mod absent;
+pub(crate) mod extensions;
+pub(crate) mod formats;
+pub(crate) mod harden;
+pub(crate) mod physical_device;
+pub(crate) mod planes;
+pub(crate) mod reshape;
+pub(crate) mod tables;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// # Errors
 ///
 /// The GPU is gone, or its driver does not answer.
-pub fn find(
+pub(crate) fn find(
     instance: &Arc<Instance>,
     index: usize,
     gpu: &GpuChoice,

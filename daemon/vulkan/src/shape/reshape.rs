@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::mem::offset_of;
 
 /// Types that a guest could not map lose HOST_VISIBLE, and those that the driver maps for it HOST_CACHED. Indices and heaps stay.
-pub fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, trial: &MemoryTrial) {
+pub(crate) fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, trial: &MemoryTrial) {
     let host = vk::MemoryPropertyFlags::HOST_VISIBLE
         | vk::MemoryPropertyFlags::HOST_COHERENT
         | vk::MemoryPropertyFlags::HOST_CACHED;
@@ -29,7 +29,7 @@ pub fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, trial: &Mem
 }
 
 /// Heaps are as large as what the context may have of them: a guest hears of no failed allocation before it is too late.
-pub fn memory_heaps(
+pub(crate) fn memory_heaps(
     memory: &mut vk::PhysicalDeviceMemoryProperties,
     gpu: &GpuChoice,
     limits: &ContextLimits,
@@ -57,10 +57,10 @@ pub fn memory_heaps(
 }
 
 /// A property that a guest sees differently, what it sees, and why.
-pub type Reshaped = (&'static str, &'static str, &'static str);
+pub(crate) type Reshaped = (&'static str, &'static str, &'static str);
 
 /// The changes that this file and the queries of `physical_device` make to properties and limits.
-pub const RESHAPED: &[Reshaped] = &[
+pub(crate) const RESHAPED: &[Reshaped] = &[
     (
         "apiVersion",
         "no more than the registry the codec was generated from",
@@ -135,7 +135,7 @@ pub const RESHAPED: &[Reshaped] = &[
 ];
 
 /// `VkPhysicalDeviceProperties`: the version, and nothing sparse.
-pub fn properties(p: &mut sys::PhysicalDeviceProperties, api_version: u32) {
+pub(crate) fn properties(p: &mut sys::PhysicalDeviceProperties, api_version: u32) {
     p.api_version = p.api_version.min(api_version);
     p.limits.sparse_address_space_size = 0;
     p.sparse_properties = sys::PhysicalDeviceSparseProperties {
@@ -148,7 +148,7 @@ pub fn properties(p: &mut sys::PhysicalDeviceProperties, api_version: u32) {
 }
 
 /// `VkPhysicalDeviceProperties2` with its chain.
-pub fn properties2(p: &mut sys::PhysicalDeviceProperties2, api_version: u32, largest_heap: u64) {
+pub(crate) fn properties2(p: &mut sys::PhysicalDeviceProperties2, api_version: u32, largest_heap: u64) {
     properties(&mut p.properties, api_version);
     for_each(p.p_next, |s_type, at| {
         let largest = largest_member(s_type).map(|offset| at.wrapping_add(offset).cast::<u64>());
@@ -185,7 +185,7 @@ fn largest_member(s_type: vk::StructureType) -> Option<usize> {
 }
 
 /// A feature that a guest sees as absent although the host may have it.
-pub struct Withheld {
+pub(crate) struct Withheld {
     /// The feature's name in the registry.
     pub name: &'static str,
     /// The reason why the feature is absent.
@@ -215,7 +215,7 @@ macro_rules! withheld {
 }
 
 /// Withheld features, once for each struct that holds them.
-pub const WITHHELD: &[&[Withheld]] = &[
+pub(crate) const WITHHELD: &[&[Withheld]] = &[
     &withheld!(
         vk::StructureType::PHYSICAL_DEVICE_FEATURES_2, PhysicalDeviceFeatures2, SPARSE,
         "sparseBinding": features.sparse_binding,
@@ -265,7 +265,7 @@ pub const WITHHELD: &[&[Withheld]] = &[
 ];
 
 /// `VkPhysicalDeviceFeatures` as a guest sees them.
-pub fn features(f: &mut sys::PhysicalDeviceFeatures) {
+pub(crate) fn features(f: &mut sys::PhysicalDeviceFeatures) {
     let mut whole = sys::PhysicalDeviceFeatures2 {
         s_type: vk::StructureType::PHYSICAL_DEVICE_FEATURES_2.as_raw(),
         p_next: std::ptr::null(),
@@ -276,12 +276,12 @@ pub fn features(f: &mut sys::PhysicalDeviceFeatures) {
 }
 
 /// `VkPhysicalDeviceFeatures2` with its chain.
-pub fn features2(f: &mut sys::PhysicalDeviceFeatures2) {
+pub(crate) fn features2(f: &mut sys::PhysicalDeviceFeatures2) {
     for_each_withheld(std::ptr::from_mut(f).cast(), |feature, _| *feature = 0);
 }
 
 /// Returns the withheld feature that a device creation asks for, if any: the guest was told it is absent.
-pub fn withheld_feature(info: &sys::DeviceCreateInfo) -> Option<&'static str> {
+pub(crate) fn withheld_feature(info: &sys::DeviceCreateInfo) -> Option<&'static str> {
     let mut found = None;
     let mut look = |feature: &mut vk::Bool32, withheld: &Withheld| {
         if *feature != 0 {
@@ -313,7 +313,7 @@ fn for_each_withheld(first: *const c_void, mut visit: impl FnMut(&mut vk::Bool32
 }
 
 /// Visits a chain that this process lowered.
-pub fn for_each(first: *const c_void, mut visit: impl FnMut(vk::StructureType, *mut u8)) {
+pub(crate) fn for_each(first: *const c_void, mut visit: impl FnMut(vk::StructureType, *mut u8)) {
     let mut at = first;
     while !at.is_null() {
         // SAFETY: chains are written by `Lowering::linked`; every struct in one starts with a header.

@@ -29,7 +29,7 @@ pub struct Group {
 }
 
 /// The groups of a call, usually one.
-pub type Groups = SmallVec<[Group; 1]>;
+pub(crate) type Groups = SmallVec<[Group; 1]>;
 
 /// A semaphore in a batch.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ struct Used {
 }
 
 /// A batch of a queue submission: what it waits for, runs and signals, with values for those semaphores that have values.
-pub trait Batch {
+pub(crate) trait Batch {
     /// Returns the command buffers that the batch runs.
     fn command_buffers(&self) -> impl Iterator<Item = venus::CommandBuffer>;
     /// Returns the semaphores that the batch waits for, and their values.
@@ -52,7 +52,7 @@ pub trait Batch {
 
 /// Splits the batches of a call into groups. A batch that waits behind one that runs would hide how long that runs, and one behind another
 /// that signals would hide its end, of which the program learns by the semaphore.
-pub fn groups(objects: &Reading<'_>, batches: &[impl Batch]) -> Result<Groups, Fault> {
+pub(crate) fn groups(objects: &Reading<'_>, batches: &[impl Batch]) -> Result<Groups, Fault> {
     let mut groups = Groups::new();
     for (index, batch) in batches.iter().enumerate() {
         let waits = batch.waits().filter(|(semaphore, _)| semaphore.0 != 0);
@@ -190,7 +190,7 @@ impl Batch for venus::SubmitInfo2<'_> {
 
 /// A batch of one semaphore.
 #[derive(Clone, Copy, Debug)]
-pub enum Single {
+pub(crate) enum Single {
     /// The batch waits for the semaphore.
     Wait(venus::Semaphore),
     /// The batch signals the semaphore.

@@ -12,7 +12,7 @@ use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
 
 /// `vkQueueSubmit`.
-pub fn queue_submit<'a>(
+pub(crate) fn queue_submit<'a>(
     call: &Call<'a>,
     c: &venus::QueueSubmit<'a>,
 ) -> Result<venus::QueueSubmitReply, Fault> {
@@ -32,7 +32,7 @@ pub fn queue_submit<'a>(
 }
 
 /// `vkQueueSubmit2`.
-pub fn queue_submit2<'a>(
+pub(crate) fn queue_submit2<'a>(
     call: &Call<'a>,
     c: &venus::QueueSubmit2<'a>,
 ) -> Result<venus::QueueSubmit2Reply, Fault> {
@@ -52,7 +52,7 @@ pub fn queue_submit2<'a>(
 }
 
 /// `vkQueueWaitIdle`. Mesa never sends it.
-pub fn queue_wait_idle(
+pub(crate) fn queue_wait_idle(
     call: &Call<'_>,
     c: &venus::QueueWaitIdle,
 ) -> Result<venus::QueueWaitIdleReply, Fault> {

@@ -13,24 +13,24 @@ use std::sync::Arc;
 
 /// A function that calls the driver with the host's queue, the batches of a group, a fence and stamps to put around them; it returns a
 /// `VkResult`.
-pub type Submit<'a> = dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + 'a;
+pub(crate) type Submit<'a> = dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + 'a;
 
 /// A function like [`Submit`] that is to be called later.
-pub type HeldSubmit = Box<dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + Send>;
+pub(crate) type HeldSubmit = Box<dyn FnMut(vk::Queue, &Range<usize>, u64, Option<Slot>) -> i32 + Send>;
 
 /// The number of submissions at the head of a held queue that are counted as ready; a scheduler grants fewer at a time.
 const COUNTED: u32 = 16;
 
 /// The submissions that wait before one of the host's queues.
 #[derive(Default)]
-pub struct HeldQueue {
+pub(crate) struct HeldQueue {
     waiting: VecDeque<Turn>,
     /// True while the first was taken out and is being dispatched.
     busy: bool,
 }
 
 /// An entry of the held queue, whose turn comes in order.
-pub enum Turn {
+pub(crate) enum Turn {
     /// A call that submits something.
     Held(Box<Held>),
     /// A fence of the guest's kernel, which takes no time of the GPU.
@@ -38,7 +38,7 @@ pub enum Turn {
 }
 
 /// A call that waits, or what is left of it.
-pub struct Held {
+pub(crate) struct Held {
     /// The call's groups that are not dispatched yet.
     pub parts: VecDeque<(Group, Arc<Submission>)>,
     /// The guest's fence behind the last.
@@ -49,17 +49,17 @@ pub struct Held {
 
 impl HeldQueue {
     /// Returns whether what comes now may pass at once.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && !self.busy
     }
 
     /// Adds an entry at the end of the held queue.
-    pub fn push(&mut self, turn: Turn) {
+    pub(crate) fn push(&mut self, turn: Turn) {
         self.waiting.push_back(turn);
     }
 
     /// Takes the first out, if it is ready and `pass` lets it pass.
-    pub fn take(&mut self, driver: &impl Driver, pass: impl FnOnce() -> bool) -> Result<Turn, Step> {
+    pub(crate) fn take(&mut self, driver: &impl Driver, pass: impl FnOnce() -> bool) -> Result<Turn, Step> {
         let may = match self.waiting.front().filter(|_| !self.busy) {
             None => return Err(Step::Empty),
             Some(Turn::Fence(_)) => true,
@@ -71,7 +71,7 @@ impl HeldQueue {
     }
 
     /// Notes that what was taken out is dispatched; `rest` of it is first again.
-    pub fn taken(&mut self, rest: Option<Box<Held>>) {
+    pub(crate) fn taken(&mut self, rest: Option<Box<Held>>) {
         self.busy = false;
         if let Some(rest) = rest {
             self.waiting.push_front(Turn::Held(rest));
@@ -79,7 +79,7 @@ impl HeldQueue {
     }
 
     /// Returns how the held queue stands.
-    pub fn standing(&self, driver: &impl Driver) -> Standing {
+    pub(crate) fn standing(&self, driver: &impl Driver) -> Standing {
         let mut standing = Standing::default();
         let held = self.waiting.iter().filter_map(|turn| match turn {
             Turn::Held(held) => Some(held),
@@ -103,7 +103,7 @@ impl HeldQueue {
     }
 
     /// Empties the held queue, and returns everything that waited.
-    pub fn clear(&mut self) -> VecDeque<Turn> {
+    pub(crate) fn clear(&mut self) -> VecDeque<Turn> {
         std::mem::take(&mut self.waiting)
     }
 }

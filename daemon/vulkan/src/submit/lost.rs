@@ -20,7 +20,7 @@ use ash::vk::{self, Handle as _};
 use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// The part of a submission that can run, for `vkQueueSubmit`.
-pub fn submits<'a>(
+pub(crate) fn submits<'a>(
     call: &Call<'a>,
     device: &Device,
     family: u32,
@@ -43,7 +43,7 @@ pub fn submits<'a>(
 }
 
 /// The part of a submission that can run, for `vkQueueSubmit2`.
-pub fn submits2<'a>(
+pub(crate) fn submits2<'a>(
     call: &Call<'a>,
     device: &Device,
     family: u32,

@@ -1,14 +1,14 @@
 //! Queues: submissions, their ends, and waits for them.
 
-pub mod batches;
-pub mod commands;
-pub mod deferred_markers;
-pub mod held_queue;
-pub mod lost;
+pub(crate) mod batches;
+pub(crate) mod commands;
+pub(crate) mod deferred_markers;
+pub(crate) mod held_queue;
+pub(crate) mod lost;
 mod prepare;
-pub mod queue;
-pub mod scheduled;
-pub mod state_query;
-pub mod submission;
-pub mod sync;
-pub mod watch;
+pub(crate) mod queue;
+pub(crate) mod scheduled;
+pub(crate) mod state_query;
+pub(crate) mod submission;
+pub(crate) mod sync;
+pub(crate) mod watch;

@@ -18,7 +18,7 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 
 /// Returns the result of a submission: a lost device ends the context, since the guest waits for no result.
-pub fn submitted(result: i32) -> Result<venus::VkResult, Fault> {
+pub(super) fn submitted(result: i32) -> Result<venus::VkResult, Fault> {
     if result == vk::Result::ERROR_DEVICE_LOST.as_raw() {
         return Err(ContextLost::new("the device was lost").into());
     }
@@ -46,10 +46,10 @@ fn runnable<T>(call: &Call<'_>, whole: impl FnOnce() -> Result<T, Fault>) -> Res
 }
 
 /// The groups of a submission, its batches in C form and the guest's fence behind it.
-pub type Prepared<T> = (Groups, *const T, Option<Arc<Fence>>);
+pub(super) type Prepared<T> = (Groups, *const T, Option<Arc<Fence>>);
 
 /// Marks the command buffers of a group before the driver is called, so that nothing of them is destroyed or reset meanwhile.
-pub fn mark(call: &Call<'_>, group: &Group, place: Place) -> Result<(), Fault> {
+pub(super) fn mark(call: &Call<'_>, group: &Group, place: Place) -> Result<(), Fault> {
     group.command_buffers.iter().try_for_each(|id| command_buffer::submit(call, *id, place))
 }
 
@@ -107,7 +107,7 @@ fn prepared<'a, B: Batch + Lower<Sys: 'a>>(
     }
 }
 
-pub fn prepare_submit<'a>(
+pub(super) fn prepare_submit<'a>(
     call: &Call<'a>,
     queue: &Queue,
     device: &Device,
@@ -120,7 +120,7 @@ pub fn prepare_submit<'a>(
     prepared(call, batches, c.fence, check, lost)
 }
 
-pub fn prepare_submit2<'a>(
+pub(super) fn prepare_submit2<'a>(
     call: &Call<'a>,
     queue: &Queue,
     device: &Device,

@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A command that submits, in all lifetimes.
-pub trait Submitting {
+pub(crate) trait Submitting {
     /// The type of the command when its values live elsewhere.
     type On<'b>;
     /// Returns the command, if it is this one.
@@ -60,7 +60,7 @@ impl Submitting for venus::QueueSubmit2<'static> {
 const HELD_OWN: usize = 4096;
 
 /// A function that lowers a command, for a call in whose arena the values live.
-pub type Prepare<C, T> =
+pub(crate) type Prepare<C, T> =
     dyn for<'b> Fn(&Call<'b>, &Queue, &Device, &<C as Submitting>::On<'b>) -> Result<Prepared<T>, Fault>;
 
 /// A command's batches and the memory they are in, to be submitted later.

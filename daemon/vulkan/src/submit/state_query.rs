@@ -101,7 +101,7 @@ fn counter(device: &Device, semaphore: u64) -> Option<u64> {
 }
 
 /// Returns the state query that a command makes, if the answer may change without the guest's doing.
-pub fn state_query<'c>(context: &'c Context, command: &venus::Command<'_>) -> Option<StateQuery<'c>> {
+pub(crate) fn state_query<'c>(context: &'c Context, command: &venus::Command<'_>) -> Option<StateQuery<'c>> {
     match command {
         venus::Command::GetFenceStatus(c) => about_fence(context, c.fence),
         venus::Command::GetSemaphoreCounterValue(c) => about_counter(context, c.semaphore),

@@ -32,7 +32,7 @@ const LONG: Duration = Duration::from_millis(10);
 
 /// One call to the driver, of batches that begin together and end together as far as anybody is told.
 #[derive(Debug)]
-pub struct Submission {
+pub(crate) struct Submission {
     /// The submission's number in its queue.
     pub number: Number,
     /// The marker, signalled with its last batch, or behind it: a fence of ours, or the guest's; [`NONE`] or [`COMING`].
@@ -57,7 +57,7 @@ pub struct Submission {
 
 /// The time and the way in which a scheduled submission was dispatched.
 #[derive(Clone, Copy, Debug)]
-pub struct Dispatched {
+pub(crate) struct Dispatched {
     /// The time, in nanoseconds of the monotonic clock.
     pub at: u64,
     /// The number of its pair of time stamps, if it has one.
@@ -99,11 +99,11 @@ pub trait Driver {
 }
 
 /// Submissions that are dealt with together, usually one.
-pub type Few = SmallVec<[Arc<Submission>; 2]>;
+pub(crate) type Few = SmallVec<[Arc<Submission>; 2]>;
 
 /// The submissions to a queue that are not complete.
 #[derive(Debug)]
-pub struct Submissions {
+pub(crate) struct Submissions {
     pending: VecDeque<Arc<Submission>>,
     /// The number of the last that was submitted.
     last: Number,
@@ -132,14 +132,19 @@ struct Learned {
 
 impl Submission {
     /// Creates a submission that is about to be submitted, with a marker or without.
-    pub fn new(number: Number, marker: Option<u64>, lent: Option<Arc<Fence>>, waits: Vec<Wait>) -> Arc<Self> {
+    pub(crate) fn new(
+        number: Number,
+        marker: Option<u64>,
+        lent: Option<Arc<Fence>>,
+        waits: Vec<Wait>,
+    ) -> Arc<Self> {
         let marker = AtomicU64::new(marker.unwrap_or(NONE));
         let (progress, held, watched, waiters, hides, dispatched) = Default::default();
         Arc::new(Self { number, marker, lent, waits, progress, held, watched, waiters, hides, dispatched })
     }
 
     /// Returns the submission's marker, if it has one that the driver has with it or will have.
-    pub fn marker(&self) -> Option<u64> {
+    pub(crate) fn marker(&self) -> Option<u64> {
         Some(self.marker.load(Ordering::Acquire)).filter(|marker| ![NONE, COMING].contains(marker))
     }
 
@@ -149,55 +154,55 @@ impl Submission {
 
     /// Returns whether the caller has to mark the submission, and then to call [`Self::marked`]: it has no marker and is pending. To be
     /// called with the queue's submissions locked: it stays pending from then on.
-    pub fn begin_marking(&self) -> bool {
+    pub(crate) fn begin_marking(&self) -> bool {
         let (order, otherwise) = (Ordering::AcqRel, Ordering::Acquire);
         !self.progress.is_complete() && self.marker.compare_exchange(NONE, COMING, order, otherwise).is_ok()
     }
 
     /// Notes that the driver has a marker behind the submission, or could not take any.
-    pub fn marked(&self, marker: Option<u64>) {
+    pub(crate) fn marked(&self, marker: Option<u64>) {
         self.marker.store(marker.unwrap_or(NONE), Ordering::Release);
     }
 
     /// Notes that the driver has taken the submission, and will signal its marker.
-    pub fn taken(&self) {
+    pub(crate) fn taken(&self) {
         self.progress.reach(TAKEN);
     }
 
     /// Returns the submission's progress, to be asked later.
-    pub fn progress(&self) -> &Progress {
+    pub(crate) fn progress(&self) -> &Progress {
         &self.progress
     }
 
     /// Notes that the submission waits at the gate until it is dispatched.
-    pub fn hold(&self) {
+    pub(crate) fn hold(&self) {
         self.held.store(true, Ordering::Release);
     }
 
     /// Notes that the submission before this one has to be marked before the driver gets this.
-    pub fn hide(&self) {
+    pub(crate) fn hide(&self) {
         self.hides.store(true, Ordering::Release);
     }
 
     /// Returns whether [`Self::hide`] was called.
-    pub fn hides(&self) -> bool {
+    pub(crate) fn hides(&self) -> bool {
         self.hides.load(Ordering::Acquire)
     }
 
     /// Notes that the submission is about to be dispatched as the scheduler allows.
-    pub fn set_dispatched(&self, dispatched: Dispatched) {
+    pub(crate) fn set_dispatched(&self, dispatched: Dispatched) {
         self.held.store(false, Ordering::Release);
         // Nothing is dispatched twice.
         let _ = self.dispatched.set(dispatched);
     }
 
     /// Returns when and how the submission was dispatched, if a scheduler had to allow it.
-    pub fn dispatched(&self) -> Option<Dispatched> {
+    pub(crate) fn dispatched(&self) -> Option<Dispatched> {
         self.dispatched.get().copied()
     }
 
     /// Returns whether a thread waits for the submission's end, and frees its marker if that is ours.
-    pub fn is_awaited(&self) -> bool {
+    pub(crate) fn is_awaited(&self) -> bool {
         self.waiters.load(Ordering::Acquire) > 0
     }
 
@@ -212,7 +217,7 @@ impl Submission {
 
     /// Notes that a thread that waited for the submission knows that it has ended. Returns whether that thread has to free the marker. To
     /// be called with the queue's submissions locked, so that it is freed once.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         let is_last = self.waiters.fetch_sub(1, Ordering::AcqRel) == 1;
         match &self.lent {
             Some(fence) => {
@@ -240,7 +245,7 @@ impl Submission {
     }
 
     /// Returns whether what the submission waits for is there, or will be without anybody's help once the driver has it.
-    pub fn is_ready(&self, driver: &impl Driver) -> bool {
+    pub(crate) fn is_ready(&self, driver: &impl Driver) -> bool {
         self.waits.iter().all(|wait| match wait {
             Wait::Timeline { semaphore, raw, value, signal } => {
                 signal.lock().promises(*value) || driver.has_reached(*semaphore, *raw, *value)
@@ -252,14 +257,14 @@ impl Submission {
 
 impl Submissions {
     /// Creates the submissions of a queue, of which there are none yet.
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         let (pending, last, ran, wanted, is_long) = Default::default();
         let learned = Learned { at: now, ended: 0, ran: Duration::ZERO, usual: None };
         Self { pending, last, ran, counted: now, wanted, is_long, learned }
     }
 
     /// Adds a submission that is about to be submitted.
-    pub fn begin(&mut self, submission: Arc<Submission>, now: Instant) {
+    pub(crate) fn begin(&mut self, submission: Arc<Submission>, now: Instant) {
         if self.pending.is_empty() {
             (self.ran, self.counted) = (Duration::ZERO, now);
         }
@@ -269,39 +274,39 @@ impl Submissions {
     }
 
     /// Returns the number that the next submission has.
-    pub fn next(&self) -> Number {
+    pub(crate) fn next(&self) -> Number {
         self.last + 1
     }
 
     /// Returns whether the last submission that is pending has no marker.
-    pub fn ends_unmarked(&self) -> bool {
+    pub(crate) fn ends_unmarked(&self) -> bool {
         self.pending.back().is_some_and(|last| !last.has_marker())
     }
 
     /// Returns whether a submission up to `number` cannot have begun: it waits at the gate, or for what nobody has signalled yet.
-    pub fn is_blocked(&self, driver: &impl Driver, number: Number) -> bool {
+    pub(crate) fn is_blocked(&self, driver: &impl Driver, number: Number) -> bool {
         let mut up_to = self.pending.iter().take_while(|submission| submission.number <= number);
         up_to.any(|submission| submission.is_blocked(driver))
     }
 
     /// Removes a submission that the driver has refused, or does not get.
-    pub fn withdraw(&mut self, submission: &Arc<Submission>) {
+    pub(crate) fn withdraw(&mut self, submission: &Arc<Submission>) {
         submission.progress.reach(COMPLETE);
         self.pending.retain(|other| !Arc::ptr_eq(other, submission));
     }
 
     /// Returns the number of the first; to be called after [`Self::collect`].
-    pub fn first(&self) -> Option<Number> {
+    pub(crate) fn first(&self) -> Option<Number> {
         self.pending.front().map(|first| first.number)
     }
 
     /// Returns how many submissions there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.pending.len()
     }
 
     /// Takes out what is complete, to be settled: the markers that nobody watches are free.
-    pub fn collect(&mut self, driver: &impl Driver, now: impl Fn() -> Instant) -> Few {
+    pub(crate) fn collect(&mut self, driver: &impl Driver, now: impl Fn() -> Instant) -> Few {
         let mut complete = Few::new();
         let is_complete = |marked: &Arc<Submission>| {
             marked.progress.is_taken() && marked.marker().is_some_and(|marker| driver.is_signalled(marker))
@@ -323,14 +328,14 @@ impl Submissions {
 
     /// Returns whether the next may go without a marker: fewer than `most` before it do, nobody wanted to know the end of the last, and
     /// none was found to run long of late.
-    pub fn spares_marker(&self, most: usize) -> bool {
+    pub(crate) fn spares_marker(&self, most: usize) -> bool {
         !self.wanted
             && !self.is_long
             && self.pending.iter().rev().take_while(|last| !last.has_marker()).count() < most
     }
 
     /// Returns the last that the driver has, if no marker tells the end of all up to `number` that it has, and there are any.
-    pub fn unmarked(&mut self, number: Number) -> Option<Arc<Submission>> {
+    pub(crate) fn unmarked(&mut self, number: Number) -> Option<Arc<Submission>> {
         let taken = self.taken();
         let count = self.pending.partition_point(|submission| submission.number <= number).min(taken);
         let last = count.checked_sub(1)?;
@@ -343,7 +348,7 @@ impl Submissions {
 
     /// Returns a submission that the driver has, if nobody watches any: the caller does from now on. It is the last of them, so that those
     /// before it need not be looked at one by one; or, as `half` says, the first that has a marker behind the first half.
-    pub fn watch(&mut self, half: bool) -> Option<Arc<Submission>> {
+    pub(crate) fn watch(&mut self, half: bool) -> Option<Arc<Submission>> {
         let taken = self.taken();
         if self.pending.range(..taken).any(|submission| submission.watched.load(Ordering::Acquire)) {
             return None;
@@ -359,7 +364,7 @@ impl Submissions {
     }
 
     /// Returns the last that the driver has: when it is complete, all are. The caller waits for it from now on.
-    pub fn await_last(&mut self) -> Option<Arc<Submission>> {
+    pub(crate) fn await_last(&mut self) -> Option<Arc<Submission>> {
         self.wanted = true;
         let last = self.pending.get(self.taken().checked_sub(1)?)?;
         last.await_end();
@@ -372,13 +377,13 @@ impl Submissions {
     }
 
     /// Returns the first.
-    pub fn front(&self) -> Option<&Submission> {
+    pub(crate) fn front(&self) -> Option<&Submission> {
         self.pending.front().map(AsRef::as_ref)
     }
 
     /// Looks how long the first has run, which the device has `begun` as far as anybody knows. To be called after [`Self::collect`] for all
     /// queues, as they wait for each other.
-    pub fn look(&mut self, driver: &impl Driver, now: Instant, begun: bool) -> Look {
+    pub(crate) fn look(&mut self, driver: &impl Driver, now: Instant, begun: bool) -> Look {
         let usual = self.learn(now);
         let Some(first) = self.pending.front() else { return Look { usual, ..Look::default() } };
         let since = now.saturating_duration_since(std::mem::replace(&mut self.counted, now));
@@ -409,12 +414,12 @@ impl Submissions {
     }
 
     /// Lets the time for which the first has run count from 0 again.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.ran = Duration::ZERO;
     }
 
     /// Forgets everything, on a queue that is idle; returns it to be settled.
-    pub fn clear(&mut self) -> Few {
+    pub(crate) fn clear(&mut self) -> Few {
         self.pending.drain(..).inspect(|submission| submission.progress.reach(COMPLETE)).collect()
     }
 }

@@ -49,7 +49,7 @@ fn in_slices(timeout: u64, cancel: &Cancel, mut wait: impl FnMut(u64) -> i32) ->
 }
 
 /// `vkWaitForFences`.
-pub fn wait_for_fences<'a>(
+pub(crate) fn wait_for_fences<'a>(
     call: &Call<'a>,
     c: &venus::WaitForFences<'a>,
 ) -> Result<venus::WaitForFencesReply, Fault> {
@@ -88,7 +88,7 @@ fn wait_slice(device: &Device, fences: &[Arc<Fence>], all: bool, slice: u64) -> 
 }
 
 /// `vkWaitSemaphores`.
-pub fn wait_semaphores<'a>(
+pub(crate) fn wait_semaphores<'a>(
     call: &Call<'a>,
     c: &venus::WaitSemaphores<'a>,
 ) -> Result<venus::WaitSemaphoresReply, Fault> {
@@ -107,7 +107,7 @@ pub fn wait_semaphores<'a>(
 }
 
 /// `vkCreateSemaphore`: without the request to be exportable, which only the guest's kernel fulfils.
-pub fn create_semaphore<'a>(
+pub(crate) fn create_semaphore<'a>(
     call: &Call<'a>,
     c: &venus::CreateSemaphore<'a>,
 ) -> Result<venus::CreateSemaphoreReply<'a>, Fault> {
@@ -140,7 +140,7 @@ pub fn create_semaphore<'a>(
 }
 
 /// `vkCreateFence`: without the request to be exportable.
-pub fn create_fence<'a>(
+pub(crate) fn create_fence<'a>(
     call: &Call<'a>,
     c: &venus::CreateFence<'a>,
 ) -> Result<venus::CreateFenceReply<'a>, Fault> {
@@ -160,7 +160,7 @@ pub fn create_fence<'a>(
 }
 
 /// `vkResetFences`.
-pub fn reset_fences<'a>(
+pub(crate) fn reset_fences<'a>(
     call: &Call<'a>,
     c: &venus::ResetFences<'a>,
 ) -> Result<venus::ResetFencesReply, Fault> {
@@ -195,7 +195,7 @@ fn reset(device: &Device, fence: vk::Fence) -> i32 {
 }
 
 /// `vkResetFenceResourceMESA`: the fence is as after an export, unsignalled, once its payload was signalled.
-pub fn reset_fence_resource_mesa(
+pub(crate) fn reset_fence_resource_mesa(
     call: &Call<'_>,
     c: &venus::ResetFenceResourceMESA,
 ) -> Result<venus::ResetFenceResourceMESAReply, Fault> {
@@ -208,7 +208,7 @@ pub fn reset_fence_resource_mesa(
 }
 
 /// `vkWaitSemaphoreResourceMESA`: consumes the pending signal.
-pub fn wait_semaphore_resource_mesa(
+pub(crate) fn wait_semaphore_resource_mesa(
     call: &Call<'_>,
     c: &venus::WaitSemaphoreResourceMESA,
 ) -> Result<venus::WaitSemaphoreResourceMESAReply, Fault> {
@@ -225,7 +225,7 @@ pub fn wait_semaphore_resource_mesa(
 }
 
 /// `vkImportSemaphoreResourceMESA`: the payload was waited for in the guest, so the semaphore becomes signalled.
-pub fn import_semaphore_resource_mesa<'a>(
+pub(crate) fn import_semaphore_resource_mesa<'a>(
     call: &Call<'a>,
     c: &venus::ImportSemaphoreResourceMESA<'a>,
 ) -> Result<venus::ImportSemaphoreResourceMESAReply, Fault> {

@@ -7,27 +7,27 @@ use std::thread::JoinHandle;
 
 /// The running thread.
 #[derive(Debug)]
-pub struct Watcher {
+pub(crate) struct Watcher {
     watched: Sender<Arc<Submission>>,
     thread: JoinHandle<()>,
 }
 
 impl Watcher {
     /// Starts the thread; `wait` waits for one submission and does what is due at its end.
-    pub fn start(wait: impl Fn(&Submission) + Send + 'static) -> Self {
+    pub(crate) fn start(wait: impl Fn(&Submission) + Send + 'static) -> Self {
         let (watched, arriving) = unbounded::<Arc<Submission>>();
         let thread = start_thread("watch", move || arriving.iter().for_each(|submission| wait(&submission)));
         Self { watched, thread }
     }
 
     /// Lets the thread wait for another submission, whose marker is freed or given back then.
-    pub fn watch(&self, submission: Arc<Submission>) {
+    pub(crate) fn watch(&self, submission: Arc<Submission>) {
         // The thread ends after this value.
         let _ = self.watched.send(submission);
     }
 
     /// Lets the thread wait for what is left, and ends it.
-    pub fn end(self) {
+    pub(crate) fn end(self) {
         drop(self.watched);
         if self.thread.join().is_err() {
             log::error!("a queue's watcher panicked");

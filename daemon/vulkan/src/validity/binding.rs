@@ -10,7 +10,7 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 
 /// `vkCmdBindPipeline`.
-pub fn cmd_bind_pipeline(
+pub(crate) fn cmd_bind_pipeline(
     l: &Lowering<'_>,
     state: &mut RecordingState,
     c: &venus::CmdBindPipeline,
@@ -56,7 +56,7 @@ fn same(one: &Arc<SetLayout>, other: &Arc<SetLayout>) -> bool {
 }
 
 /// `vkCmdBindDescriptorSets`.
-pub fn cmd_bind_descriptor_sets(
+pub(crate) fn cmd_bind_descriptor_sets(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdBindDescriptorSets<'_>,
@@ -66,7 +66,7 @@ pub fn cmd_bind_descriptor_sets(
 }
 
 /// `vkCmdBindDescriptorSets2`.
-pub fn cmd_bind_descriptor_sets2(
+pub(crate) fn cmd_bind_descriptor_sets2(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdBindDescriptorSets2<'_>,
@@ -90,7 +90,7 @@ fn demand_push(
 }
 
 /// `vkCmdPushDescriptorSet`.
-pub fn cmd_push_descriptor_set(
+pub(crate) fn cmd_push_descriptor_set(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdPushDescriptorSet<'_>,
@@ -99,7 +99,7 @@ pub fn cmd_push_descriptor_set(
 }
 
 /// `vkCmdPushDescriptorSet2`.
-pub fn cmd_push_descriptor_set2(
+pub(crate) fn cmd_push_descriptor_set2(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdPushDescriptorSet2<'_>,
@@ -122,7 +122,7 @@ fn demand_constants(
 }
 
 /// `vkCmdPushConstants`.
-pub fn cmd_push_constants(
+pub(crate) fn cmd_push_constants(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdPushConstants<'_>,
@@ -131,7 +131,7 @@ pub fn cmd_push_constants(
 }
 
 /// `vkCmdPushConstants2`.
-pub fn cmd_push_constants2(
+pub(crate) fn cmd_push_constants2(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdPushConstants2<'_>,
@@ -150,7 +150,7 @@ fn demand_groups(state: &RecordingState, base: [u32; 3], count: [u32; 3]) -> Res
 }
 
 /// `vkCmdDispatch`.
-pub fn cmd_dispatch(
+pub(crate) fn cmd_dispatch(
     _: &Lowering<'_>,
     state: &mut RecordingState,
     c: &venus::CmdDispatch,
@@ -159,7 +159,7 @@ pub fn cmd_dispatch(
 }
 
 /// `vkCmdDispatchBase`.
-pub fn cmd_dispatch_base(
+pub(crate) fn cmd_dispatch_base(
     _: &Lowering<'_>,
     state: &mut RecordingState,
     c: &venus::CmdDispatchBase,
@@ -169,7 +169,7 @@ pub fn cmd_dispatch_base(
 }
 
 /// `vkCmdDispatchIndirect`.
-pub fn cmd_dispatch_indirect(
+pub(crate) fn cmd_dispatch_indirect(
     l: &Lowering<'_>,
     state: &mut RecordingState,
     c: &venus::CmdDispatchIndirect,

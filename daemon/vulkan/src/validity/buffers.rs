@@ -20,14 +20,14 @@ const INLINE_BYTES: u64 = 65_536;
 const OUTSIDE: &str = "a range outside of its buffer, or a buffer without memory";
 
 /// `vkCreateBuffer`.
-pub fn of_buffer(info: &venus::BufferCreateInfo<'_>) -> Result<StateOf<venus::Buffer>, Fault> {
+pub(crate) fn of_buffer(info: &venus::BufferCreateInfo<'_>) -> Result<StateOf<venus::Buffer>, Fault> {
     demand(info.size != 0, "a buffer of no size")?;
     demand(info.flags.0 & SPARSE == 0, "a sparse buffer")?;
     Ok(StateOf::of(BufferFacts::new(info.size, is_computed_on(info))))
 }
 
 /// Returns whether a buffer is for more than copies.
-pub fn is_computed_on(info: &venus::BufferCreateInfo<'_>) -> bool {
+pub(crate) fn is_computed_on(info: &venus::BufferCreateInfo<'_>) -> bool {
     let copies = venus::BufferUsageFlags::TRANSFER_SRC.0 | venus::BufferUsageFlags::TRANSFER_DST.0;
     let says = |next: &ChainStruct<'_>| matches!(next, ChainStruct::BufferUsageFlags2CreateInfo(_));
     info.usage.0 & !copies != 0 || info.p_next.iter().any(says)
@@ -38,7 +38,7 @@ const SPARSE: u32 = venus::BufferCreateFlags::SPARSE_BINDING.0
     | venus::BufferCreateFlags::SPARSE_ALIASED.0;
 
 /// `vkCreateBufferView`.
-pub fn create_buffer_view(
+pub(crate) fn create_buffer_view(
     l: &Lowering<'_>,
     _: &Arc<Device>,
     c: &venus::CreateBufferView<'_>,
@@ -52,13 +52,13 @@ pub fn create_buffer_view(
 }
 
 /// Returns the bytes of device memory.
-pub fn memory_size(l: &Lowering<'_>, id: venus::DeviceMemory) -> Result<u64, Fault> {
+pub(crate) fn memory_size(l: &Lowering<'_>, id: venus::DeviceMemory) -> Result<u64, Fault> {
     demand(id.0 != 0, "memory is missing")?;
     Ok(l.objects.get(id)?.state::<venus::DeviceMemory>()?.size())
 }
 
 /// Demands that something of `size` bytes, aligned to `alignment`, lies in memory at an offset.
-pub fn demand_in_memory(
+pub(crate) fn demand_in_memory(
     l: &Lowering<'_>,
     memory: venus::DeviceMemory,
     offset: u64,
@@ -93,7 +93,7 @@ fn bind(l: &Lowering<'_>, device: &Device, infos: &[venus::BindBufferMemoryInfo<
 }
 
 /// `vkBindBufferMemory`.
-pub fn bind_buffer_memory(
+pub(crate) fn bind_buffer_memory(
     l: &Lowering<'_>,
     device: &Arc<Device>,
     c: &venus::BindBufferMemory,
@@ -103,7 +103,7 @@ pub fn bind_buffer_memory(
 }
 
 /// `vkBindBufferMemory2`.
-pub fn bind_buffer_memory2(
+pub(crate) fn bind_buffer_memory2(
     l: &Lowering<'_>,
     device: &Arc<Device>,
     c: &venus::BindBufferMemory2<'_>,
@@ -112,7 +112,7 @@ pub fn bind_buffer_memory2(
 }
 
 /// `vkGetBufferDeviceAddress`.
-pub fn get_buffer_device_address(
+pub(crate) fn get_buffer_device_address(
     l: &Lowering<'_>,
     _: &Arc<Device>,
     c: &venus::GetBufferDeviceAddress<'_>,
@@ -122,7 +122,7 @@ pub fn get_buffer_device_address(
 }
 
 /// `vkCmdFillBuffer`.
-pub fn cmd_fill_buffer(l: &Lowering<'_>, c: &venus::CmdFillBuffer) -> Result<(), Fault> {
+pub(crate) fn cmd_fill_buffer(l: &Lowering<'_>, c: &venus::CmdFillBuffer) -> Result<(), Fault> {
     let whole = c.size == WHOLE_SIZE;
     demand(
         c.dst_offset.is_multiple_of(4) && (whole || c.size.is_multiple_of(4)),
@@ -133,7 +133,7 @@ pub fn cmd_fill_buffer(l: &Lowering<'_>, c: &venus::CmdFillBuffer) -> Result<(),
 }
 
 /// `vkCmdUpdateBuffer`.
-pub fn cmd_update_buffer(
+pub(crate) fn cmd_update_buffer(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdUpdateBuffer<'_>,
@@ -157,7 +157,7 @@ fn demand_regions(
 }
 
 /// `vkCmdCopyBuffer`.
-pub fn cmd_copy_buffer(
+pub(crate) fn cmd_copy_buffer(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdCopyBuffer<'_>,
@@ -167,7 +167,7 @@ pub fn cmd_copy_buffer(
 }
 
 /// `vkCmdCopyBuffer2`.
-pub fn cmd_copy_buffer2(
+pub(crate) fn cmd_copy_buffer2(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdCopyBuffer2<'_>,

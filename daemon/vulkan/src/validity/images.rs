@@ -19,7 +19,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// `vkCreateImage`.
-pub fn of_image(device: &Device, info: &venus::ImageCreateInfo<'_>) -> Result<StateOf<venus::Image>, Fault> {
+pub(crate) fn of_image(
+    device: &Device,
+    info: &venus::ImageCreateInfo<'_>,
+) -> Result<StateOf<venus::Image>, Fault> {
     let venus::Extent3D { width, height, depth } = info.extent;
     let extent = [width, height, depth];
     let limits = limits_of(device, info);
@@ -115,7 +118,7 @@ fn changes_limits(next: &ChainStruct<'_>) -> bool {
 }
 
 /// `vkCreateImageView`.
-pub fn create_image_view(
+pub(crate) fn create_image_view(
     l: &Lowering<'_>,
     _: &Arc<Device>,
     c: &venus::CreateImageView<'_>,
@@ -163,7 +166,7 @@ fn bind(l: &Lowering<'_>, device: &Device, info: &venus::BindImageMemoryInfo<'_>
 }
 
 /// `vkBindImageMemory`.
-pub fn bind_image_memory(
+pub(crate) fn bind_image_memory(
     l: &Lowering<'_>,
     device: &Arc<Device>,
     c: &venus::BindImageMemory,
@@ -173,7 +176,7 @@ pub fn bind_image_memory(
 }
 
 /// `vkBindImageMemory2`.
-pub fn bind_image_memory2(
+pub(crate) fn bind_image_memory2(
     l: &Lowering<'_>,
     device: &Arc<Device>,
     c: &venus::BindImageMemory2<'_>,
@@ -192,7 +195,7 @@ fn demand_clear(
 }
 
 /// `vkCmdClearColorImage`.
-pub fn cmd_clear_color_image(
+pub(crate) fn cmd_clear_color_image(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdClearColorImage<'_>,
@@ -202,7 +205,7 @@ pub fn cmd_clear_color_image(
 }
 
 /// `vkCmdClearDepthStencilImage`.
-pub fn cmd_clear_depth_stencil_image(
+pub(crate) fn cmd_clear_depth_stencil_image(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdClearDepthStencilImage<'_>,

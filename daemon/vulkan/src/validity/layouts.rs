@@ -16,7 +16,7 @@ const DESCRIPTORS: u64 = 1 << 24;
 const BINDING: u32 = 1 << 20;
 
 /// Checks the description of a layout of descriptor sets, and returns what it asks for.
-pub fn of_bindings(
+pub(crate) fn of_bindings(
     l: &Lowering<'_>,
     info: Option<&venus::DescriptorSetLayoutCreateInfo<'_>>,
 ) -> Result<SetFacts, Fault> {
@@ -75,7 +75,7 @@ fn is_dynamic(ty: venus::DescriptorType) -> bool {
 }
 
 /// Checks the description of a layout of pipelines, and returns the layouts of sets that it asks for.
-pub fn of_pipelines(
+pub(crate) fn of_pipelines(
     l: &Lowering<'_>,
     device: &Device,
     info: Option<&venus::PipelineLayoutCreateInfo<'_>>,
@@ -102,7 +102,7 @@ fn set_layout(l: &Lowering<'_>, id: venus::DescriptorSetLayout) -> Result<Arc<Se
 }
 
 /// `vkCreateDescriptorPool`: drivers add these numbers up and multiply them.
-pub fn check_pool(info: &venus::DescriptorPoolCreateInfo<'_>) -> Result<(), &'static str> {
+pub(crate) fn check_pool(info: &venus::DescriptorPoolCreateInfo<'_>) -> Result<(), &'static str> {
     let sizes = info.p_pool_sizes.unwrap_or(&[]).iter().map(|size| u64::from(size.descriptor_count));
     if info.max_sets == 0 {
         return Err("a descriptor pool for no sets");
@@ -114,7 +114,7 @@ pub fn check_pool(info: &venus::DescriptorPoolCreateInfo<'_>) -> Result<(), &'st
 }
 
 /// `vkAllocateDescriptorSets`: the layout of each set, and the count of its variable binding.
-pub fn of_new_sets(
+pub(crate) fn of_new_sets(
     l: &Lowering<'_>,
     info: &venus::DescriptorSetAllocateInfo<'_>,
 ) -> Result<Vec<(Arc<SetLayout>, u32)>, Fault> {

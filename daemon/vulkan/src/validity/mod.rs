@@ -7,12 +7,12 @@
 //!
 //! What only the GPU can trip over is not looked at; it is confined there by the driver.
 
-pub mod binding;
-pub mod buffers;
-pub mod images;
-pub mod layouts;
-pub mod pipelines;
-pub mod query;
-pub mod region;
-pub mod semaphores;
-pub mod writes;
+pub(crate) mod binding;
+pub(crate) mod buffers;
+pub(crate) mod images;
+pub(crate) mod layouts;
+pub(crate) mod pipelines;
+pub(crate) mod query;
+pub(crate) mod region;
+pub(crate) mod semaphores;
+pub(crate) mod writes;

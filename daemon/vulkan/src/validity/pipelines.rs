@@ -9,7 +9,7 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 
 /// `vkMergePipelineCaches`: drivers lock the target, then each source.
-pub fn merge_pipeline_caches(
+pub(crate) fn merge_pipeline_caches(
     l: &Lowering<'_>,
     _: &Arc<Device>,
     c: &venus::MergePipelineCaches<'_>,
@@ -21,7 +21,7 @@ pub fn merge_pipeline_caches(
 }
 
 /// Returns what is known of a pipeline of this kind.
-pub fn facts(
+pub(crate) fn facts(
     l: &Lowering<'_>,
     bind_point: venus::PipelineBindPoint,
     layout: venus::PipelineLayout,
@@ -32,7 +32,7 @@ pub fn facts(
 }
 
 /// Checks descriptions of compute pipelines: each has a shader and a layout, and refers to no pipeline that is not there.
-pub fn check_compute(infos: &[venus::ComputePipelineCreateInfo<'_>]) -> Result<(), Fault> {
+pub(crate) fn check_compute(infos: &[venus::ComputePipelineCreateInfo<'_>]) -> Result<(), Fault> {
     for (at, info) in infos.iter().enumerate() {
         demand(info.stage.p_name.is_some(), "a shader without an entry point")?;
         demand(info.stage.stage == venus::ShaderStageFlags::COMPUTE, "a compute pipeline of another stage")?;
@@ -48,7 +48,7 @@ pub fn check_compute(infos: &[venus::ComputePipelineCreateInfo<'_>]) -> Result<(
 }
 
 /// Checks descriptions of graphics pipelines: specialisation only, the rest is the driver's affair.
-pub fn check_graphics(infos: &[venus::GraphicsPipelineCreateInfo<'_>]) -> Result<(), Fault> {
+pub(crate) fn check_graphics(infos: &[venus::GraphicsPipelineCreateInfo<'_>]) -> Result<(), Fault> {
     let stages = infos.iter().flat_map(|info| info.p_stages.unwrap_or(&[]));
     for stage in stages {
         demand(stage.p_name.is_some(), "a shader without an entry point")?;
@@ -58,7 +58,7 @@ pub fn check_graphics(infos: &[venus::GraphicsPipelineCreateInfo<'_>]) -> Result
 }
 
 /// Demands that specialisation constants lie in their data.
-pub fn check_specialization(info: Option<&venus::SpecializationInfo<'_>>) -> Result<(), Fault> {
+pub(crate) fn check_specialization(info: Option<&venus::SpecializationInfo<'_>>) -> Result<(), Fault> {
     let Some(info) = info else { return Ok(()) };
     let bytes = info.p_data.map_or(0, <[u8]>::len) as u64;
     for entry in info.p_map_entries.unwrap_or(&[]) {

@@ -11,14 +11,14 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 
 /// The most queries of one pool. Drivers multiply the number by the size of a result.
-pub const QUERIES: u32 = 1 << 20;
+pub(crate) const QUERIES: u32 = 1 << 20;
 
 const OUTSIDE: &str = "queries outside of their pool";
 
 const KIND: &str = "a query of another kind than its pool";
 
 /// `vkCreateQueryPool`.
-pub fn create_query_pool(
+pub(crate) fn create_query_pool(
     _: &Lowering<'_>,
     _: &Arc<Device>,
     c: &venus::CreateQueryPool<'_>,
@@ -40,7 +40,7 @@ pub fn create_query_pool(
 }
 
 /// Demands that queries lie in a pool; returns their kind.
-pub fn demand_range(
+pub(crate) fn demand_range(
     objects: &Reading<'_>,
     pool: venus::QueryPool,
     first: u32,
@@ -52,12 +52,16 @@ pub fn demand_range(
 }
 
 /// `vkResetQueryPool`.
-pub fn reset_query_pool(l: &Lowering<'_>, _: &Arc<Device>, c: &venus::ResetQueryPool) -> Result<(), Fault> {
+pub(crate) fn reset_query_pool(
+    l: &Lowering<'_>,
+    _: &Arc<Device>,
+    c: &venus::ResetQueryPool,
+) -> Result<(), Fault> {
     demand_range(&l.objects, c.query_pool, c.first_query, c.query_count).map(drop)
 }
 
 /// `vkCmdResetQueryPool`.
-pub fn cmd_reset_query_pool(
+pub(crate) fn cmd_reset_query_pool(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdResetQueryPool,
@@ -79,7 +83,7 @@ fn begin(
 }
 
 /// `vkCmdBeginQuery`.
-pub fn cmd_begin_query(
+pub(crate) fn cmd_begin_query(
     l: &Lowering<'_>,
     state: &mut RecordingState,
     c: &venus::CmdBeginQuery,
@@ -88,7 +92,7 @@ pub fn cmd_begin_query(
 }
 
 /// `vkCmdBeginQueryIndexedEXT`.
-pub fn cmd_begin_query_indexed_ext(
+pub(crate) fn cmd_begin_query_indexed_ext(
     l: &Lowering<'_>,
     state: &mut RecordingState,
     c: &venus::CmdBeginQueryIndexedEXT,
@@ -97,7 +101,7 @@ pub fn cmd_begin_query_indexed_ext(
 }
 
 /// `vkCmdEndQuery`.
-pub fn cmd_end_query(
+pub(crate) fn cmd_end_query(
     l: &Lowering<'_>,
     state: &mut RecordingState,
     c: &venus::CmdEndQuery,
@@ -107,7 +111,7 @@ pub fn cmd_end_query(
 }
 
 /// `vkCmdEndQueryIndexedEXT`.
-pub fn cmd_end_query_indexed_ext(
+pub(crate) fn cmd_end_query_indexed_ext(
     l: &Lowering<'_>,
     state: &mut RecordingState,
     c: &venus::CmdEndQueryIndexedEXT,
@@ -117,7 +121,7 @@ pub fn cmd_end_query_indexed_ext(
 }
 
 /// `vkCmdWriteTimestamp`.
-pub fn cmd_write_timestamp(
+pub(crate) fn cmd_write_timestamp(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdWriteTimestamp,
@@ -127,7 +131,7 @@ pub fn cmd_write_timestamp(
 }
 
 /// `vkCmdWriteTimestamp2`.
-pub fn cmd_write_timestamp2(
+pub(crate) fn cmd_write_timestamp2(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdWriteTimestamp2,
@@ -137,7 +141,7 @@ pub fn cmd_write_timestamp2(
 }
 
 /// `vkCmdCopyQueryPoolResults`.
-pub fn cmd_copy_query_pool_results(
+pub(crate) fn cmd_copy_query_pool_results(
     l: &Lowering<'_>,
     _: &mut RecordingState,
     c: &venus::CmdCopyQueryPoolResults,

@@ -106,7 +106,11 @@ fn demand_in_memory(image: &ImageFacts, region: &Region, offset: venus::Offset3D
 
 /// Demands that a copy by the host between memory and an image lies in the image, which was made for such copies; returns how many bytes of
 /// memory it spans.
-pub fn demand_host_copy(image: &ImageFacts, region: &Region, offset: venus::Offset3D) -> Result<u64, Fault> {
+pub(crate) fn demand_host_copy(
+    image: &ImageFacts,
+    region: &Region,
+    offset: venus::Offset3D,
+) -> Result<u64, Fault> {
     demand(image.is_copied_by_the_host, "an image that was not made to be copied by the host")?;
     demand_in_memory(image, region, offset)
 }
@@ -165,7 +169,7 @@ macro_rules! scaled {
 }
 
 /// `vkCopyImageToImage`.
-pub fn copy_image_to_image(
+pub(crate) fn copy_image_to_image(
     l: &Lowering<'_>,
     _: &Arc<Device>,
     c: &venus::CopyImageToImage<'_>,
@@ -183,12 +187,12 @@ pub fn copy_image_to_image(
 macro_rules! checks {
     ($($plain:ident($command:ident) $second:ident($command2:ident.$info:ident) => |$l:ident, $it:ident| $check:expr;)*) => {$(
         #[doc = concat!("`vk", stringify!($command), "`.")]
-        pub fn $plain($l: &Lowering<'_>, _: &mut RecordingState, $it: &venus::$command<'_>) -> Result<(), Fault> {
+        pub(crate) fn $plain($l: &Lowering<'_>, _: &mut RecordingState, $it: &venus::$command<'_>) -> Result<(), Fault> {
             $check
         }
 
         #[doc = concat!("`vk", stringify!($command2), "`.")]
-        pub fn $second($l: &Lowering<'_>, _: &mut RecordingState, c: &venus::$command2<'_>) -> Result<(), Fault> {
+        pub(crate) fn $second($l: &Lowering<'_>, _: &mut RecordingState, c: &venus::$command2<'_>) -> Result<(), Fault> {
             let $it = c.$info.ok_or_else(|| Fault::invalid("a copy without a description"))?;
             $check
         }
@@ -222,7 +226,7 @@ checks! {
 
 /// One region of a copy, whichever way it goes.
 #[derive(Clone, Copy)]
-pub struct Region {
+pub(crate) struct Region {
     /// Flags that say whether texels are taken as they lie in the image.
     pub flags: venus::HostImageCopyFlags,
     /// Texels from row to row, or 0.
@@ -237,7 +241,7 @@ pub struct Region {
 
 /// Returns the bytes of memory that a region of texels spans (Vulkan, "Copying Data Between Buffers and Images"); none if they cannot be
 /// counted. `block` is that of the aspect that is copied.
-pub fn region_bytes(block: FormatBlock, region: &Region, layers: u64) -> Option<u64> {
+pub(crate) fn region_bytes(block: FormatBlock, region: &Region, layers: u64) -> Option<u64> {
     let venus::Extent3D { width, height, depth } = region.extent;
     let blocks = |texels: u32, at: usize| u64::from(texels.div_ceil(block.extent[at].max(1)));
     let slices = layers.checked_mul(blocks(depth, 2))?;

@@ -13,7 +13,7 @@ const TIMELINE: &str = "a semaphore that is no timeline has no value";
 const VALUES: &str = "a submission with another number of semaphores than of their values";
 
 /// `vkGetSemaphoreCounterValue`.
-pub fn get_semaphore_counter_value(
+pub(crate) fn get_semaphore_counter_value(
     l: &Lowering<'_>,
     _: &Arc<Device>,
     c: &venus::GetSemaphoreCounterValue<'_>,
@@ -22,7 +22,7 @@ pub fn get_semaphore_counter_value(
 }
 
 /// `vkSignalSemaphore`.
-pub fn signal_semaphore(
+pub(crate) fn signal_semaphore(
     l: &Lowering<'_>,
     _: &Arc<Device>,
     c: &venus::SignalSemaphore<'_>,
@@ -32,7 +32,7 @@ pub fn signal_semaphore(
 }
 
 /// `vkWaitSemaphores`.
-pub fn check_wait(l: &Lowering<'_>, info: Option<&venus::SemaphoreWaitInfo<'_>>) -> Result<(), Fault> {
+pub(crate) fn check_wait(l: &Lowering<'_>, info: Option<&venus::SemaphoreWaitInfo<'_>>) -> Result<(), Fault> {
     let info = info.ok_or_else(|| Fault::invalid(TIMELINE))?;
     for semaphore in info.p_semaphores.unwrap_or(&[]) {
         demand(l.objects.is_timeline(*semaphore)?, TIMELINE)?;
@@ -42,7 +42,7 @@ pub fn check_wait(l: &Lowering<'_>, info: Option<&venus::SemaphoreWaitInfo<'_>>)
 
 /// The batches of `vkQueueSubmit` without arrays of values that do not apply: a program may give any number of values where no semaphore
 /// is a timeline, and drivers would read as many as there are semaphores.
-pub fn applying<'a>(
+pub(crate) fn applying<'a>(
     arena: &'a Arena,
     submits: &'a [venus::SubmitInfo<'a>],
 ) -> Result<&'a [venus::SubmitInfo<'a>], Fault> {
@@ -101,7 +101,7 @@ fn without_loose<'a>(
 }
 
 /// Checks one batch of `vkQueueSubmit`, as [`applying`] leaves it: it has as many values as semaphores where one is a timeline.
-pub fn check_submit(objects: &Reading<'_>, submit: &venus::SubmitInfo<'_>) -> Result<(), Fault> {
+pub(crate) fn check_submit(objects: &Reading<'_>, submit: &venus::SubmitInfo<'_>) -> Result<(), Fault> {
     let (waits, signals) =
         (submit.p_wait_semaphores.unwrap_or(&[]), submit.p_signal_semaphores.unwrap_or(&[]));
     let (mut wait_values, mut signal_values) = (0, 0);

@@ -7,7 +7,7 @@ use super::spelling::ident;
 use crate::ir::{Protocol, Struct};
 
 /// The enum and its dispatch by sType.
-pub fn emit(protocol: &Protocol) -> TokenStream {
+pub(super) fn emit(protocol: &Protocol) -> TokenStream {
     let mut all: Vec<(i32, &Struct)> = protocol
         .structs
         .values()

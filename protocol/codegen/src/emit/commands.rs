@@ -8,7 +8,7 @@ use super::spelling::{doc, ident};
 use crate::ir::*;
 
 /// A command and its reply.
-pub fn emit(protocol: &Protocol, command: &Command) -> TokenStream {
+pub(super) fn emit(protocol: &Protocol, command: &Command) -> TokenStream {
     let request = request(protocol, command);
     let reply = reply(protocol, command);
     quote! { #request #reply }
@@ -136,7 +136,7 @@ fn ret(ret: &Return, owner: &str) -> (TokenStream, TokenStream, TokenStream, Tok
 }
 
 /// Parameters that the reply carries.
-pub fn outs(command: &Command) -> Vec<&Param> {
+pub(super) fn outs(command: &Command) -> Vec<&Param> {
     command.params.iter().filter(|p| p.direction != Direction::In).collect()
 }
 
@@ -149,7 +149,7 @@ fn fields(protocol: &Protocol, params: &[&Param]) -> Vec<TokenStream> {
 }
 
 /// `<'a>` when any field borrows.
-pub fn generics(protocol: &Protocol, params: &[&Param]) -> TokenStream {
+pub(super) fn generics(protocol: &Protocol, params: &[&Param]) -> TokenStream {
     let owned = |shape: &Shape| matches!(shape, Shape::Value | Shape::Fixed(_));
     let borrows = params.iter().any(|p| !owned(&p.member.shape) || protocol.needs_lifetime(&p.member.ty));
     if borrows {
@@ -160,6 +160,6 @@ pub fn generics(protocol: &Protocol, params: &[&Param]) -> TokenStream {
 }
 
 /// `<'a>` for a request.
-pub fn request_generics(protocol: &Protocol, command: &Command) -> TokenStream {
+pub(super) fn request_generics(protocol: &Protocol, command: &Command) -> TokenStream {
     generics(protocol, &command.params.iter().filter(|p| p.member.has_field()).collect::<Vec<_>>())
 }

@@ -8,7 +8,7 @@ use super::spelling::ident;
 use crate::ir::{Command, Protocol};
 
 /// The enum and its dispatch.
-pub fn emit(protocol: &Protocol) -> TokenStream {
+pub(super) fn emit(protocol: &Protocol) -> TokenStream {
     let mut all: Vec<&Command> = protocol.commands.values().collect();
     all.sort_by_key(|c| c.number);
     let names: Vec<_> = all.iter().map(|c| ident(&c.names.rust)).collect();

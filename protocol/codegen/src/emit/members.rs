@@ -7,7 +7,7 @@ use super::spelling::ident;
 use crate::ir::*;
 
 /// Rust type of a field, with the lifetime `'a`.
-pub fn field_type(protocol: &Protocol, member: &Member) -> TokenStream {
+pub(super) fn field_type(protocol: &Protocol, member: &Member) -> TokenStream {
     let element = element_type(protocol, &member.ty);
     match &member.shape {
         Shape::Value => element,
@@ -23,7 +23,7 @@ pub fn field_type(protocol: &Protocol, member: &Member) -> TokenStream {
 }
 
 /// Rust type of an element.
-pub fn element_type(protocol: &Protocol, ty: &Type) -> TokenStream {
+pub(super) fn element_type(protocol: &Protocol, ty: &Type) -> TokenStream {
     let name = ident(protocol.rust_name(ty));
     if protocol.needs_lifetime(ty) {
         quote! { #name<'a> }
@@ -33,7 +33,7 @@ pub fn element_type(protocol: &Protocol, ty: &Type) -> TokenStream {
 }
 
 /// `let field: T = reader.value("Type.member")?;` in full form.
-pub fn decode(protocol: &Protocol, owner: &str, member: &Member) -> TokenStream {
+pub(super) fn decode(protocol: &Protocol, owner: &str, member: &Member) -> TokenStream {
     let what = format!("{owner}.{}", member.vk);
     if !member.has_field() {
         return quote! { reader.null_pointer(#what)?; };
@@ -53,7 +53,7 @@ pub fn decode(protocol: &Protocol, owner: &str, member: &Member) -> TokenStream 
 }
 
 /// The statement that decodes a member in partial form, as [`decode`] does in full form; nothing for members that are absent.
-pub fn decode_partial(protocol: &Protocol, owner: &str, member: &Member) -> TokenStream {
+pub(super) fn decode_partial(protocol: &Protocol, owner: &str, member: &Member) -> TokenStream {
     let what = format!("{owner}.{}", member.vk);
     if !member.has_field() {
         return quote! { reader.null_pointer(#what)?; };
@@ -75,7 +75,7 @@ pub fn decode_partial(protocol: &Protocol, owner: &str, member: &Member) -> Toke
 }
 
 /// Reads a member of a reply, whose array lengths only the wire tells.
-pub fn decode_sized(protocol: &Protocol, owner: &str, member: &Member) -> TokenStream {
+pub(super) fn decode_sized(protocol: &Protocol, owner: &str, member: &Member) -> TokenStream {
     let what = format!("{owner}.{}", member.vk);
     let call = match &member.shape {
         Shape::Array(_) => quote! { sized_array(#what) },
@@ -88,7 +88,7 @@ pub fn decode_sized(protocol: &Protocol, owner: &str, member: &Member) -> TokenS
 
 /// `reader.demand(24, "Type.member")?;` in front of the first of several members of a fixed size, so that they are bounded at once;
 /// nothing in front of the others.
-pub fn demands(protocol: &Protocol, owner: &str, members: &[&Member]) -> Vec<TokenStream> {
+pub(super) fn demands(protocol: &Protocol, owner: &str, members: &[&Member]) -> Vec<TokenStream> {
     let is_fixed = |member: &&Member| {
         let simple = !matches!(member.ty, Type::Struct(_) | Type::Union(_) | Type::Opaque(_));
         member.has_field() && simple && member.shape == Shape::Value
@@ -107,7 +107,7 @@ pub fn demands(protocol: &Protocol, owner: &str, members: &[&Member]) -> Vec<Tok
 }
 
 /// `writer.value(&self.field);` in full form.
-pub fn encode(member: &Member) -> TokenStream {
+pub(super) fn encode(member: &Member) -> TokenStream {
     let field = ident(&member.rust);
     match &member.shape {
         _ if !member.has_field() => quote! { writer.null_pointer(); },
@@ -123,7 +123,7 @@ pub fn encode(member: &Member) -> TokenStream {
 }
 
 /// The statement that encodes a member in partial form, as [`encode`] does in full form; nothing for members that are absent.
-pub fn encode_partial(member: &Member) -> TokenStream {
+pub(super) fn encode_partial(member: &Member) -> TokenStream {
     let field = ident(&member.rust);
     match (member.partial, &member.shape) {
         _ if !member.has_field() => quote! { writer.null_pointer(); },
@@ -139,7 +139,7 @@ pub fn encode_partial(member: &Member) -> TokenStream {
 }
 
 /// Fewest bytes of a member in full form.
-pub fn min_size(protocol: &Protocol, member: &Member) -> usize {
+pub(super) fn min_size(protocol: &Protocol, member: &Member) -> usize {
     match member.shape {
         Shape::Value => min_element(protocol, &member.ty),
         Shape::Fixed(count) if is_bytes(member) => COUNT + count.next_multiple_of(4),
@@ -149,7 +149,7 @@ pub fn min_size(protocol: &Protocol, member: &Member) -> usize {
 }
 
 /// Fewest bytes of a member in partial form.
-pub fn min_partial_size(protocol: &Protocol, member: &Member) -> usize {
+pub(super) fn min_partial_size(protocol: &Protocol, member: &Member) -> usize {
     let nested = |ty: &Type| match ty {
         Type::Struct(name) => min_struct(protocol, &protocol.structs[name], true),
         _ => 0,
@@ -164,13 +164,13 @@ pub fn min_partial_size(protocol: &Protocol, member: &Member) -> usize {
 }
 
 /// Fewest bytes of a struct.
-pub fn min_struct(protocol: &Protocol, found: &Struct, partial: bool) -> usize {
+pub(super) fn min_struct(protocol: &Protocol, found: &Struct, partial: bool) -> usize {
     let head = if found.s_type.is_some() { STRUCTURE_HEAD } else { 0 };
     head + min_members(protocol, found, partial)
 }
 
 /// Fewest bytes of a struct's members.
-pub fn min_members(protocol: &Protocol, found: &Struct, partial: bool) -> usize {
+pub(super) fn min_members(protocol: &Protocol, found: &Struct, partial: bool) -> usize {
     let size = if partial { min_partial_size } else { min_size };
     found.members.iter().map(|m| size(protocol, m)).sum()
 }

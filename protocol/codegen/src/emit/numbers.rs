@@ -7,7 +7,7 @@ use super::spelling::{doc, ident};
 use crate::ir::{Enum, Names, Protocol, Value};
 
 /// Enumerations and flags.
-pub fn enums_and_flags(protocol: &Protocol) -> TokenStream {
+pub(super) fn enums_and_flags(protocol: &Protocol) -> TokenStream {
     let enums = protocol.enums.values().map(|e| {
         let values = own(&e.values).map(|v| constant(v, Literal::i64_unsuffixed(v.value)));
         let (newtype, known) =
@@ -30,7 +30,7 @@ pub fn enums_and_flags(protocol: &Protocol) -> TokenStream {
 }
 
 /// Handles.
-pub fn handles(protocol: &Protocol) -> TokenStream {
+pub(super) fn handles(protocol: &Protocol) -> TokenStream {
     let handles = protocol.handles.values().map(|h| {
         let name = ident(&h.names.rust);
         let kind = ident(&h.object_type);

@@ -138,7 +138,7 @@ pub fn spirv(protocol: &Protocol, registry: &str) -> Result<Vec<Output>> {
         #opencl_debug_info
         #capabilities
     };
-    let root = quote! { pub mod tables; };
+    let root = quote! { pub(crate) mod tables; };
     Ok(vec![
         file("mod", "The generated part of the SPIR-V parser.", root)?,
         file("tables", "SPIR-V's grammar.", body)?,
@@ -157,7 +157,7 @@ fn glsl_std_450() -> TokenStream {
     });
     quote! {
         /// How many operands each instruction of `GLSL.std.450` has, ascending.
-        pub static GLSL_STD_450: &[(u32, usize)] = &[#(#rows),*];
+        pub(crate) static GLSL_STD_450: &[(u32, usize)] = &[#(#rows),*];
     }
 }
 
@@ -208,7 +208,7 @@ fn instructions(kinds: &BTreeSet<&str>) -> TokenStream {
     let rows = rows.values();
     quote! {
         /// The instructions by opcode, ascending.
-        pub static INSTRUCTIONS: &[(u32, Instruction)] = &[#(#rows),*];
+        pub(crate) static INSTRUCTIONS: &[(u32, Instruction)] = &[#(#rows),*];
     }
 }
 
@@ -239,7 +239,7 @@ fn debug_info(table: &str, set: &str, instructions: &InstructionTable<ExtInstOp>
     });
     quote! {
         #[doc = #comment]
-        pub static #name: &[Enumerant] = &[#(#rows),*];
+        pub(crate) static #name: &[Enumerant] = &[#(#rows),*];
     }
 }
 
@@ -339,6 +339,6 @@ fn capabilities(protocol: &Protocol, registry: &str) -> Result<TokenStream> {
     });
     Ok(quote! {
         /// What offers each capability that a module may declare, ascending: nothing that is served offers the others.
-        pub static OFFERS: &[(u32, Offer)] = &[#(#rows),*];
+        pub(crate) static OFFERS: &[(u32, Offer)] = &[#(#rows),*];
     })
 }

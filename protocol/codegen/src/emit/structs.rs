@@ -8,7 +8,7 @@ use super::spelling::{doc, ident};
 use crate::ir::*;
 
 /// A struct.
-pub fn emit(protocol: &Protocol, found: &Struct) -> TokenStream {
+pub(super) fn emit(protocol: &Protocol, found: &Struct) -> TokenStream {
     let definition = definition(protocol, found);
     let codec = if found.s_type.is_some() { structure(protocol, found) } else { plain(protocol, found) };
     quote! { #definition #codec }
@@ -173,7 +173,7 @@ fn decode_body(protocol: &Protocol, found: &Struct, partial: bool) -> TokenStrea
 }
 
 /// A union: a Rust enum, a `u32` tag on the wire.
-pub fn emit_union(protocol: &Protocol, found: &Union) -> TokenStream {
+pub(super) fn emit_union(protocol: &Protocol, found: &Union) -> TokenStream {
     let name = ident(&found.names.rust);
     let rust = &found.names.rust;
     let doc = doc(&format!("`{}`", found.names.vk));

@@ -9,7 +9,7 @@ use super::spelling::ident;
 use crate::ir::{Format, Protocol};
 
 /// The decodable extensions.
-pub fn extensions(protocol: &Protocol) -> TokenStream {
+pub(super) fn extensions(protocol: &Protocol) -> TokenStream {
     let rows = protocol.extensions.iter().map(|e| {
         let (number, version) = (Literal::u32_unsuffixed(e.number), Literal::u32_unsuffixed(e.spec_version));
         let name = &e.name;
@@ -22,7 +22,7 @@ pub fn extensions(protocol: &Protocol) -> TokenStream {
 }
 
 /// Sizes of formats; one arm per size.
-pub fn formats(protocol: &Protocol) -> TokenStream {
+pub(super) fn formats(protocol: &Protocol) -> TokenStream {
     let mut sizes: BTreeMap<(u32, [u32; 3]), Vec<&Format>> = BTreeMap::new();
     for format in protocol.formats.values() {
         sizes.entry((format.block_bytes, format.block_extent)).or_default().push(format);
@@ -57,7 +57,7 @@ pub fn formats(protocol: &Protocol) -> TokenStream {
 }
 
 /// `mod.rs`.
-pub fn root(protocol: &Protocol, modules: &[&str]) -> TokenStream {
+pub(super) fn root(protocol: &Protocol, modules: &[&str]) -> TokenStream {
     let modules: Vec<_> = modules.iter().map(|m| ident(m)).collect();
     let (major, minor, patch) = protocol.source.header_version;
     let version = [major, minor, patch].map(Literal::u32_unsuffixed);

@@ -6,14 +6,14 @@ use crate::registry::{CommandDef, Registry, TypeDef};
 
 /// Canonical names and their aliases, of types and commands.
 #[derive(Debug)]
-pub struct Aliases {
+pub(super) struct Aliases {
     canonical: BTreeMap<String, String>,
     others: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Aliases {
     /// Follows every alias of the registry, and counts `FlagBits` as aliases of their `Flags`.
-    pub fn new(registry: &Registry) -> Self {
+    pub(super) fn new(registry: &Registry) -> Self {
         let mut direct: BTreeMap<&str, &str> = BTreeMap::new();
         for (name, def) in &registry.types {
             match def {
@@ -40,12 +40,12 @@ impl Aliases {
     }
 
     /// The name that is left when all aliases are followed.
-    pub fn canonical<'n>(&'n self, name: &'n str) -> &'n str {
+    pub(super) fn canonical<'n>(&'n self, name: &'n str) -> &'n str {
         self.canonical.get(name).map_or(name, String::as_str)
     }
 
     /// Every other name of a canonical name, sorted.
-    pub fn others(&self, canonical: &str) -> Vec<String> {
+    pub(super) fn others(&self, canonical: &str) -> Vec<String> {
         self.others.get(canonical).into_iter().flatten().cloned().collect()
     }
 }

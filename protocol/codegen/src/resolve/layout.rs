@@ -8,7 +8,7 @@ use super::usage::len_of;
 use crate::ir::*;
 
 /// Moves a length in front of the array that needs it.
-pub fn order(protocol: &mut Protocol) {
+pub(super) fn order(protocol: &mut Protocol) {
     for found in protocol.structs.values_mut() {
         let mut at = 0;
         while at < found.members.len() {
@@ -26,7 +26,7 @@ pub fn order(protocol: &mut Protocol) {
 }
 
 /// Features and properties have files of their own, structs of one group go to the group, the rest is shared.
-pub fn modules(protocol: &mut Protocol) {
+pub(super) fn modules(protocol: &mut Protocol) {
     let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut queue: Vec<(String, String)> = Vec::new();
     for command in protocol.commands.values() {
@@ -70,7 +70,7 @@ fn struct_name(ty: &Type) -> Option<String> {
 
 /// Refuses what the emitted code could not handle: lengths after their arrays, and types that contain themselves, which would
 /// make decoding recurse as deep as the guest likes.
-pub fn check(protocol: &Protocol) -> Result<()> {
+pub(super) fn check(protocol: &Protocol) -> Result<()> {
     for command in protocol.commands.values() {
         for (at, param) in command.params.iter().enumerate() {
             let Some(name) = len_of(&param.member) else { continue };

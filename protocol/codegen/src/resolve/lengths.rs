@@ -7,7 +7,7 @@ use crate::ir::Len;
 use crate::registry::{Declaration, Registry};
 
 /// Parses one expression over the names of `siblings`.
-pub fn parse(registry: &Registry, siblings: &[Declaration], text: &str) -> Result<Len> {
+pub(super) fn parse(registry: &Registry, siblings: &[Declaration], text: &str) -> Result<Len> {
     let text = text.trim();
     if let Some((numerator, divisor)) = text.split_once('/') {
         let divisor: u64 = divisor.trim().parse().with_context(|| format!("divisor in {text:?}"))?;
@@ -35,7 +35,7 @@ pub fn parse(registry: &Registry, siblings: &[Declaration], text: &str) -> Resul
 }
 
 /// A number or the name of an API constant.
-pub fn constant(registry: &Registry, text: &str) -> Result<u64> {
+pub(super) fn constant(registry: &Registry, text: &str) -> Result<u64> {
     let text = text.trim();
     if let Ok(number) = text.parse() {
         return Ok(number);
@@ -44,7 +44,7 @@ pub fn constant(registry: &Registry, text: &str) -> Result<u64> {
 }
 
 /// Rust name of the sibling that a length depends on.
-pub fn depends_on(len: &Len) -> Option<&str> {
+pub(super) fn depends_on(len: &Len) -> Option<&str> {
     match len {
         Len::Constant(_) => None,
         Len::Member(name) | Len::Deref(name) | Len::Field { pointer: name, .. } => Some(name),

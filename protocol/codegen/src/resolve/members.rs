@@ -8,7 +8,7 @@ use crate::ir::{Member, Partial, Scalar, Shape, Type};
 use crate::registry::{Declaration, Registry, TypeDef};
 
 /// Resolves all members of a struct (without `sType` and `pNext`) or all parameters of a command.
-pub fn resolve(registry: &Registry, aliases: &Aliases, all: &[Declaration]) -> Result<Vec<Member>> {
+pub(super) fn resolve(registry: &Registry, aliases: &Aliases, all: &[Declaration]) -> Result<Vec<Member>> {
     let own = all.iter().filter(|d| !is_chain_part(d));
     own.enumerate()
         .map(|(index, declaration)| {
@@ -18,7 +18,7 @@ pub fn resolve(registry: &Registry, aliases: &Aliases, all: &[Declaration]) -> R
 }
 
 /// `sType` and `pNext`, which are not members of the IR.
-pub fn is_chain_part(declaration: &Declaration) -> bool {
+pub(super) fn is_chain_part(declaration: &Declaration) -> bool {
     declaration.name == "sType" || declaration.name == "pNext"
 }
 
@@ -84,7 +84,7 @@ fn check_element(ty: &Type, shape: &Shape) -> Result<()> {
 }
 
 /// The element type behind a C type name.
-pub fn classify(registry: &Registry, aliases: &Aliases, c_type: &str) -> Type {
+pub(super) fn classify(registry: &Registry, aliases: &Aliases, c_type: &str) -> Type {
     let scalar = match c_type {
         "uint8_t" | "char" => Some(Scalar::U8),
         "uint16_t" => Some(Scalar::U16),

@@ -2,7 +2,7 @@
 
 /// `maxImageDimension2D` to `max_image_dimension2_d`: a word starts at a capital after a small letter, and at the last capital
 /// of a run. Digits count as the kind of letter they follow.
-pub fn snake(name: &str) -> String {
+pub(super) fn snake(name: &str) -> String {
     let chars: Vec<char> = name.chars().collect();
     let mut out = String::new();
     let mut after_small = false;
@@ -21,12 +21,12 @@ pub fn snake(name: &str) -> String {
 }
 
 /// Field name: snake case, keywords avoided.
-pub fn field(name: &str) -> String {
+pub(super) fn field(name: &str) -> String {
     if name == "type" { "ty".to_owned() } else { snake(name) }
 }
 
 /// Type or command name: the `Vk` or `vk` goes, `FlagBits` become `Flags`, `VkResult` keeps its prefix to leave `Result` alone.
-pub fn upper(name: &str) -> String {
+pub(super) fn upper(name: &str) -> String {
     if name == "VkResult" {
         return name.to_owned();
     }
@@ -35,7 +35,7 @@ pub fn upper(name: &str) -> String {
 }
 
 /// Constant name of an enumerant: `VK_BUFFER_USAGE_STORAGE_BUFFER_BIT` of `VkBufferUsageFlags` to `STORAGE_BUFFER`.
-pub fn constant(type_name: &str, value: &str) -> String {
+pub(super) fn constant(type_name: &str, value: &str) -> String {
     let vendor = vendor_of(type_name);
     let type_name = type_name.strip_suffix(vendor).unwrap_or(type_name);
     let (stem, is_flags) = match type_name.find("FlagBits").or_else(|| type_name.find("Flags")) {
@@ -60,7 +60,7 @@ pub fn constant(type_name: &str, value: &str) -> String {
 }
 
 /// Variant name of a union member: `float32` to `Float32`.
-pub fn variant(member: &str) -> String {
+pub(super) fn variant(member: &str) -> String {
     let mut chars = member.chars();
     chars.next().map(|first| first.to_ascii_uppercase().to_string() + chars.as_str()).unwrap_or_default()
 }

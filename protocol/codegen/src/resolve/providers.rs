@@ -11,7 +11,7 @@ use crate::registry::{Block, BlockKind, Registry};
 
 /// Providers by canonical name, and the selection.
 #[derive(Debug)]
-pub struct Providers {
+pub(super) struct Providers {
     of: BTreeMap<String, BTreeSet<Provider>>,
     selected_blocks: BTreeSet<String>,
     selected: BTreeSet<Provider>,
@@ -21,7 +21,7 @@ pub struct Providers {
 
 impl Providers {
     /// Reads all blocks of the registry and checks the allow-list's names against them.
-    pub fn new(registry: &Registry, aliases: &Aliases, allow: &AllowList) -> Result<Self> {
+    pub(super) fn new(registry: &Registry, aliases: &Aliases, allow: &AllowList) -> Result<Self> {
         let mut providers = Self {
             of: BTreeMap::new(),
             selected_blocks: BTreeSet::new(),
@@ -53,17 +53,17 @@ impl Providers {
     }
 
     /// All providers of a canonical name.
-    pub fn of(&self, canonical: &str) -> Vec<Provider> {
+    pub(super) fn of(&self, canonical: &str) -> Vec<Provider> {
         self.of.get(canonical).into_iter().flatten().cloned().collect()
     }
 
     /// Returns whether a selected block provides this name.
-    pub fn is_selected(&self, canonical: &str) -> bool {
+    pub(super) fn is_selected(&self, canonical: &str) -> bool {
         self.of.get(canonical).is_some_and(|of| of.iter().any(|p| self.selected.contains(p)))
     }
 
     /// Returns whether a value that this block adds to a type is selected; values of the type itself always are.
-    pub fn selects_value(&self, block: Option<&str>) -> bool {
+    pub(super) fn selects_value(&self, block: Option<&str>) -> bool {
         block.is_none_or(|block| self.selected_blocks.contains(block))
     }
 }

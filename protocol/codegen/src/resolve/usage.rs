@@ -8,7 +8,7 @@ use super::lengths;
 use crate::ir::*;
 
 /// Out parameters are pointers to non-const; those that are also the length of a sibling go both ways.
-pub fn directions(protocol: &mut Protocol) {
+pub(super) fn directions(protocol: &mut Protocol) {
     for command in protocol.commands.values_mut() {
         let lengths: BTreeSet<String> =
             command.params.iter().filter_map(|p| len_of(&p.member)).map(str::to_owned).collect();
@@ -24,7 +24,7 @@ pub fn directions(protocol: &mut Protocol) {
 }
 
 /// Fills `extended_by` and prunes `extends` to selected structs.
-pub fn chains(protocol: &mut Protocol) {
+pub(super) fn chains(protocol: &mut Protocol) {
     let selected: BTreeSet<String> = protocol.structs.keys().cloned().collect();
     let mut pairs: Vec<(i32, String, String)> = Vec::new();
     for (name, found) in &mut protocol.structs {
@@ -43,7 +43,7 @@ pub fn chains(protocol: &mut Protocol) {
 }
 
 /// Marks structs reachable from in and from out parameters.
-pub fn uses(protocol: &mut Protocol) {
+pub(super) fn uses(protocol: &mut Protocol) {
     for output in [false, true] {
         let params = protocol.commands.values().flat_map(|c| &c.params);
         let matching = params.filter(|p| (p.direction == Direction::Out) == output);
@@ -76,7 +76,7 @@ fn struct_names(protocol: &Protocol, ty: &Type) -> Vec<String> {
 }
 
 /// Determines what partial encoding keeps of every member and out parameter.
-pub fn partials(protocol: &mut Protocol) -> Result<()> {
+pub(super) fn partials(protocol: &mut Protocol) -> Result<()> {
     for found in protocol.structs.values_mut() {
         let lengths: BTreeSet<String> = found.members.iter().filter_map(len_of).map(str::to_owned).collect();
         for member in &mut found.members {
@@ -113,7 +113,7 @@ fn partial(member: &Member, is_needed: bool) -> Partial {
 }
 
 /// A type has a lifetime when it has a chain, a pointer, or a member that has one.
-pub fn lifetimes(protocol: &mut Protocol) {
+pub(super) fn lifetimes(protocol: &mut Protocol) {
     loop {
         let borrows = |m: &Member| {
             let is_pointer = !matches!(m.shape, Shape::Value | Shape::Fixed(_));
@@ -138,7 +138,7 @@ pub fn lifetimes(protocol: &mut Protocol) {
 }
 
 /// Rust name of the sibling that holds a member's length.
-pub fn len_of(member: &Member) -> Option<&str> {
+pub(super) fn len_of(member: &Member) -> Option<&str> {
     match &member.shape {
         Shape::Array(len) | Shape::Blob(len) | Shape::Strings(len) => lengths::depends_on(len),
         _ => None,

@@ -3,7 +3,7 @@
 use codegen::Inputs;
 
 /// Inputs of the mini registry; tests damage the copy they get.
-pub fn inputs() -> Inputs {
+pub(crate) fn inputs() -> Inputs {
     Inputs {
         registries: vec![include_str!("registry.xml").to_owned()],
         allowlist: include_str!("allowlist.toml").to_owned(),

@@ -1077,7 +1077,7 @@ static COMPONENT_TYPE: &[Enumerant] = &[
     (10, &[]),
 ];
 /// The instructions by opcode, ascending.
-pub static INSTRUCTIONS: &[(u32, Instruction)] = &[
+pub(crate) static INSTRUCTIONS: &[(u32, Instruction)] = &[
     (0, Instruction::new("OpNop", &[], &[])),
     (1, Instruction::new("OpUndef", &[One(ResultType), One(Result)], &[])),
     (2, Instruction::new("OpSourceContinued", &[One(Text)], &[])),
@@ -8379,7 +8379,7 @@ pub static INSTRUCTIONS: &[(u32, Instruction)] = &[
     ),
 ];
 /// How many operands each instruction of `GLSL.std.450` has, ascending.
-pub static GLSL_STD_450: &[(u32, usize)] = &[
+pub(crate) static GLSL_STD_450: &[(u32, usize)] = &[
     (1, 1),
     (2, 1),
     (3, 1),
@@ -8463,7 +8463,7 @@ pub static GLSL_STD_450: &[(u32, usize)] = &[
     (81, 3),
 ];
 ///The operands of each instruction of `DebugInfo`, ascending.
-pub static DEBUG_INFO: &[Enumerant] = &[
+pub(crate) static DEBUG_INFO: &[Enumerant] = &[
     (0, &[]),
     (1, &[One(Id), One(Literal), One(Literal)]),
     (2, &[One(Id), One(Id), One(Literal)]),
@@ -8592,7 +8592,7 @@ pub static DEBUG_INFO: &[Enumerant] = &[
     (33, &[One(Id), One(Literal), One(Id)]),
 ];
 ///The operands of each instruction of `OpenCL.DebugInfo.100`, ascending.
-pub static OPENCL_DEBUG_INFO_100: &[Enumerant] = &[
+pub(crate) static OPENCL_DEBUG_INFO_100: &[Enumerant] = &[
     (0, &[]),
     (1, &[One(Literal), One(Literal), One(Id), One(Literal)]),
     (2, &[One(Id), One(Id), One(Literal)]),
@@ -8741,7 +8741,7 @@ pub static OPENCL_DEBUG_INFO_100: &[Enumerant] = &[
     ),
 ];
 /// What offers each capability that a module may declare, ascending: nothing that is served offers the others.
-pub static OFFERS: &[(u32, Offer)] = &[
+pub(crate) static OFFERS: &[(u32, Offer)] = &[
     (0, Offer::Device),
     (1, Offer::Device),
     (2, Offer::Device),

@@ -5,7 +5,7 @@ use super::opcode;
 
 /// One id; all zero while it is not defined.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Id {
+pub(crate) struct Id {
     /// Index of the first word of its definition; 0 while there is none.
     pub at: u32,
     /// The id of its type; for a type, its index among the types.
@@ -22,16 +22,16 @@ pub struct Id {
 
 /// All ids below the bound.
 #[derive(Debug)]
-pub struct Ids(Vec<Id>);
+pub(crate) struct Ids(Vec<Id>);
 
 impl Ids {
     /// `bound` undefined ids.
-    pub fn new(bound: u32) -> Self {
+    pub(crate) fn new(bound: u32) -> Self {
         Self(vec![Id::default(); bound as usize])
     }
 
     /// The id, which may be undefined.
-    pub fn any(&self, id: u32) -> Result<Id, ErrorKind> {
+    pub(crate) fn any(&self, id: u32) -> Result<Id, ErrorKind> {
         match self.0.get(id as usize) {
             Some(found) if id != 0 => Ok(*found),
             _ => Err(ErrorKind::IdRange(id)),
@@ -39,13 +39,13 @@ impl Ids {
     }
 
     /// The id, defined.
-    pub fn defined(&self, id: u32) -> Result<Id, ErrorKind> {
+    pub(crate) fn defined(&self, id: u32) -> Result<Id, ErrorKind> {
         let found = self.any(id)?;
         if found.at == 0 { Err(ErrorKind::IdMissing(id)) } else { Ok(found) }
     }
 
     /// The id, defined for the module or in this function.
-    pub fn visible(&self, id: u32, function: u32) -> Result<Id, ErrorKind> {
+    pub(crate) fn visible(&self, id: u32, function: u32) -> Result<Id, ErrorKind> {
         let found = self.defined(id)?;
         if found.function == 0 || found.function == function {
             Ok(found)
@@ -55,13 +55,13 @@ impl Ids {
     }
 
     /// The index of a type.
-    pub fn type_index(&self, id: u32) -> Result<usize, ErrorKind> {
+    pub(crate) fn type_index(&self, id: u32) -> Result<usize, ErrorKind> {
         let found = self.defined(id)?;
         if opcode::is_type(found.opcode) { Ok(found.ty as usize) } else { Err(ErrorKind::IdKind(id, "type")) }
     }
 
     /// Defines an id.
-    pub fn define(&mut self, id: u32, definition: Id) -> Result<(), ErrorKind> {
+    pub(crate) fn define(&mut self, id: u32, definition: Id) -> Result<(), ErrorKind> {
         let slot = self.0.get_mut(id as usize).filter(|_| id != 0).ok_or(ErrorKind::IdRange(id))?;
         if slot.at != 0 {
             return Err(ErrorKind::IdTwice(id));
@@ -71,14 +71,14 @@ impl Ids {
     }
 
     /// Notes that this will be a pointer, from which types may be made before it is declared.
-    pub fn announce(&mut self, id: u32) -> Result<(), ErrorKind> {
+    pub(crate) fn announce(&mut self, id: u32) -> Result<(), ErrorKind> {
         let slot = self.0.get_mut(id as usize).filter(|_| id != 0).ok_or(ErrorKind::IdRange(id))?;
         slot.is_announced = true;
         Ok(())
     }
 
     /// Notes that a merge instruction names a block that no other names. Tells whether the block is still to come.
-    pub fn name_merge(&mut self, id: u32) -> Result<bool, ErrorKind> {
+    pub(crate) fn name_merge(&mut self, id: u32) -> Result<bool, ErrorKind> {
         let slot = self.0.get_mut(id as usize).filter(|_| id != 0).ok_or(ErrorKind::IdRange(id))?;
         if slot.is_merge {
             return Err(ErrorKind::Order("merge block"));

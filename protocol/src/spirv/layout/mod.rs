@@ -1,8 +1,8 @@
 //! The form of a module before anything has a meaning: words, instructions and their grammar, ids, the order of parts; and the errors.
 
-pub mod error;
+pub(super) mod error;
 pub mod grammar;
-pub mod ids;
-pub mod opcode;
-pub mod section;
-pub mod words;
+pub(super) mod ids;
+pub(super) mod opcode;
+pub(super) mod section;
+pub(super) mod words;

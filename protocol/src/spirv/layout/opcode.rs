@@ -4,7 +4,7 @@ macro_rules! numbers {
     ($($type:ty: $($name:ident = $value:literal),* $(,)?);* $(;)?) => {
         $($(
             #[doc = concat!("Number of `", stringify!($name), "`.")]
-            pub const $name: $type = $value;
+            pub(crate) const $name: $type = $value;
         )*)*
     };
 }
@@ -36,7 +36,7 @@ numbers! {
 }
 
 /// Returns whether an instruction ends a block.
-pub fn is_terminator(opcode: u16) -> bool {
+pub(crate) fn is_terminator(opcode: u16) -> bool {
     matches!(
         opcode,
         BRANCH
@@ -54,7 +54,7 @@ pub fn is_terminator(opcode: u16) -> bool {
 }
 
 /// Returns whether an instruction declares a type.
-pub fn is_type(opcode: u16) -> bool {
+pub(crate) fn is_type(opcode: u16) -> bool {
     matches!(
         opcode,
         TYPE_VOID
@@ -72,12 +72,12 @@ pub fn is_type(opcode: u16) -> bool {
 }
 
 /// Returns whether an execution model runs in workgroups.
-pub fn has_workgroups(model: u32) -> bool {
+pub(crate) fn has_workgroups(model: u32) -> bool {
     matches!(model, GL_COMPUTE | TASK_NV | MESH_NV | TASK_EXT | MESH_EXT)
 }
 
 /// Returns whether variables of a storage class lie in memory that the program gives, however large their type is.
-pub fn is_given(storage_class: u32) -> bool {
+pub(crate) fn is_given(storage_class: u32) -> bool {
     matches!(
         storage_class,
         STORAGE_UNIFORM_CONSTANT
@@ -89,7 +89,7 @@ pub fn is_given(storage_class: u32) -> bool {
 }
 
 /// Returns whether an instruction declares a constant, as far as shaders have them.
-pub fn is_constant(opcode: u16) -> bool {
+pub(crate) fn is_constant(opcode: u16) -> bool {
     matches!(
         opcode,
         CONSTANT_TRUE..=CONSTANT_NULL

@@ -5,7 +5,7 @@ use super::opcode as op;
 
 /// Parts in their order; debug instructions count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Section {
+pub(crate) enum Section {
     /// `OpCapability`.
     Capabilities,
     /// `OpExtension`.
@@ -29,7 +29,7 @@ pub enum Section {
 }
 
 /// The part an instruction belongs to; none if it may stand among declarations and in functions.
-pub fn of(opcode: u16) -> Option<Section> {
+pub(crate) fn of(opcode: u16) -> Option<Section> {
     Some(match opcode {
         op::CAPABILITY => Section::Capabilities,
         op::EXTENSION => Section::Extensions,
@@ -52,19 +52,19 @@ pub fn of(opcode: u16) -> Option<Section> {
 
 /// The place in the layout of a module that the parser has reached.
 #[derive(Debug)]
-pub struct Progress {
+pub(crate) struct Progress {
     at: Section,
     models: u32,
 }
 
 impl Progress {
     /// At the start.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { at: Section::Capabilities, models: 0 }
     }
 
     /// Goes on to an instruction and tells in which part it is.
-    pub fn advance(&mut self, opcode: u16) -> Result<Section, ErrorKind> {
+    pub(crate) fn advance(&mut self, opcode: u16) -> Result<Section, ErrorKind> {
         let next = match of(opcode) {
             Some(section) => section,
             None => self.at.max(Section::Declarations),
@@ -83,7 +83,7 @@ impl Progress {
     }
 
     /// Checks that everything that must be in a module was there.
-    pub fn finish(&self) -> Result<(), ErrorKind> {
+    pub(crate) fn finish(&self) -> Result<(), ErrorKind> {
         if self.models == 1 { Ok(()) } else { Err(ErrorKind::Order("memory model")) }
     }
 }

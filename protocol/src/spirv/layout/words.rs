@@ -3,20 +3,20 @@
 use super::error::{Error, ErrorKind};
 
 /// Words of the header.
-pub const HEADER: usize = 5;
+pub(crate) const HEADER: usize = 5;
 /// The first word of every module in this machine's byte order.
 const MAGIC: u32 = 0x0723_0203;
 
 /// The fields of the header.
 #[derive(Clone, Copy, Debug)]
-pub struct Header {
+pub(crate) struct Header {
     /// Ids are below this.
     pub bound: u32,
 }
 
 impl Header {
     /// Reads the header of a module for a device that takes versions up to `newest`.
-    pub fn read(words: &[u32], newest: u32) -> Result<Self, Error> {
+    pub(crate) fn read(words: &[u32], newest: u32) -> Result<Self, Error> {
         let &[magic, version, _generator, bound, schema, ..] = words else {
             return Err(ErrorKind::Header.at(0));
         };
@@ -30,7 +30,7 @@ impl Header {
 
 /// One instruction.
 #[derive(Clone, Copy, Debug)]
-pub struct Instruction<'w> {
+pub(crate) struct Instruction<'w> {
     /// Index of its first word in the module.
     pub at: usize,
     /// The opcode.
@@ -41,7 +41,7 @@ pub struct Instruction<'w> {
 
 impl<'w> Instruction<'w> {
     /// The instruction whose first word is at `at`, which lies in the module.
-    pub fn read(words: &'w [u32], at: usize) -> Result<Self, Error> {
+    pub(crate) fn read(words: &'w [u32], at: usize) -> Result<Self, Error> {
         let first = *words.get(at).ok_or(ErrorKind::Length.at(at))?;
         let end = at + (first >> 16) as usize;
         let operands = words.get(at + 1..end).ok_or(ErrorKind::Length.at(at))?;
@@ -49,23 +49,23 @@ impl<'w> Instruction<'w> {
     }
 
     /// The operand of this index; an error if there are fewer.
-    pub fn word(&self, index: usize) -> Result<u32, Error> {
+    pub(crate) fn word(&self, index: usize) -> Result<u32, Error> {
         self.operands.get(index).copied().ok_or(ErrorKind::Length.at(self.at))
     }
 
     /// Returns the position of the next instruction.
-    pub fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.at + 1 + self.operands.len()
     }
 
     /// An error at this instruction.
-    pub fn wrong(&self, kind: ErrorKind) -> Error {
+    pub(crate) fn wrong(&self, kind: ErrorKind) -> Error {
         kind.at(self.at)
     }
 }
 
 /// The bytes of text at the start of some words, without its terminator, and the words it takes.
-pub fn text(words: &[u32]) -> Option<(Vec<u8>, usize)> {
+pub(crate) fn text(words: &[u32]) -> Option<(Vec<u8>, usize)> {
     let bytes: Vec<u8> =
         words.iter().flat_map(|word| word.to_le_bytes()).take_while(|byte| *byte != 0).collect();
     let taken = bytes.len() / 4 + 1;
@@ -73,7 +73,7 @@ pub fn text(words: &[u32]) -> Option<(Vec<u8>, usize)> {
 }
 
 /// The words that text takes.
-pub fn text_length(words: &[u32]) -> Option<usize> {
+pub(crate) fn text_length(words: &[u32]) -> Option<usize> {
     let ends = |word: &u32| word.to_le_bytes().contains(&0);
     words.iter().position(ends).map(|last| last + 1)
 }

@@ -18,8 +18,8 @@ const COMPUTE: u32 = 5;
 fn entry_points_have_names_functions_and_variables() {
     let main = || entry_point(COMPUTE, 1, "main", &[10, 11]);
     let valid = || entered(&[main()]);
-    let announced = |id| format!("OpEntryPoint: id %{id} is no what it was announced as");
-    let (no_function, no_variable) = (announced(3), announced(13));
+    let wrong = |id, kind| format!("OpEntryPoint: id %{id} is no {kind}");
+    let (no_function, no_variable) = (wrong(3, "function"), wrong(13, "variable"));
     let twins: &[Twin<'_>] = &[
         ("a function", valid(), entered(&[entry_point(COMPUTE, 3, "main", &[])]), &no_function),
         (

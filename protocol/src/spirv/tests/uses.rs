@@ -53,7 +53,7 @@ fn names_are_of_ids_that_come() {
 fn groups_of_decorations_are_declared_before_and_hold_no_groups() {
     let group = |words: &[u32]| annotated(&[op(71, &[60, 24]), op(73, &[60]), op(74, words)], &[]);
     let members = |words: &[u32]| annotated(&[op(71, &[60, 24]), op(73, &[60]), op(75, words)], &[]);
-    let no_group = "OpGroupDecorate: id %60 is no what it was announced as";
+    let no_group = "OpGroupDecorate: id %60 is no target of a decoration group";
     let late = annotated(&[op(71, &[60, 24]), op(74, &[60, 11]), op(73, &[60])], &[]);
     let twins: &[Twin<'_>] = &[
         (
@@ -126,20 +126,20 @@ fn pointers_that_are_announced_come_as_pointers_to_structs() {
     let valid = || announced(&[op(30, &[51, 50, 4]), op(32, &[50, PHYSICAL, 51])]);
     let no_struct = announced(&[op(30, &[51, 50, 4]), op(32, &[50, PHYSICAL, 4])]);
     let twins: &[Twin<'_>] = &[
-        ("a struct", valid(), no_struct, "OpTypeForwardPointer: id %50 is no what it was announced as"),
+        ("a struct", valid(), no_struct, "OpTypeForwardPointer: id %50 is no pointer to a structure"),
         ("that comes", valid(), announced(&[]), "OpTypeForwardPointer: id %50 is not defined here"),
         (
             "and an untyped pointer has no struct",
             announced(&[op(30, &[51, 50, 4]), op(4417, &[50, PHYSICAL])]),
             announced(&[op(30, &[51, 50, 4]), op(21, &[50, 16, 0])]),
-            "OpTypeForwardPointer: id %50 is no what it was announced as",
+            "OpTypeForwardPointer: id %50 is no pointer to a structure",
         ),
     ];
     check_twins(&device(), twins);
     // A struct needs no announcement of what turns out to be a pointer to a struct.
     let (node, pointer) = (op(30, &[51, 4, 50]), op(32, &[50, 12, 51]));
     let other = op(32, &[50, 12, 4]);
-    let wrong = "OpTypeStruct %51: id %50 is no what it was announced as";
+    let wrong = "OpTypeStruct %51: id %50 is no pointer to a structure";
     let twin = ("unannounced", declaring(&[node.clone(), pointer]), declaring(&[node, other]), wrong);
     check_twins(&device(), &[twin]);
 }

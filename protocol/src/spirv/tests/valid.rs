@@ -45,7 +45,7 @@ fn types_may_be_made_of_pointers_that_come_later() {
 #[test]
 fn what_is_announced_as_a_pointer_is_one() {
     let forward = op(39, &[50, PHYSICAL]);
-    let announced = "what it was announced as";
+    let no_pointer = "pointer to a structure";
     let length = op(43, &[4, 57, 3]);
     let cases: &[(&str, Vec<Vec<u32>>, ErrorKind)] = &[
         ("never declared", vec![forward.clone(), op(30, &[51, 50])], IdMissing(50)),
@@ -54,20 +54,20 @@ fn what_is_announced_as_a_pointer_is_one() {
         (
             "structs in each other",
             vec![forward.clone(), op(30, &[51, 50]), op(30, &[50, 51])],
-            IdKind(50, announced),
+            IdKind(50, no_pointer),
         ),
         ("an array in itself", vec![forward.clone(), length.clone(), op(28, &[50, 50, 57])], IdMissing(50)),
         (
             "an array of pointers to that array",
             vec![forward.clone(), length, op(28, &[51, 50, 57]), op(32, &[50, PHYSICAL, 51])],
-            IdKind(50, announced),
+            IdKind(50, no_pointer),
         ),
-        ("a pointer to itself", vec![forward.clone(), op(32, &[50, PHYSICAL, 50])], IdKind(50, announced)),
-        ("a number", vec![forward.clone(), op(43, &[4, 50, 1])], IdKind(50, announced)),
+        ("a pointer to itself", vec![forward.clone(), op(32, &[50, PHYSICAL, 50])], IdKind(50, no_pointer)),
+        ("a number", vec![forward.clone(), op(43, &[4, 50, 1])], IdKind(50, no_pointer)),
         (
             "a pointer to what will be a number",
             vec![op(32, &[51, PHYSICAL, 52]), op(43, &[4, 52, 1])],
-            IdKind(52, announced),
+            IdKind(52, "type"),
         ),
         ("a value of a type to come", vec![forward, op(46, &[50, 51])], IdMissing(50)),
     ];

@@ -13,7 +13,7 @@ const COMPONENTS_MAX: usize = 4;
 
 /// A constant scalar or vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Constant {
+pub(crate) struct Constant {
     components: [Option<u64>; COMPONENTS_MAX],
     count: usize,
     /// Bits of a component; 1 for booleans.
@@ -24,7 +24,7 @@ pub struct Constant {
 
 /// An integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Integer {
+pub(crate) struct Integer {
     /// The value as an unsigned number; `None` if only a driver can tell it, as for a division by zero.
     pub value: Option<u64>,
     /// True if the value depends on specialisation.
@@ -33,7 +33,7 @@ pub struct Integer {
 
 /// Constants by id.
 #[derive(Debug, Default)]
-pub struct Constants {
+pub(crate) struct Constants {
     values: HashMap<u32, Constant>,
     /// `SpecId` by target.
     spec_ids: HashMap<u32, u32>,
@@ -45,17 +45,17 @@ pub struct Constants {
 
 impl Constants {
     /// Starts with these values for specialisation constants; without values, what depends on them counts as 1.
-    pub fn new(overrides: Option<HashMap<u32, u64>>) -> Self {
+    pub(crate) fn new(overrides: Option<HashMap<u32, u64>>) -> Self {
         Self { overrides, ..Self::default() }
     }
 
     /// Returns whether specialisation constants have values.
-    pub fn is_specialised(&self) -> bool {
+    pub(crate) fn is_specialised(&self) -> bool {
         self.overrides.is_some()
     }
 
     /// A constant that is an integer.
-    pub fn integer(&self, id: u32) -> Result<Integer, ErrorKind> {
+    pub(crate) fn integer(&self, id: u32) -> Result<Integer, ErrorKind> {
         match self.values.get(&id) {
             Some(Constant { components: [value, ..], count: 1, bits: 2.., is_specialised }) => {
                 Ok(Integer { value: *value, is_specialised: *is_specialised })
@@ -65,31 +65,36 @@ impl Constants {
     }
 
     /// A constant that is a vector of three integers.
-    pub fn size(&self, id: u32) -> Option<[Integer; 3]> {
+    pub(crate) fn size(&self, id: u32) -> Option<[Integer; 3]> {
         let found = self.values.get(&id).filter(|found| found.count == 3 && found.bits > 1)?;
         let integer = |value| Integer { value, is_specialised: found.is_specialised };
         Some([0, 1, 2].map(|index: usize| integer(found.components[index])))
     }
 
     /// `SpecId` and bytes of every constant that can be specialised.
-    pub fn into_specialisable(self) -> Vec<(u32, u8)> {
+    pub(crate) fn into_specialisable(self) -> Vec<(u32, u8)> {
         self.specialisable
     }
 
     /// `OpDecorate` with `SpecId`.
-    pub fn name(&mut self, target: u32, spec_id: u32) {
+    pub(crate) fn name(&mut self, target: u32, spec_id: u32) {
         self.spec_ids.insert(target, spec_id);
     }
 
     /// `OpGroupDecorate`.
-    pub fn name_as(&mut self, group: u32, targets: &[u32]) {
+    pub(crate) fn name_as(&mut self, group: u32, targets: &[u32]) {
         if let Some(spec_id) = self.spec_ids.get(&group).copied() {
             self.spec_ids.extend(targets.iter().map(|target| (*target, spec_id)));
         }
     }
 
     /// Adds a constant; its operands are well-formed.
-    pub fn add(&mut self, ids: &Ids, words: &[u32], instruction: &Instruction<'_>) -> Result<(), ErrorKind> {
+    pub(crate) fn add(
+        &mut self,
+        ids: &Ids,
+        words: &[u32],
+        instruction: &Instruction<'_>,
+    ) -> Result<(), ErrorKind> {
         let &[ty, result, ref operands @ ..] = instruction.operands else { return Err(ErrorKind::Length) };
         let opcode = instruction.opcode;
         let spec_id = self.spec_ids.get(&result).copied();

@@ -1,5 +1,5 @@
 //! Types, and constants with the operations that make them.
 
-pub mod constants;
-pub mod operations;
-pub mod types;
+pub(super) mod constants;
+pub(super) mod operations;
+pub(super) mod types;

@@ -1,17 +1,17 @@
 //! Operations on integers and booleans as `OpSpecConstantOp` has them (SPIR-V 1.6, 3.3.11, 3.3.13 to 3.3.15).
 
 /// `OpVectorShuffle`.
-pub const VECTOR_SHUFFLE: u32 = 79;
+pub(crate) const VECTOR_SHUFFLE: u32 = 79;
 /// `OpCompositeExtract`.
-pub const COMPOSITE_EXTRACT: u32 = 81;
+pub(crate) const COMPOSITE_EXTRACT: u32 = 81;
 /// `OpCompositeInsert`.
-pub const COMPOSITE_INSERT: u32 = 82;
+pub(crate) const COMPOSITE_INSERT: u32 = 82;
 /// `OpSelect`.
-pub const SELECT: u32 = 169;
+pub(crate) const SELECT: u32 = 169;
 
 /// The result of an operation on one component, `a` being as wide as that and both zero-extended; bits beyond the result's width are to be
 /// ignored. None where the specification does not define it.
-pub fn scalar(operation: u32, a: u64, b: Option<u64>, bits: u32) -> Option<u64> {
+pub(crate) fn scalar(operation: u32, a: u64, b: Option<u64>, bits: u32) -> Option<u64> {
     if let Some(result) = unary(operation, a, bits) {
         return Some(result);
     }

@@ -8,7 +8,7 @@ use crate::spirv::layout::words::Instruction;
 
 /// The facts that are kept of a type.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Type {
+pub(crate) struct Type {
     /// Bytes of its numbers, without padding; 0 if that is not known before a shader runs.
     pub bytes: u64,
     /// Numbers it is made of, at least 1.
@@ -20,49 +20,49 @@ pub struct Type {
 }
 
 /// Bits of a scalar of numbers; none if it is another type.
-pub fn scalar_bits(ids: &Ids, words: &[u32], ty: u32) -> Option<u32> {
+pub(crate) fn scalar_bits(ids: &Ids, words: &[u32], ty: u32) -> Option<u32> {
     let id = ids.defined(ty).ok()?;
     let is_number = matches!(id.opcode, opcode::TYPE_INT | opcode::TYPE_FLOAT);
     if is_number { words.get(id.at as usize + 2).copied() } else { None }
 }
 
 /// Returns the type that a pointer points to, and its storage class; `None` if the type is no typed pointer.
-pub fn pointee(ids: &Ids, words: &[u32], ty: u32) -> Option<(u32, u32)> {
+pub(crate) fn pointee(ids: &Ids, words: &[u32], ty: u32) -> Option<(u32, u32)> {
     let id = ids.defined(ty).ok().filter(|id| id.opcode == opcode::TYPE_POINTER)?;
     Some((*words.get(id.at as usize + 2)?, *words.get(id.at as usize + 3)?))
 }
 
 /// The storage class of an untyped pointer; none if it is another type.
-pub fn untyped_class(ids: &Ids, words: &[u32], ty: u32) -> Option<u32> {
+pub(crate) fn untyped_class(ids: &Ids, words: &[u32], ty: u32) -> Option<u32> {
     let id = ids.defined(ty).ok().filter(|id| id.opcode == opcode::TYPE_UNTYPED_POINTER)?;
     words.get(id.at as usize + 2).copied()
 }
 
 /// All types so far, in their order.
 #[derive(Debug, Default)]
-pub struct Types(Vec<Type>);
+pub(crate) struct Types(Vec<Type>);
 
 /// A pointer, whatever it points to.
 const POINTER: Type = Type { bytes: 8, leaves: 1, depth: 0, is_specialised: false };
 
 /// Returns whether `OpTypeForwardPointer` announced an id that is not declared yet; the end of the pass checks that it was.
-pub fn is_pointer_to_come(id: Id) -> bool {
+pub(crate) fn is_pointer_to_come(id: Id) -> bool {
     id.at == 0 && id.is_announced
 }
 
 impl Types {
     /// Returns the facts of a type by its id.
-    pub fn of(&self, ids: &Ids, ty: u32) -> Result<Type, ErrorKind> {
+    pub(crate) fn of(&self, ids: &Ids, ty: u32) -> Result<Type, ErrorKind> {
         self.0.get(ids.type_index(ty)?).copied().ok_or(ErrorKind::IdMissing(ty))
     }
 
     /// Returns the number of types.
-    pub fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.0.len() as u32
     }
 
     /// Adds the type that `instruction` declares and tells what it is; the ids it uses, forward pointers apart, are defined.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         ids: &Ids,
         constants: &Constants,

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use half::f16;
 
 /// Numbers without padding, of which every bit pattern is a value.
-pub trait Plain: Copy + Default {}
+pub(crate) trait Plain: Copy + Default {}
 
 impl Plain for u8 {}
 impl Plain for i8 {}
@@ -22,12 +22,12 @@ impl Plain for f64 {}
 impl<T: Plain, const N: usize> Plain for [T; N] where [T; N]: Default {}
 
 /// The bytes of numbers.
-pub fn bytes_of<T: Plain>(values: &[T]) -> Vec<u8> {
+pub(crate) fn bytes_of<T: Plain>(values: &[T]) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values)) }.to_vec()
 }
 
 /// Numbers from bytes; a remainder is left out.
-pub fn from_bytes<T: Plain>(bytes: &[u8]) -> Vec<T> {
+pub(crate) fn from_bytes<T: Plain>(bytes: &[u8]) -> Vec<T> {
     let mut values = vec![T::default(); bytes.len() / size_of::<T>()];
     unsafe {
         std::ptr::copy_nonoverlapping(
@@ -40,7 +40,7 @@ pub fn from_bytes<T: Plain>(bytes: &[u8]) -> Vec<T> {
 }
 
 /// Checks that both are the same: the first difference is the error. Returns the bytes, as a case's result.
-pub fn expect<T: Plain + PartialEq + Debug>(found: &[T], expected: &[T]) -> Result<Vec<u8>> {
+pub(crate) fn expect<T: Plain + PartialEq + Debug>(found: &[T], expected: &[T]) -> Result<Vec<u8>> {
     ensure!(found.len() == expected.len(), "{} values instead of {}", found.len(), expected.len());
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
         ensure!(found == expected, "value {index} is {found:?} instead of {expected:?}");
@@ -49,7 +49,7 @@ pub fn expect<T: Plain + PartialEq + Debug>(found: &[T], expected: &[T]) -> Resu
 }
 
 /// Checks floats as [`expect`] does, but they may differ by a relative error.
-pub fn expect_near(found: &[f64], expected: &[f64], tolerance: f64) -> Result<()> {
+pub(crate) fn expect_near(found: &[f64], expected: &[f64], tolerance: f64) -> Result<()> {
     ensure!(found.len() == expected.len(), "{} values instead of {}", found.len(), expected.len());
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
         let error = (found - expected).abs() / expected.abs().max(1.0);

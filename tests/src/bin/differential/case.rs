@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::gpu::Gpu;
 
 /// One feature in one small program.
-pub struct Case {
+pub(crate) struct Case {
     /// Words with dots between them: the group first.
     pub name: String,
     /// The shaders in the order in which the program counts them.
@@ -16,7 +16,7 @@ pub struct Case {
 type Run = Box<dyn Fn(&Gpu) -> Result<Vec<u8>>>;
 
 /// The source of a shader.
-pub enum Shader {
+pub(crate) enum Shader {
     /// GLSL without its first lines; see [`Shader::file`].
     Glsl(String),
     /// SPIR-V assembly, for what GLSL cannot say.
@@ -34,31 +34,31 @@ const PREAMBLE: &str = "#version 460
 
 impl Case {
     /// A case without shaders.
-    pub fn new(name: impl Into<String>, run: impl Fn(&Gpu) -> Result<Vec<u8>> + 'static) -> Self {
+    pub(crate) fn new(name: impl Into<String>, run: impl Fn(&Gpu) -> Result<Vec<u8>> + 'static) -> Self {
         Self { name: name.into(), shaders: Vec::new(), run: Box::new(run) }
     }
 
     /// Adds a shader in GLSL.
-    pub fn glsl(mut self, body: impl Into<String>) -> Self {
+    pub(crate) fn glsl(mut self, body: impl Into<String>) -> Self {
         self.shaders.push(Shader::Glsl(body.into()));
         self
     }
 
     /// Adds a shader in SPIR-V assembly.
-    pub fn assembly(mut self, text: impl Into<String>) -> Self {
+    pub(crate) fn assembly(mut self, text: impl Into<String>) -> Self {
         self.shaders.push(Shader::Assembly(text.into()));
         self
     }
 
     /// Runs it. What it answers must be the same each time.
-    pub fn run(&self, gpu: &Gpu) -> Result<Vec<u8>> {
+    pub(crate) fn run(&self, gpu: &Gpu) -> Result<Vec<u8>> {
         (self.run)(gpu)
     }
 }
 
 impl Shader {
     /// The file's name and text, for the shader of this number of a case.
-    pub fn file(&self, case: &str, number: usize) -> (String, String) {
+    pub(crate) fn file(&self, case: &str, number: usize) -> (String, String) {
         match self {
             Self::Glsl(body) => (format!("{case}.{number}.comp"), format!("{PREAMBLE}{body}")),
             Self::Assembly(text) => (format!("{case}.{number}.spvasm"), text.clone()),

@@ -9,7 +9,7 @@ use crate::case::Case;
 use crate::gpu::Gpu;
 
 /// A program: `results[i]` is the GLSL expression for the i-th result of inputs `x` and `y`.
-pub struct Elementwise<A, R> {
+pub(crate) struct Elementwise<A, R> {
     /// The case's name.
     pub name: String,
     /// Features it needs.
@@ -34,12 +34,12 @@ where
     R: Plain + PartialEq + Debug + 'static,
 {
     /// The case that compares bit by bit.
-    pub fn case(self) -> Case {
+    pub(crate) fn case(self) -> Case {
         self.case_with(|found, expected| expect(found, expected).map(drop))
     }
 
     /// The case with another comparison.
-    pub fn case_with(self, compare: impl Fn(&[R], &[R]) -> Result<()> + 'static) -> Case {
+    pub(crate) fn case_with(self, compare: impl Fn(&[R], &[R]) -> Result<()> + 'static) -> Case {
         let glsl = self.glsl();
         let run = move |gpu: &Gpu| {
             gpu.require(self.needs)?;
@@ -83,7 +83,7 @@ void main() {{
 }
 
 /// Numbers that look random and are always the same.
-pub fn noise(seed: u64, count: usize) -> Vec<u64> {
+pub(crate) fn noise(seed: u64, count: usize) -> Vec<u64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let step = || {
         state ^= state << 13;
@@ -95,11 +95,11 @@ pub fn noise(seed: u64, count: usize) -> Vec<u64> {
 }
 
 /// The upper halves of the numbers of [`noise`], as 32-bit numbers.
-pub fn noise32(seed: u64, count: usize) -> Vec<u32> {
+pub(crate) fn noise32(seed: u64, count: usize) -> Vec<u32> {
     noise(seed, count).into_iter().map(|value| (value >> 32) as u32).collect()
 }
 
 /// The numbers of [`noise`] as floats between -1 and 1.
-pub fn noise_floats(seed: u64, count: usize) -> Vec<f64> {
+pub(crate) fn noise_floats(seed: u64, count: usize) -> Vec<f64> {
     noise(seed, count).into_iter().map(|value| (value >> 11) as f64 / (1u64 << 52) as f64 - 1.0).collect()
 }

@@ -10,7 +10,7 @@ use anyhow::Result;
 use ash::vk;
 
 /// The extensions and features that a physical device has, and the structs that switch them on.
-pub struct Features {
+pub(crate) struct Features {
     extensions: Vec<String>,
     core: vk::PhysicalDeviceFeatures,
     chain: Vec<Struct>,
@@ -35,7 +35,7 @@ const HEAD: usize = 16;
 
 impl Features {
     /// Asks a physical device.
-    pub fn of(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<Self> {
+    pub(crate) fn of(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<Self> {
         let listed = unsafe { instance.enumerate_device_extension_properties(physical) }?;
         let name = |extension: &vk::ExtensionProperties| {
             Ok(extension.extension_name_as_c_str()?.to_string_lossy().into_owned())
@@ -62,7 +62,7 @@ impl Features {
     }
 
     /// Returns whether the device has a feature. An unknown name is an error of the case.
-    pub fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.values.get(name).copied().unwrap_or_else(|| {
             let known = SHAPES.iter().any(|shape| shape.members.contains(&name));
             assert!(known, "no feature is called {name}");
@@ -71,17 +71,17 @@ impl Features {
     }
 
     /// Returns whether the device lists an extension.
-    pub fn has_extension(&self, name: &CStr) -> bool {
+    pub(crate) fn has_extension(&self, name: &CStr) -> bool {
         name.to_str().is_ok_and(|name| self.extensions.iter().any(|extension| extension == name))
     }
 
     /// All features, by name.
-    pub fn values(&self) -> impl Iterator<Item = (&'static str, bool)> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&'static str, bool)> {
         self.values.iter().map(|(name, value)| (*name, *value))
     }
 
     /// The core features, for device creation, without those in `off`.
-    pub fn core(&self, off: &[&str]) -> vk::PhysicalDeviceFeatures {
+    pub(crate) fn core(&self, off: &[&str]) -> vk::PhysicalDeviceFeatures {
         let mut core = self.core;
         if off.contains(&"robustBufferAccess") {
             core.robust_buffer_access = vk::FALSE;
@@ -90,7 +90,7 @@ impl Features {
     }
 
     /// The chain that switches on everything but `off`, and the extensions it needs. Lives as long as what it returns.
-    pub fn enable(&self, off: &[&str]) -> Enabled {
+    pub(crate) fn enable(&self, off: &[&str]) -> Enabled {
         let mut chain: Vec<Struct> = self
             .chain
             .iter()
@@ -115,7 +115,7 @@ impl Features {
 }
 
 /// A chain for `vkCreateDevice`.
-pub struct Enabled {
+pub(crate) struct Enabled {
     /// The names of the extensions.
     pub names: Vec<std::ffi::CString>,
     /// The first struct.

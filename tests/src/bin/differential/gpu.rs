@@ -12,10 +12,10 @@ use crate::bytes::{Plain, bytes_of, from_bytes};
 use crate::features::Features;
 
 /// Nanoseconds after which a wait counts as a hang: longer than any case may take on the slowest machine.
-pub const PATIENCE: u64 = 600_000_000_000;
+pub(crate) const PATIENCE: u64 = 600_000_000_000;
 
 /// The features that are off unless a case asks for them: they change what memory accesses out of bounds mean.
-pub const ROBUSTNESS: &[&str] = &[
+pub(crate) const ROBUSTNESS: &[&str] = &[
     "robustBufferAccess",
     "robustImageAccess",
     "robustBufferAccess2",
@@ -25,7 +25,7 @@ pub const ROBUSTNESS: &[&str] = &[
 
 /// A case needs something that the device does not have.
 #[derive(Debug)]
-pub struct Skipped(pub String);
+pub(crate) struct Skipped(pub String);
 
 impl std::fmt::Display for Skipped {
     fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
@@ -36,13 +36,13 @@ impl std::fmt::Display for Skipped {
 impl std::error::Error for Skipped {}
 
 /// Answers `Skipped` with what is missing.
-pub fn skip<T>(what: impl Into<String>) -> Result<T> {
+pub(crate) fn skip<T>(what: impl Into<String>) -> Result<T> {
     Err(Skipped(what.into()).into())
 }
 
 /// One queue of the device.
 #[derive(Clone, Copy)]
-pub struct Queue {
+pub(crate) struct Queue {
     /// The index of its queue family.
     pub family: u32,
     /// The capabilities of the family.
@@ -56,7 +56,7 @@ pub struct Queue {
 type Garbage = Box<dyn FnOnce(&ash::Device)>;
 
 /// A device, its queues, and what the current case has made.
-pub struct Gpu {
+pub(crate) struct Gpu {
     /// The instance.
     pub instance: ash::Instance,
     /// The physical device.
@@ -78,7 +78,7 @@ pub struct Gpu {
 
 /// A buffer with memory of its own, mapped when the host can see it.
 #[derive(Clone, Copy)]
-pub struct Buffer {
+pub(crate) struct Buffer {
     /// The buffer.
     pub handle: vk::Buffer,
     /// The memory that is bound to the buffer.
@@ -90,36 +90,36 @@ pub struct Buffer {
 
 impl Buffer {
     /// Returns the bytes of the buffer.
-    pub fn read(&self) -> Vec<u8> {
+    pub(crate) fn read(&self) -> Vec<u8> {
         assert!(!self.at.is_null(), "the buffer is not mapped");
         unsafe { std::slice::from_raw_parts(self.at, self.size as usize) }.to_vec()
     }
 
     /// Returns the content of the buffer as numbers.
-    pub fn values<T: Plain>(&self) -> Vec<T> {
+    pub(crate) fn values<T: Plain>(&self) -> Vec<T> {
         from_bytes(&self.read())
     }
 
     /// Writes numbers from its start on.
-    pub fn write<T: Plain>(&self, values: &[T]) {
+    pub(crate) fn write<T: Plain>(&self, values: &[T]) {
         let bytes = bytes_of(values);
         assert!(!self.at.is_null() && bytes.len() as u64 <= self.size, "the bytes do not fit");
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at, bytes.len()) };
     }
 
     /// Returns the address of the buffer's mapping.
-    pub fn pointer<T: Plain>(&self) -> *mut T {
+    pub(crate) fn pointer<T: Plain>(&self) -> *mut T {
         self.at.cast()
     }
 }
 
 /// An entry point of the loader.
-pub fn entry() -> Result<ash::Entry> {
+pub(crate) fn entry() -> Result<ash::Entry> {
     unsafe { ash::Entry::load() }.context("no Vulkan loader")
 }
 
 /// An instance of the highest version there is, without layers and extensions.
-pub fn instance(entry: &ash::Entry) -> Result<ash::Instance> {
+pub(crate) fn instance(entry: &ash::Entry) -> Result<ash::Instance> {
     let version = unsafe { entry.try_enumerate_instance_version() }?.unwrap_or(vk::API_VERSION_1_0);
     let application = vk::ApplicationInfo::default().application_name(c"differential").api_version(version);
     let info = vk::InstanceCreateInfo::default().application_info(&application);
@@ -128,7 +128,7 @@ pub fn instance(entry: &ash::Entry) -> Result<ash::Instance> {
 
 impl Gpu {
     /// Opens the first device with all features but `off`.
-    pub fn open(off: &[&str]) -> Result<Self> {
+    pub(crate) fn open(off: &[&str]) -> Result<Self> {
         let entry = entry()?;
         let instance = instance(&entry)?;
         // The loader stays for as long as the process lives.
@@ -188,22 +188,22 @@ impl Gpu {
     }
 
     /// The queue that cases use when they need only one. It computes.
-    pub fn queue(&self) -> vk::Queue {
+    pub(crate) fn queue(&self) -> vk::Queue {
         self.queues[0].handle
     }
 
     /// The index of that queue's family.
-    pub fn family(&self) -> u32 {
+    pub(crate) fn family(&self) -> u32 {
         self.queues[0].family
     }
 
     /// The limits of Vulkan 1.0.
-    pub fn limits(&self) -> &vk::PhysicalDeviceLimits {
+    pub(crate) fn limits(&self) -> &vk::PhysicalDeviceLimits {
         &self.properties.limits
     }
 
     /// Skips the case when one of the features is missing.
-    pub fn require(&self, features: &[&str]) -> Result<()> {
+    pub(crate) fn require(&self, features: &[&str]) -> Result<()> {
         match features.iter().find(|feature| !self.features.has(feature)) {
             Some(missing) => skip(*missing),
             None => Ok(()),
@@ -211,7 +211,7 @@ impl Gpu {
     }
 
     /// Skips the case when an extension is missing.
-    pub fn require_extension(&self, name: &CStr) -> Result<()> {
+    pub(crate) fn require_extension(&self, name: &CStr) -> Result<()> {
         if self.features.has_extension(name) { Ok(()) } else { skip(name.to_string_lossy()) }
     }
 
@@ -219,7 +219,7 @@ impl Gpu {
     ///
     /// # Safety
     /// `T` is the command's type.
-    pub unsafe fn command<T: Copy>(&self, name: &CStr) -> Result<T> {
+    pub(crate) unsafe fn command<T: Copy>(&self, name: &CStr) -> Result<T> {
         let found = unsafe { self.instance.get_device_proc_addr(self.device.handle(), name.as_ptr()) };
         let found = found.with_context(|| format!("no {}", name.to_string_lossy()))?;
         assert_eq!(size_of::<T>(), size_of_val(&found));
@@ -227,23 +227,23 @@ impl Gpu {
     }
 
     /// Fills a struct of properties.
-    pub fn properties2<T: vk::ExtendsPhysicalDeviceProperties2>(&self, properties: &mut T) {
+    pub(crate) fn properties2<T: vk::ExtendsPhysicalDeviceProperties2>(&self, properties: &mut T) {
         let mut all = vk::PhysicalDeviceProperties2::default().push_next(properties);
         unsafe { self.instance.get_physical_device_properties2(self.physical, &mut all) };
     }
 
     /// Runs `destroy` when the case is over.
-    pub fn later(&self, destroy: impl FnOnce(&ash::Device) + 'static) {
+    pub(crate) fn later(&self, destroy: impl FnOnce(&ash::Device) + 'static) {
         self.garbage.borrow_mut().push(Box::new(destroy));
     }
 
     /// Hands the current case its shaders.
-    pub fn begin_case(&self, spirv: Vec<Vec<u32>>) {
+    pub(crate) fn begin_case(&self, spirv: Vec<Vec<u32>>) {
         self.spirv.replace(spirv);
     }
 
     /// Destroys what the case has made.
-    pub fn end_case(&self) {
+    pub(crate) fn end_case(&self) {
         unsafe { self.device.device_wait_idle() }.ok();
         for destroy in self.garbage.take().into_iter().rev() {
             destroy(&self.device);
@@ -251,12 +251,12 @@ impl Gpu {
     }
 
     /// The case's shader of this number.
-    pub fn spirv(&self, number: usize) -> Vec<u32> {
+    pub(crate) fn spirv(&self, number: usize) -> Vec<u32> {
         self.spirv.borrow()[number].clone()
     }
 
     /// A type of memory allowed by `bits` that has all `flags`.
-    pub fn memory_type(&self, bits: u32, flags: vk::MemoryPropertyFlags) -> Option<u32> {
+    pub(crate) fn memory_type(&self, bits: u32, flags: vk::MemoryPropertyFlags) -> Option<u32> {
         let types = self.memory.memory_types_as_slice();
         (0u32..)
             .zip(types)
@@ -265,7 +265,7 @@ impl Gpu {
     }
 
     /// Memory for `requirements`.
-    pub fn allocate(
+    pub(crate) fn allocate(
         &self,
         requirements: vk::MemoryRequirements,
         flags: vk::MemoryPropertyFlags,
@@ -287,7 +287,7 @@ impl Gpu {
     }
 
     /// A buffer for every use, of zeros, that the host sees.
-    pub fn buffer(&self, size: u64) -> Result<Buffer> {
+    pub(crate) fn buffer(&self, size: u64) -> Result<Buffer> {
         let visible = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
         let mut buffer = self.buffer_in(size, self.every_use(), visible)?;
         let at =
@@ -304,19 +304,19 @@ impl Gpu {
     }
 
     /// A buffer that holds these numbers.
-    pub fn buffer_of<T: Plain>(&self, values: &[T]) -> Result<Buffer> {
+    pub(crate) fn buffer_of<T: Plain>(&self, values: &[T]) -> Result<Buffer> {
         let buffer = self.buffer(size_of_val(values) as u64)?;
         buffer.write(values);
         Ok(buffer)
     }
 
     /// A buffer in the device's own memory; not mapped, of unknown content.
-    pub fn local_buffer(&self, size: u64) -> Result<Buffer> {
+    pub(crate) fn local_buffer(&self, size: u64) -> Result<Buffer> {
         self.buffer_in(size, self.every_use(), vk::MemoryPropertyFlags::DEVICE_LOCAL)
     }
 
     /// A buffer that is bound to new memory and not mapped.
-    pub fn buffer_in(
+    pub(crate) fn buffer_in(
         &self,
         size: u64,
         usage: vk::BufferUsageFlags,
@@ -333,7 +333,7 @@ impl Gpu {
     }
 
     /// Every use of a buffer that needs no extension.
-    pub fn every_use(&self) -> vk::BufferUsageFlags {
+    pub(crate) fn every_use(&self) -> vk::BufferUsageFlags {
         let mut usage = vk::BufferUsageFlags::TRANSFER_SRC
             | vk::BufferUsageFlags::TRANSFER_DST
             | vk::BufferUsageFlags::UNIFORM_BUFFER
@@ -348,18 +348,18 @@ impl Gpu {
     }
 
     /// Returns the device address of a buffer, which is where it lies for shaders.
-    pub fn address(&self, buffer: &Buffer) -> u64 {
+    pub(crate) fn address(&self, buffer: &Buffer) -> u64 {
         let info = vk::BufferDeviceAddressInfo::default().buffer(buffer.handle);
         unsafe { self.device.get_buffer_device_address(&info) }
     }
 
     /// A primary command buffer of the usual pool.
-    pub fn command_buffer(&self) -> Result<vk::CommandBuffer> {
+    pub(crate) fn command_buffer(&self) -> Result<vk::CommandBuffer> {
         Ok(self.command_buffers(self.pool, vk::CommandBufferLevel::PRIMARY, 1)?[0])
     }
 
     /// Command buffers of any pool.
-    pub fn command_buffers(
+    pub(crate) fn command_buffers(
         &self,
         pool: vk::CommandPool,
         level: vk::CommandBufferLevel,
@@ -376,12 +376,16 @@ impl Gpu {
     }
 
     /// Secondary command buffers of the usual pool.
-    pub fn secondaries(&self, count: u32) -> Result<Vec<vk::CommandBuffer>> {
+    pub(crate) fn secondaries(&self, count: u32) -> Result<Vec<vk::CommandBuffer>> {
         self.command_buffers(self.pool, vk::CommandBufferLevel::SECONDARY, count)
     }
 
     /// A command pool of a family.
-    pub fn command_pool(&self, family: u32, flags: vk::CommandPoolCreateFlags) -> Result<vk::CommandPool> {
+    pub(crate) fn command_pool(
+        &self,
+        family: u32,
+        flags: vk::CommandPoolCreateFlags,
+    ) -> Result<vk::CommandPool> {
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(family).flags(flags);
         let pool = unsafe { self.device.create_command_pool(&info, None) }?;
         self.later(move |device| unsafe { device.destroy_command_pool(pool, None) });
@@ -389,14 +393,14 @@ impl Gpu {
     }
 
     /// Records a command buffer of the usual pool.
-    pub fn record(&self, commands: impl FnOnce(vk::CommandBuffer)) -> Result<vk::CommandBuffer> {
+    pub(crate) fn record(&self, commands: impl FnOnce(vk::CommandBuffer)) -> Result<vk::CommandBuffer> {
         let buffer = self.command_buffer()?;
         self.record_into(buffer, vk::CommandBufferUsageFlags::empty(), commands)?;
         Ok(buffer)
     }
 
     /// Records `commands`, and that the host sees what they wrote.
-    pub fn record_into(
+    pub(crate) fn record_into(
         &self,
         buffer: vk::CommandBuffer,
         flags: vk::CommandBufferUsageFlags,
@@ -411,7 +415,7 @@ impl Gpu {
     }
 
     /// Everything before happens before everything after, on the device and for the host.
-    pub fn barrier(&self, buffer: vk::CommandBuffer) {
+    pub(crate) fn barrier(&self, buffer: vk::CommandBuffer) {
         let barrier =
             vk::MemoryBarrier::default().src_access_mask(vk::AccessFlags::MEMORY_WRITE).dst_access_mask(
                 vk::AccessFlags::MEMORY_READ | vk::AccessFlags::MEMORY_WRITE | vk::AccessFlags::HOST_READ,
@@ -430,13 +434,13 @@ impl Gpu {
     }
 
     /// Records, submits and waits.
-    pub fn run(&self, commands: impl FnOnce(vk::CommandBuffer)) -> Result<()> {
+    pub(crate) fn run(&self, commands: impl FnOnce(vk::CommandBuffer)) -> Result<()> {
         let buffer = self.record(commands)?;
         self.submit(&[buffer])
     }
 
     /// Submits to the usual queue and waits.
-    pub fn submit(&self, buffers: &[vk::CommandBuffer]) -> Result<()> {
+    pub(crate) fn submit(&self, buffers: &[vk::CommandBuffer]) -> Result<()> {
         let fence = self.fence(false)?;
         let info = vk::SubmitInfo::default().command_buffers(buffers);
         unsafe { self.device.queue_submit(self.queue(), &[info], fence) }.context("submitting")?;
@@ -444,7 +448,7 @@ impl Gpu {
     }
 
     /// A fence.
-    pub fn fence(&self, signalled: bool) -> Result<vk::Fence> {
+    pub(crate) fn fence(&self, signalled: bool) -> Result<vk::Fence> {
         let flags = if signalled { vk::FenceCreateFlags::SIGNALED } else { vk::FenceCreateFlags::empty() };
         let info = vk::FenceCreateInfo::default().flags(flags);
         let fence = unsafe { self.device.create_fence(&info, None) }?;
@@ -453,7 +457,7 @@ impl Gpu {
     }
 
     /// Waits for a fence for as long as anything may take.
-    pub fn wait(&self, fence: vk::Fence) -> Result<()> {
+    pub(crate) fn wait(&self, fence: vk::Fence) -> Result<()> {
         unsafe { self.device.wait_for_fences(&[fence], true, PATIENCE) }.context("waiting for a fence")
     }
 }

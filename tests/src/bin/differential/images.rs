@@ -7,7 +7,7 @@ use crate::gpu::{Buffer, Gpu, skip};
 
 /// An image bound to memory of its own, in `VK_IMAGE_LAYOUT_GENERAL`.
 #[derive(Clone, Copy)]
-pub struct Picture {
+pub(crate) struct Picture {
     /// The image.
     pub image: vk::Image,
     /// The memory that is bound to the image.
@@ -25,7 +25,7 @@ pub struct Picture {
 
 /// The kind of an image.
 #[derive(Clone, Copy)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// The view's type, which gives the image's.
     pub view: vk::ImageViewType,
     /// Width, height, depth.
@@ -46,7 +46,7 @@ pub struct Shape {
 
 impl Shape {
     /// A two-dimensional image of one level.
-    pub fn flat(format: vk::Format, width: u32, height: u32, usage: vk::ImageUsageFlags) -> Self {
+    pub(crate) fn flat(format: vk::Format, width: u32, height: u32, usage: vk::ImageUsageFlags) -> Self {
         Self {
             view: vk::ImageViewType::TYPE_2D,
             size: [width, height, 1],
@@ -60,7 +60,7 @@ impl Shape {
     }
 
     /// Returns the create info of such an image.
-    pub fn info(&self) -> vk::ImageCreateInfo<'static> {
+    pub(crate) fn info(&self) -> vk::ImageCreateInfo<'static> {
         let [width, height, depth] = self.size;
         let cube = [vk::ImageViewType::CUBE, vk::ImageViewType::CUBE_ARRAY].contains(&self.view);
         let flags = if cube { vk::ImageCreateFlags::CUBE_COMPATIBLE } else { vk::ImageCreateFlags::empty() };
@@ -82,7 +82,7 @@ impl Shape {
     }
 
     /// Returns how large such images may be, if the device has them.
-    pub fn properties(&self, gpu: &Gpu) -> Result<vk::ImageFormatProperties, vk::Result> {
+    pub(crate) fn properties(&self, gpu: &Gpu) -> Result<vk::ImageFormatProperties, vk::Result> {
         let info = self.info();
         unsafe {
             gpu.instance.get_physical_device_image_format_properties(
@@ -99,19 +99,25 @@ impl Shape {
 
 impl Picture {
     /// A storage image.
-    pub fn storage(gpu: &Gpu, format: vk::Format, width: u32, height: u32) -> Result<Self> {
+    pub(crate) fn storage(gpu: &Gpu, format: vk::Format, width: u32, height: u32) -> Result<Self> {
         Self::new(gpu, Shape::flat(format, width, height, vk::ImageUsageFlags::STORAGE))
     }
 
     /// A sampled image that holds these texels.
-    pub fn sampled(gpu: &Gpu, format: vk::Format, width: u32, height: u32, texels: &Buffer) -> Result<Self> {
+    pub(crate) fn sampled(
+        gpu: &Gpu,
+        format: vk::Format,
+        width: u32,
+        height: u32,
+        texels: &Buffer,
+    ) -> Result<Self> {
         let picture = Self::new(gpu, Shape::flat(format, width, height, vk::ImageUsageFlags::SAMPLED))?;
         picture.fill(gpu, texels)?;
         Ok(picture)
     }
 
     /// An image in device memory. Skips the case when the device has no such images.
-    pub fn new(gpu: &Gpu, shape: Shape) -> Result<Self> {
+    pub(crate) fn new(gpu: &Gpu, shape: Shape) -> Result<Self> {
         let info = shape.info();
         match shape.properties(gpu) {
             Err(vk::Result::ERROR_FORMAT_NOT_SUPPORTED) => {
@@ -141,7 +147,7 @@ impl Picture {
     }
 
     /// An image that exists.
-    pub fn of(image: vk::Image, memory: vk::DeviceMemory, shape: &Shape) -> Self {
+    pub(crate) fn of(image: vk::Image, memory: vk::DeviceMemory, shape: &Shape) -> Self {
         Self {
             image,
             memory,
@@ -154,7 +160,7 @@ impl Picture {
     }
 
     /// Changes the layout of the whole image.
-    pub fn transition(
+    pub(crate) fn transition(
         &self,
         gpu: &Gpu,
         commands: vk::CommandBuffer,
@@ -178,7 +184,7 @@ impl Picture {
     }
 
     /// All levels and layers.
-    pub fn whole(&self) -> vk::ImageSubresourceRange {
+    pub(crate) fn whole(&self) -> vk::ImageSubresourceRange {
         vk::ImageSubresourceRange {
             aspect_mask: self.aspect(),
             base_mip_level: 0,
@@ -196,7 +202,7 @@ impl Picture {
     }
 
     /// All layers of one level.
-    pub fn level(&self, level: u32) -> vk::ImageSubresourceLayers {
+    pub(crate) fn level(&self, level: u32) -> vk::ImageSubresourceLayers {
         vk::ImageSubresourceLayers {
             aspect_mask: self.aspect(),
             mip_level: level,
@@ -206,12 +212,12 @@ impl Picture {
     }
 
     /// A view of everything.
-    pub fn view(&self, gpu: &Gpu) -> Result<vk::ImageView> {
+    pub(crate) fn view(&self, gpu: &Gpu) -> Result<vk::ImageView> {
         self.view_as(gpu, &vk::ImageViewCreateInfo::default())
     }
 
     /// A view of what `info` says; what it leaves open is as in the image.
-    pub fn view_as(&self, gpu: &Gpu, info: &vk::ImageViewCreateInfo) -> Result<vk::ImageView> {
+    pub(crate) fn view_as(&self, gpu: &Gpu, info: &vk::ImageViewCreateInfo) -> Result<vk::ImageView> {
         let mut info = *info;
         info.image = self.image;
         if info.format == vk::Format::UNDEFINED {
@@ -229,14 +235,14 @@ impl Picture {
     }
 
     /// Sets every texel. The words are taken as the format takes them: floats as their bits.
-    pub fn clear(&self, gpu: &Gpu, commands: vk::CommandBuffer, words: [u32; 4]) {
+    pub(crate) fn clear(&self, gpu: &Gpu, commands: vk::CommandBuffer, words: [u32; 4]) {
         let color = vk::ClearColorValue { uint32: words };
         let layout = vk::ImageLayout::GENERAL;
         unsafe { gpu.device.cmd_clear_color_image(commands, self.image, layout, &color, &[self.whole()]) };
     }
 
     /// The copy of a whole level to or from the start of a buffer.
-    pub fn region(&self, level: u32) -> vk::BufferImageCopy {
+    pub(crate) fn region(&self, level: u32) -> vk::BufferImageCopy {
         let smaller = |size: u32| (size >> level).max(1);
         let extent = vk::Extent3D {
             width: smaller(self.extent.width),
@@ -247,35 +253,35 @@ impl Picture {
     }
 
     /// Copies the largest level into a buffer.
-    pub fn read_into(&self, gpu: &Gpu, commands: vk::CommandBuffer, buffer: &Buffer) {
+    pub(crate) fn read_into(&self, gpu: &Gpu, commands: vk::CommandBuffer, buffer: &Buffer) {
         let layout = vk::ImageLayout::GENERAL;
         let regions = [self.region(0)];
         unsafe { gpu.device.cmd_copy_image_to_buffer(commands, self.image, layout, buffer.handle, &regions) };
     }
 
     /// Copies a buffer into the largest level.
-    pub fn fill_from(&self, gpu: &Gpu, commands: vk::CommandBuffer, buffer: &Buffer) {
+    pub(crate) fn fill_from(&self, gpu: &Gpu, commands: vk::CommandBuffer, buffer: &Buffer) {
         let layout = vk::ImageLayout::GENERAL;
         let regions = [self.region(0)];
         unsafe { gpu.device.cmd_copy_buffer_to_image(commands, buffer.handle, self.image, layout, &regions) };
     }
 
     /// Copies a buffer into the largest level, now.
-    pub fn fill(&self, gpu: &Gpu, buffer: &Buffer) -> Result<()> {
+    pub(crate) fn fill(&self, gpu: &Gpu, buffer: &Buffer) -> Result<()> {
         gpu.run(|commands| self.fill_from(gpu, commands, buffer))
     }
 }
 
 impl Gpu {
     /// A sampler.
-    pub fn sampler(&self, info: &vk::SamplerCreateInfo) -> Result<vk::Sampler> {
+    pub(crate) fn sampler(&self, info: &vk::SamplerCreateInfo) -> Result<vk::Sampler> {
         let sampler = unsafe { self.device.create_sampler(info, None) }?;
         self.later(move |device| unsafe { device.destroy_sampler(sampler, None) });
         Ok(sampler)
     }
 
     /// A texel buffer's view.
-    pub fn buffer_view(
+    pub(crate) fn buffer_view(
         &self,
         buffer: &Buffer,
         format: vk::Format,
@@ -293,7 +299,7 @@ impl Gpu {
     }
 
     /// Skips the case unless a format has these features in optimal tiling.
-    pub fn require_format(&self, format: vk::Format, features: vk::FormatFeatureFlags) -> Result<()> {
+    pub(crate) fn require_format(&self, format: vk::Format, features: vk::FormatFeatureFlags) -> Result<()> {
         let found = unsafe { self.instance.get_physical_device_format_properties(self.physical, format) };
         if found.optimal_tiling_features.contains(features) {
             return Ok(());

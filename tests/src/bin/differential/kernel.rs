@@ -8,7 +8,7 @@ use crate::bytes::{Plain, bytes_of};
 use crate::gpu::{Buffer, Gpu};
 
 /// A pipeline that is being described.
-pub struct Builder<'a> {
+pub(crate) struct Builder<'a> {
     gpu: &'a Gpu,
     shader: usize,
     bindings: Vec<(vk::DescriptorType, u32)>,
@@ -20,7 +20,7 @@ pub struct Builder<'a> {
 
 /// A compute pipeline.
 #[derive(Clone, Copy)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     /// The pipeline.
     pub pipeline: vk::Pipeline,
     /// The layout of the pipeline: one set, and push constants if any.
@@ -31,7 +31,7 @@ pub struct Kernel {
 
 /// The resource with which a binding is filled.
 #[derive(Clone, Copy)]
-pub enum Slot {
+pub(crate) enum Slot {
     /// A whole buffer.
     Buffer(vk::Buffer),
     /// A part of a buffer: offset, bytes.
@@ -47,11 +47,11 @@ pub enum Slot {
 }
 
 /// The descriptor type of most bindings, for short.
-pub const STORAGE: vk::DescriptorType = vk::DescriptorType::STORAGE_BUFFER;
+pub(crate) const STORAGE: vk::DescriptorType = vk::DescriptorType::STORAGE_BUFFER;
 
 impl Gpu {
     /// Starts to describe a pipeline of the case's shader of this number.
-    pub fn kernel(&self, shader: usize) -> Builder<'_> {
+    pub(crate) fn kernel(&self, shader: usize) -> Builder<'_> {
         Builder {
             gpu: self,
             shader,
@@ -64,12 +64,12 @@ impl Gpu {
     }
 
     /// Runs the case's shader of this number on storage buffers: binding 0, 1, ...
-    pub fn compute(&self, shader: usize, buffers: &[&Buffer], groups: u32) -> Result<()> {
+    pub(crate) fn compute(&self, shader: usize, buffers: &[&Buffer], groups: u32) -> Result<()> {
         self.compute_with(shader, buffers, &[0u8; 0], groups)
     }
 
     /// Runs a shader as [`Gpu::compute`] does, with push constants.
-    pub fn compute_with<T: Plain>(
+    pub(crate) fn compute_with<T: Plain>(
         &self,
         shader: usize,
         buffers: &[&Buffer],
@@ -88,7 +88,7 @@ impl Gpu {
     }
 
     /// A shader module.
-    pub fn module(&self, shader: usize) -> Result<vk::ShaderModule> {
+    pub(crate) fn module(&self, shader: usize) -> Result<vk::ShaderModule> {
         let code = self.spirv(shader);
         let info = vk::ShaderModuleCreateInfo::default().code(&code);
         let module = unsafe { self.device.create_shader_module(&info, None) }?;
@@ -97,7 +97,7 @@ impl Gpu {
     }
 
     /// A layout of bindings 0, 1, ... of these types and counts.
-    pub fn set_layout(
+    pub(crate) fn set_layout(
         &self,
         bindings: &[(vk::DescriptorType, u32)],
         flags: vk::DescriptorSetLayoutCreateFlags,
@@ -117,14 +117,21 @@ impl Gpu {
     }
 
     /// A layout of a set.
-    pub fn set_layout_of(&self, info: &vk::DescriptorSetLayoutCreateInfo) -> Result<vk::DescriptorSetLayout> {
+    pub(crate) fn set_layout_of(
+        &self,
+        info: &vk::DescriptorSetLayoutCreateInfo,
+    ) -> Result<vk::DescriptorSetLayout> {
         let layout = unsafe { self.device.create_descriptor_set_layout(info, None) }?;
         self.later(move |device| unsafe { device.destroy_descriptor_set_layout(layout, None) });
         Ok(layout)
     }
 
     /// A pipeline layout with `push` bytes of push constants.
-    pub fn pipeline_layout(&self, sets: &[vk::DescriptorSetLayout], push: u32) -> Result<vk::PipelineLayout> {
+    pub(crate) fn pipeline_layout(
+        &self,
+        sets: &[vk::DescriptorSetLayout],
+        push: u32,
+    ) -> Result<vk::PipelineLayout> {
         let range = [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(push)];
         let ranges = if push > 0 { &range[..] } else { &[] };
         let info = vk::PipelineLayoutCreateInfo::default().set_layouts(sets).push_constant_ranges(ranges);
@@ -134,7 +141,7 @@ impl Gpu {
     }
 
     /// A pool for one set each of `sizes`, times `sets`.
-    pub fn descriptor_pool(
+    pub(crate) fn descriptor_pool(
         &self,
         sizes: &[(vk::DescriptorType, u32)],
         sets: u32,
@@ -151,7 +158,7 @@ impl Gpu {
     }
 
     /// A set of a kernel's layout, from a pool of its own, with its bindings filled.
-    pub fn set(
+    pub(crate) fn set(
         &self,
         kernel: &Kernel,
         types: &[vk::DescriptorType],
@@ -166,7 +173,7 @@ impl Gpu {
     }
 
     /// A set from a pool of its own.
-    pub fn empty_set(
+    pub(crate) fn empty_set(
         &self,
         layout: vk::DescriptorSetLayout,
         sizes: &[(vk::DescriptorType, u32)],
@@ -181,7 +188,7 @@ impl Gpu {
     }
 
     /// Fills elements of one binding.
-    pub fn fill(
+    pub(crate) fn fill(
         &self,
         set: vk::DescriptorSet,
         binding: u32,
@@ -203,7 +210,7 @@ impl Gpu {
     }
 
     /// Binds a kernel with its set.
-    pub fn bind(&self, commands: vk::CommandBuffer, kernel: &Kernel, set: vk::DescriptorSet) {
+    pub(crate) fn bind(&self, commands: vk::CommandBuffer, kernel: &Kernel, set: vk::DescriptorSet) {
         let point = vk::PipelineBindPoint::COMPUTE;
         unsafe {
             self.device.cmd_bind_pipeline(commands, point, kernel.pipeline);
@@ -212,7 +219,7 @@ impl Gpu {
     }
 
     /// Sets push constants, if there are any.
-    pub fn push<T: Plain>(&self, commands: vk::CommandBuffer, kernel: &Kernel, values: &[T]) {
+    pub(crate) fn push<T: Plain>(&self, commands: vk::CommandBuffer, kernel: &Kernel, values: &[T]) {
         let bytes = bytes_of(values);
         if !bytes.is_empty() {
             let stage = vk::ShaderStageFlags::COMPUTE;
@@ -223,7 +230,7 @@ impl Gpu {
 
 impl Slot {
     /// The three kinds of information, one of which counts.
-    pub fn infos(&self) -> (vk::DescriptorBufferInfo, vk::BufferView, vk::DescriptorImageInfo) {
+    pub(crate) fn infos(&self) -> (vk::DescriptorBufferInfo, vk::BufferView, vk::DescriptorImageInfo) {
         let mut buffer = vk::DescriptorBufferInfo::default().range(vk::WHOLE_SIZE);
         let (mut texels, mut image) = (vk::BufferView::null(), vk::DescriptorImageInfo::default());
         match *self {
@@ -245,47 +252,47 @@ impl Slot {
 
 impl Builder<'_> {
     /// Sets the bindings: this many storage buffers.
-    pub fn buffers(self, count: usize) -> Self {
+    pub(crate) fn buffers(self, count: usize) -> Self {
         self.bindings(&vec![STORAGE; count])
     }
 
     /// Bindings of one element each.
-    pub fn bindings(mut self, types: &[vk::DescriptorType]) -> Self {
+    pub(crate) fn bindings(mut self, types: &[vk::DescriptorType]) -> Self {
         self.bindings = types.iter().map(|ty| (*ty, 1)).collect();
         self
     }
 
     /// Bytes of push constants.
-    pub fn push(mut self, bytes: u32) -> Self {
+    pub(crate) fn push(mut self, bytes: u32) -> Self {
         self.push = bytes;
         self
     }
 
     /// A specialisation constant.
-    pub fn constant<T: Plain>(mut self, id: u32, value: T) -> Self {
+    pub(crate) fn constant<T: Plain>(mut self, id: u32, value: T) -> Self {
         self.constants.push((id, bytes_of(&[value])));
         self
     }
 
     /// Flags of the stage.
-    pub fn stage_flags(mut self, flags: vk::PipelineShaderStageCreateFlags) -> Self {
+    pub(crate) fn stage_flags(mut self, flags: vk::PipelineShaderStageCreateFlags) -> Self {
         self.stage_flags = flags;
         self
     }
 
     /// Demands a size of subgroups.
-    pub fn subgroup_size(mut self, size: u32) -> Self {
+    pub(crate) fn subgroup_size(mut self, size: u32) -> Self {
         self.subgroup_size = Some(size);
         self
     }
 
     /// Makes the pipeline.
-    pub fn build(self) -> Result<Kernel> {
+    pub(crate) fn build(self) -> Result<Kernel> {
         self.build_with(&mut vk::ComputePipelineCreateInfo::default(), vk::PipelineCache::null())
     }
 
     /// Makes the pipeline from a description that may hold flags, a chain or a base already.
-    pub fn build_with(
+    pub(crate) fn build_with(
         self,
         info: &mut vk::ComputePipelineCreateInfo,
         cache: vk::PipelineCache,

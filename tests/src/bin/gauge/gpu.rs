@@ -7,7 +7,7 @@ use ash::{khr, vk};
 use std::time::Duration;
 
 /// An instance with a device and a queue that computes; made and destroyed as a whole.
-pub struct Gpu {
+pub(crate) struct Gpu {
     pub device: ash::Device,
     pub memory: vk::PhysicalDeviceMemoryProperties,
     pub pool: vk::CommandPool,
@@ -24,7 +24,7 @@ pub struct Gpu {
 
 /// The way in which fences are waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub(crate) enum Waiting {
     /// By the driver's own call.
     Asleep,
     /// By queries of the fence's status, as Mesa 26.1 does in a guest: some at once, then with sleeps in between that get longer.
@@ -38,7 +38,7 @@ const FIRST_SLEEP: Duration = Duration::from_micros(160);
 
 impl Gpu {
     /// Opens the first device.
-    pub fn open(waiting: Waiting) -> Result<Self> {
+    pub(crate) fn open(waiting: Waiting) -> Result<Self> {
         let application =
             vk::ApplicationInfo::default().application_name(c"gauge").api_version(vk::API_VERSION_1_1);
         let info = vk::InstanceCreateInfo::default().application_info(&application);
@@ -97,26 +97,26 @@ impl Gpu {
     }
 
     /// The name that the device gives itself.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.properties.device_name_as_c_str().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// Returns whether the driver is one in software.
-    pub fn is_software(&self) -> bool {
+    pub(crate) fn is_software(&self) -> bool {
         self.properties.device_type == vk::PhysicalDeviceType::CPU
             // As lavapipe is called in a guest, too, whatever type a driver makes of it.
             || self.name().contains("llvmpipe")
     }
 
     /// A fence that is not signalled.
-    pub fn fence(&self) -> Result<Fence<'_>> {
+    pub(crate) fn fence(&self) -> Result<Fence<'_>> {
         // SAFETY: the device is live, as in all of this file.
         let handle = unsafe { self.device.create_fence(&vk::FenceCreateInfo::default(), None) }?;
         Ok(Fence { gpu: self, handle })
     }
 
     /// Submits, with a fence, if any, that is not signalled and that nothing pending signals.
-    pub fn submit(&self, commands: &[vk::CommandBuffer], fence: Option<&Fence<'_>>) -> Result<()> {
+    pub(crate) fn submit(&self, commands: &[vk::CommandBuffer], fence: Option<&Fence<'_>>) -> Result<()> {
         let info = [vk::SubmitInfo::default().command_buffers(commands)];
         let fence = fence.map_or(vk::Fence::null(), |fence| fence.handle);
         // SAFETY: queue and fence are used by this thread alone; the commands are recorded and not pending.
@@ -124,14 +124,14 @@ impl Gpu {
     }
 
     /// Submits, waits and resets.
-    pub fn run(&self, commands: &[vk::CommandBuffer], fence: &Fence<'_>) -> Result<()> {
+    pub(crate) fn run(&self, commands: &[vk::CommandBuffer], fence: &Fence<'_>) -> Result<()> {
         self.submit(commands, Some(fence))?;
         fence.finish()
     }
 
     /// Asks the driver for what it has to answer itself: in a guest, everything that was sent before is done then. Natively it costs next
     /// to nothing.
-    pub fn round_trip(&self) -> Result<()> {
+    pub(crate) fn round_trip(&self) -> Result<()> {
         let mut size = 0;
         let ask = self.device.fp_v1_0().get_pipeline_cache_data;
         // SAFETY: the cache is live; without room for data the call writes the size alone.
@@ -140,7 +140,7 @@ impl Gpu {
     }
 
     /// A timeline semaphore at 0, where the device has them.
-    pub fn timeline(&self) -> Result<Option<Timeline<'_>>> {
+    pub(crate) fn timeline(&self) -> Result<Option<Timeline<'_>>> {
         let Some(calls) = &self.timeline else { return Ok(None) };
         let mut kind = vk::SemaphoreTypeCreateInfo::default()
             .semaphore_type(vk::SemaphoreType::TIMELINE)
@@ -166,14 +166,14 @@ impl Drop for Gpu {
 }
 
 /// A fence.
-pub struct Fence<'g> {
+pub(crate) struct Fence<'g> {
     gpu: &'g Gpu,
     handle: vk::Fence,
 }
 
 impl Fence<'_> {
     /// Waits for what was submitted with it, and resets it.
-    pub fn finish(&self) -> Result<()> {
+    pub(crate) fn finish(&self) -> Result<()> {
         if self.gpu.waiting == Waiting::Looks {
             self.look()?;
         }
@@ -207,7 +207,7 @@ impl Drop for Fence<'_> {
 }
 
 /// A timeline semaphore.
-pub struct Timeline<'g> {
+pub(crate) struct Timeline<'g> {
     gpu: &'g Gpu,
     calls: &'g khr::timeline_semaphore::Device,
     semaphore: vk::Semaphore,
@@ -216,7 +216,7 @@ pub struct Timeline<'g> {
 
 impl Timeline<'_> {
     /// Submits, and waits until the semaphore has the next value.
-    pub fn run(&mut self, commands: &[vk::CommandBuffer]) -> Result<()> {
+    pub(crate) fn run(&mut self, commands: &[vk::CommandBuffer]) -> Result<()> {
         self.value += 1;
         let (semaphores, values) = ([self.semaphore], [self.value]);
         let mut points = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);

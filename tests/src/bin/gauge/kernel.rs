@@ -9,7 +9,7 @@ use ash::vk;
 use tests::looping_shader as shader;
 
 /// The parts that pipelines are made of, and a buffer that they compute on.
-pub struct Shader<'g> {
+pub(crate) struct Shader<'g> {
     gpu: &'g Gpu,
     _buffer: Buffer<'g>,
     words: u32,
@@ -21,13 +21,13 @@ pub struct Shader<'g> {
 }
 
 /// A pipeline, which ends with this value.
-pub struct Pipeline<'g> {
+pub(crate) struct Pipeline<'g> {
     gpu: &'g Gpu,
     handle: vk::Pipeline,
 }
 
 /// A command buffer, which ends with this value.
-pub struct Commands<'g> {
+pub(crate) struct Commands<'g> {
     gpu: &'g Gpu,
     /// The handle, in an array of length one, as a submission takes it.
     pub handles: [vk::CommandBuffer; 1],
@@ -35,7 +35,7 @@ pub struct Commands<'g> {
 
 /// The number of times that a push of constants, a dispatch and a barrier are recorded.
 #[derive(Clone, Copy, Debug)]
-pub struct Steps {
+pub(crate) struct Steps {
     /// The number of repetitions.
     pub times: u32,
     /// Constants are pushed, too.
@@ -44,7 +44,7 @@ pub struct Steps {
 
 impl<'g> Shader<'g> {
     /// Makes a shader that computes on so many words.
-    pub fn new(gpu: &'g Gpu, words: u32) -> Result<Self> {
+    pub(crate) fn new(gpu: &'g Gpu, words: u32) -> Result<Self> {
         ensure!(words > 0 && words.is_multiple_of(shader::GROUP), "whole workgroups only");
         let buffer = gpu.buffer(Kind::Device, u64::from(words) * 4)?;
         let ty = vk::DescriptorType::STORAGE_BUFFER;
@@ -80,7 +80,7 @@ impl<'g> Shader<'g> {
     }
 
     /// Compiles the shader with these constants; any thread may.
-    pub fn pipeline(&self, multiplier: u32, steps: u32) -> Result<Pipeline<'g>> {
+    pub(crate) fn pipeline(&self, multiplier: u32, steps: u32) -> Result<Pipeline<'g>> {
         let data: Vec<u8> = [multiplier, steps].iter().flat_map(|word| word.to_ne_bytes()).collect();
         let entry = |id: u32| vk::SpecializationMapEntry::default().constant_id(id).offset(id * 4).size(4);
         let entries = [entry(shader::MULTIPLIER), entry(shader::STEPS)];
@@ -99,14 +99,14 @@ impl<'g> Shader<'g> {
     }
 
     /// Records a dispatch of all words.
-    pub fn dispatch(&self, pipeline: &Pipeline<'_>) -> Result<Commands<'g>> {
+    pub(crate) fn dispatch(&self, pipeline: &Pipeline<'_>) -> Result<Commands<'g>> {
         let commands = Commands::new(self.gpu)?;
         self.record(&commands, pipeline, self.words / shader::GROUP, Steps { times: 1, push: false })?;
         Ok(commands)
     }
 
     /// Records steps of so many workgroups, from the beginning to the end of a command buffer that is not pending.
-    pub fn record(
+    pub(crate) fn record(
         &self,
         commands: &Commands<'_>,
         pipeline: &Pipeline<'_>,
@@ -140,7 +140,7 @@ impl<'g> Shader<'g> {
 
 impl<'g> Commands<'g> {
     /// Allocates a command buffer in which nothing is recorded.
-    pub fn new(gpu: &'g Gpu) -> Result<Self> {
+    pub(crate) fn new(gpu: &'g Gpu) -> Result<Self> {
         let info = vk::CommandBufferAllocateInfo::default().command_pool(gpu.pool).command_buffer_count(1);
         // SAFETY: the pool is live and used by this thread alone.
         let made = unsafe { gpu.device.allocate_command_buffers(&info) }?;
@@ -148,7 +148,7 @@ impl<'g> Commands<'g> {
     }
 
     /// Records a copy of so many bytes from the beginning of one buffer to that of another.
-    pub fn copy(gpu: &'g Gpu, from: &Buffer<'_>, to: &Buffer<'_>, bytes: u64) -> Result<Self> {
+    pub(crate) fn copy(gpu: &'g Gpu, from: &Buffer<'_>, to: &Buffer<'_>, bytes: u64) -> Result<Self> {
         let commands = Self::new(gpu)?;
         let region = [vk::BufferCopy::default().size(bytes)];
         let handle = commands.handles[0];

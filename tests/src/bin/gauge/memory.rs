@@ -10,7 +10,7 @@ use std::slice;
 
 /// A kind of memory, as applications choose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// The device's own, which is not mapped.
     Device,
     /// The host's, cached where there is a choice: for staging.
@@ -23,7 +23,7 @@ pub enum Kind {
 
 impl Kind {
     /// The kind of this name.
-    pub fn named(name: &str) -> Result<Self> {
+    pub(crate) fn named(name: &str) -> Result<Self> {
         Ok(match name {
             "device" => Self::Device,
             "host" => Self::Host,
@@ -51,7 +51,7 @@ impl Kind {
 
 impl Gpu {
     /// The first type of memory of this kind.
-    pub fn memory_type(&self, kind: Kind) -> Option<u32> {
+    pub(crate) fn memory_type(&self, kind: Kind) -> Option<u32> {
         let types = self.memory.memory_types_as_slice();
         let find = |(must, not): &(Flags, Flags)| {
             types
@@ -62,13 +62,13 @@ impl Gpu {
     }
 
     /// Bytes of the heap that memory of this kind comes from.
-    pub fn heap(&self, kind: Kind) -> u64 {
+    pub(crate) fn heap(&self, kind: Kind) -> u64 {
         let ty = self.memory_type(kind).map(|ty| self.memory.memory_types[ty as usize].heap_index);
         ty.map_or(0, |heap| self.memory.memory_heaps[heap as usize].size)
     }
 
     /// A buffer of so many bytes without memory.
-    pub fn bare_buffer(&self, bytes: u64) -> Result<BareBuffer<'_>> {
+    pub(crate) fn bare_buffer(&self, bytes: u64) -> Result<BareBuffer<'_>> {
         let info = vk::BufferCreateInfo::default().size(bytes).usage(vk::BufferUsageFlags::STORAGE_BUFFER);
         // SAFETY: the device is live; the info lives until the call returns.
         let handle = unsafe { self.device.create_buffer(&info, None) }.context("vkCreateBuffer")?;
@@ -76,7 +76,7 @@ impl Gpu {
     }
 
     /// A buffer of so many bytes, mapped unless its memory is the device's.
-    pub fn buffer(&self, kind: Kind, bytes: u64) -> Result<Buffer<'_>> {
+    pub(crate) fn buffer(&self, kind: Kind, bytes: u64) -> Result<Buffer<'_>> {
         let ty = self.memory_type(kind).context("no memory of this kind")?;
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER
             | vk::BufferUsageFlags::TRANSFER_SRC
@@ -109,7 +109,7 @@ impl Gpu {
 }
 
 /// A buffer with memory of its own; its mapping, memory and handle end with this value.
-pub struct Buffer<'g> {
+pub(crate) struct Buffer<'g> {
     gpu: &'g Gpu,
     /// The buffer.
     pub handle: vk::Buffer,
@@ -120,7 +120,7 @@ pub struct Buffer<'g> {
 
 impl Buffer<'_> {
     /// The buffer's bytes, mapped; empty if it is not.
-    pub fn bytes(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
         match self.at.is_null() {
             true => &mut [],
             // SAFETY: the mapping has at least so many bytes, lives as long as this value, and no submission that uses it is pending: each
@@ -134,7 +134,7 @@ impl Buffer<'_> {
 unsafe impl Sync for Buffer<'_> {}
 
 /// A buffer without memory, which ends with this value.
-pub struct BareBuffer<'g> {
+pub(crate) struct BareBuffer<'g> {
     gpu: &'g Gpu,
     handle: vk::Buffer,
 }

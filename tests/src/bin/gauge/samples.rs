@@ -5,7 +5,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
 /// Measurements that are taken until their time is over.
-pub struct Samples {
+pub(crate) struct Samples {
     start: Instant,
     limit: Duration,
     least: usize,
@@ -18,28 +18,28 @@ const LEAST: usize = 3;
 
 impl Samples {
     /// Begins measurements that are taken for so long.
-    pub fn new(limit: Duration) -> Self {
+    pub(crate) fn new(limit: Duration) -> Self {
         let (start, nanoseconds, processor) = (Instant::now(), Vec::new(), processor_time());
         Self { start, limit, least: LEAST, nanoseconds, processor }
     }
 
     /// Sets the number of samples that are taken at least.
-    pub fn at_least(self, least: usize) -> Self {
+    pub(crate) fn at_least(self, least: usize) -> Self {
         Self { least, ..self }
     }
 
     /// Returns whether the time is not over, or samples are missing.
-    pub fn more(&self) -> bool {
+    pub(crate) fn more(&self) -> bool {
         self.nanoseconds.len() < self.least || self.start.elapsed() < self.limit
     }
 
     /// Notes a sample that took so long.
-    pub fn note(&mut self, taken: Duration) {
+    pub(crate) fn note(&mut self, taken: Duration) {
         self.nanoseconds.push(taken.as_nanos() as u64);
     }
 
     /// Runs `what`, and notes how long it took.
-    pub fn time<T>(&mut self, what: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn time<T>(&mut self, what: impl FnOnce() -> Result<T>) -> Result<T> {
         let begun = Instant::now();
         let made = what()?;
         self.note(begun.elapsed());
@@ -47,7 +47,7 @@ impl Samples {
     }
 
     /// Runs `what` until the time is over, and notes how long each run took.
-    pub fn repeat(mut self, mut what: impl FnMut() -> Result<()>) -> Result<Self> {
+    pub(crate) fn repeat(mut self, mut what: impl FnMut() -> Result<()>) -> Result<Self> {
         while self.more() {
             self.time(&mut what)?;
         }
@@ -55,14 +55,14 @@ impl Samples {
     }
 
     /// The median, in nanoseconds.
-    pub fn median(&self) -> f64 {
+    pub(crate) fn median(&self) -> f64 {
         let mut sorted = self.nanoseconds.clone();
         sorted.sort_unstable();
         sorted.get(sorted.len() / 2).copied().unwrap_or_default() as f64
     }
 
     /// One line of JSON, of `parts` equal parts of each sample. Times are in nanoseconds.
-    pub fn to_json(&self, parts: u64) -> String {
+    pub(crate) fn to_json(&self, parts: u64) -> String {
         let mut sorted = self.nanoseconds.clone();
         sorted.sort_unstable();
         let at = |part: f64| {

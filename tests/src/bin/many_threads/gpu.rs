@@ -13,7 +13,7 @@ use ash::vk;
 use tests::looping_shader as shader;
 
 /// One logical device with every queue that can compute.
-pub struct Gpu {
+pub(crate) struct Gpu {
     device: ash::Device,
     queues: Vec<(u32, Mutex<vk::Queue>)>,
     memory_type: u32,
@@ -30,13 +30,13 @@ struct Instance {
 }
 
 /// A compiled program.
-pub struct Pipeline {
+pub(crate) struct Pipeline {
     handle: vk::Pipeline,
     gpu: Arc<Gpu>,
 }
 
 /// The objects that one thread needs to compute: pools, a mapped buffer, and something to wait for.
-pub struct Lane {
+pub(crate) struct Lane {
     gpu: Arc<Gpu>,
     queue: usize,
     words: u32,
@@ -55,7 +55,7 @@ pub struct Lane {
 
 impl Gpu {
     /// Makes an instance and `count` devices: of its first physical device, or of all in turn.
-    pub fn open_many(count: u32, all: bool) -> Result<Vec<Arc<Self>>> {
+    pub(crate) fn open_many(count: u32, all: bool) -> Result<Vec<Arc<Self>>> {
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_2);
         let info = vk::InstanceCreateInfo::default().application_info(&application);
         // SAFETY: the library is a Vulkan loader; the info lives until the call returns.
@@ -136,12 +136,12 @@ impl Gpu {
     }
 
     /// The number of queues that the device has.
-    pub fn queues(&self) -> usize {
+    pub(crate) fn queues(&self) -> usize {
         self.queues.len()
     }
 
     /// Compiles the program with these constants.
-    pub fn compile(self: &Arc<Self>, multiplier: u32, steps: u32) -> Result<Pipeline> {
+    pub(crate) fn compile(self: &Arc<Self>, multiplier: u32, steps: u32) -> Result<Pipeline> {
         let data: Vec<u8> = [multiplier, steps].iter().flat_map(|word| word.to_ne_bytes()).collect();
         let entry = |id: u32| vk::SpecializationMapEntry::default().constant_id(id).offset(id * 4).size(4);
         let entries = [entry(shader::MULTIPLIER), entry(shader::STEPS)];
@@ -161,7 +161,7 @@ impl Gpu {
 
 impl Lane {
     /// Makes all that lane `number` needs to compute this many words. Its commands go to the queue of that number, modulo their count.
-    pub fn new(gpu: &Arc<Gpu>, number: u32, words: u32, polls: bool) -> Result<Self> {
+    pub(crate) fn new(gpu: &Arc<Gpu>, number: u32, words: u32, polls: bool) -> Result<Self> {
         let (device, queue) = (&gpu.device, number as usize % gpu.queues.len());
         let bytes = u64::from(words) * 4;
         let sizes = [vk::DescriptorPoolSize { ty: vk::DescriptorType::STORAGE_BUFFER, descriptor_count: 1 }];
@@ -227,7 +227,7 @@ impl Lane {
     }
 
     /// Runs the program on `words` and returns what it made of them.
-    pub fn run(&mut self, pipeline: &Pipeline, words: &[u32]) -> Result<Vec<u32>> {
+    pub(crate) fn run(&mut self, pipeline: &Pipeline, words: &[u32]) -> Result<Vec<u32>> {
         // SAFETY: the mapping has room for `self.words` words, and nothing on the device uses them now.
         unsafe { self.mapped.copy_from_nonoverlapping(words.as_ptr(), words.len().min(self.words as usize)) };
         self.record(pipeline)?;

@@ -11,7 +11,7 @@ use crate::shader;
 const WINDOW: u64 = 1 << 20;
 
 /// An instance, a device and a buffer that can be mapped.
-pub struct Tenant {
+pub(crate) struct Tenant {
     _entry: ash::Entry,
     instance: ash::Instance,
     device: ash::Device,
@@ -26,7 +26,7 @@ pub struct Tenant {
 
 impl Tenant {
     /// Opens the first device.
-    pub fn open() -> Result<Self> {
+    pub(crate) fn open() -> Result<Self> {
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_2);
         let info = vk::InstanceCreateInfo::default().application_info(&application);
         // SAFETY: the library is a Vulkan loader; every info lives until its call returns; handles are of this instance.
@@ -119,7 +119,7 @@ impl Tenant {
     }
 
     /// Takes so much memory of every type and fills it.
-    pub fn fill_memory(&mut self, bytes: u64, pattern: u32) -> Result<()> {
+    pub(crate) fn fill_memory(&mut self, bytes: u64, pattern: u32) -> Result<()> {
         let mut filled = 0;
         for ty in 0..self.types.len() as u32 {
             let Some((buffer, _)) = self.take(bytes, ty)? else { continue };
@@ -134,7 +134,7 @@ impl Tenant {
     }
 
     /// Takes so much memory of every type and counts the bytes that are not zero.
-    pub fn count_memory(&mut self, bytes: u64) -> Result<u64> {
+    pub(crate) fn count_memory(&mut self, bytes: u64) -> Result<u64> {
         let mut found = 0;
         for ty in 0..self.types.len() as u32 {
             let Some((buffer, _)) = self.take(bytes, ty)? else { continue };
@@ -159,7 +159,7 @@ impl Tenant {
     }
 
     /// Looks at workgroup memory, after filling it if there is a pattern, and counts the bytes that are not zero.
-    pub fn workgroup(&mut self, pattern: Option<u32>) -> Result<u64> {
+    pub(crate) fn workgroup(&mut self, pattern: Option<u32>) -> Result<u64> {
         // Whatever runs workgroups is to have run one that fills.
         let groups = if pattern.is_some() { 256 } else { 1 };
         self.dispatch(&shader::assemble(pattern)?, &[(0, vk::WHOLE_SIZE)], groups)?;
@@ -167,7 +167,7 @@ impl Tenant {
     }
 
     /// Reads behind the end of a binding, where the buffer goes on, and counts the bytes that are not zero.
-    pub fn outside(&mut self, pattern: u32) -> Result<u64> {
+    pub(crate) fn outside(&mut self, pattern: u32) -> Result<u64> {
         // SAFETY: the window is mapped, and nothing on the device uses it now.
         let words = unsafe { std::slice::from_raw_parts_mut(self.mapped, WINDOW as usize / 4) };
         let (answers, bound) = words.split_at_mut(WINDOW as usize / 8);

@@ -9,14 +9,14 @@ use rspirv::spirv::{
 };
 
 /// Words of workgroup memory: 16 KiB, which every device has.
-pub const WORDS: u32 = 4096;
+pub(crate) const WORDS: u32 = 4096;
 /// Invocations of the one workgroup.
-pub const GROUP: u32 = 64;
+pub(crate) const GROUP: u32 = 64;
 /// Words of the binding that [`assemble_outside`] reads behind.
-pub const BOUND: u32 = 16;
+pub(crate) const BOUND: u32 = 16;
 
 /// Every invocation reads binding 1 of set 0 behind its end and writes what it found to binding 0.
-pub fn assemble_outside() -> Result<Vec<u32>> {
+pub(crate) fn assemble_outside() -> Result<Vec<u32>> {
     let mut b = Builder::new();
     b.set_version(1, 3);
     b.capability(Capability::Shader);
@@ -56,7 +56,7 @@ pub fn assemble_outside() -> Result<Vec<u32>> {
 }
 
 /// Copies workgroup memory to the storage buffer at binding 0 of set 0, after filling it with `pattern` if there is one.
-pub fn assemble(pattern: Option<u32>) -> Result<Vec<u32>> {
+pub(crate) fn assemble(pattern: Option<u32>) -> Result<Vec<u32>> {
     let mut b = Builder::new();
     b.set_version(1, 3);
     b.capability(Capability::Shader);

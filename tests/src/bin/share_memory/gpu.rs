@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 const DMA_BUF: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
 
 /// A device that can share memory.
-pub struct Gpu {
+pub(crate) struct Gpu {
     device: ash::Device,
     fds: ash::khr::external_memory_fd::Device,
     memory: vk::PhysicalDeviceMemoryProperties,
@@ -22,7 +22,7 @@ pub struct Gpu {
 }
 
 /// A buffer with memory of its own that is mapped.
-pub struct Memory {
+pub(crate) struct Memory {
     buffer: vk::Buffer,
     memory: vk::DeviceMemory,
     mapped: *mut u32,
@@ -31,7 +31,7 @@ pub struct Memory {
 
 impl Gpu {
     /// The first device; none if it shares no buffers as dma-bufs.
-    pub fn open() -> Result<Option<Self>> {
+    pub(crate) fn open() -> Result<Option<Self>> {
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_1);
         let info = vk::InstanceCreateInfo::default().application_info(&application);
         let names = [ash::khr::external_memory_fd::NAME, ash::ext::external_memory_dma_buf::NAME];
@@ -72,7 +72,7 @@ impl Gpu {
     }
 
     /// Memory of this process alone.
-    pub fn private(&self, words: u32) -> Result<Memory> {
+    pub(crate) fn private(&self, words: u32) -> Result<Memory> {
         let info = vk::BufferCreateInfo::default().size(u64::from(words) * 4).usage(USAGE);
         // SAFETY: the device is live.
         let buffer = unsafe { self.device.create_buffer(&info, None) }?;
@@ -80,14 +80,14 @@ impl Gpu {
     }
 
     /// Memory that can be exported.
-    pub fn exportable(&self, words: u32) -> Result<Memory> {
+    pub(crate) fn exportable(&self, words: u32) -> Result<Memory> {
         let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(DMA_BUF);
         let buffer = self.external_buffer(words)?;
         self.bind(buffer, words, u32::MAX, &mut export, |info, export| info.push_next(export))
     }
 
     /// Memory of another process.
-    pub fn import(&self, file: OwnedFd, words: u32) -> Result<Memory> {
+    pub(crate) fn import(&self, file: OwnedFd, words: u32) -> Result<Memory> {
         let mut properties = vk::MemoryFdPropertiesKHR::default();
         // SAFETY: the device is live; the descriptor stays ours.
         unsafe { self.fds.get_memory_fd_properties(DMA_BUF, file.as_raw_fd(), &mut properties) }?;
@@ -100,7 +100,7 @@ impl Gpu {
     }
 
     /// A descriptor of exportable memory.
-    pub fn export(&self, memory: &Memory) -> Result<OwnedFd> {
+    pub(crate) fn export(&self, memory: &Memory) -> Result<OwnedFd> {
         let info = vk::MemoryGetFdInfoKHR::default().memory(memory.memory).handle_type(DMA_BUF);
         // SAFETY: the memory is live and exportable, and the descriptor made for us.
         unsafe { Ok(OwnedFd::from_raw_fd(self.fds.get_memory_fd(&info)?)) }
@@ -148,7 +148,7 @@ impl Gpu {
     }
 
     /// Lets the device write a word all over.
-    pub fn fill(&self, memory: &Memory, word: u32) -> Result<()> {
+    pub(crate) fn fill(&self, memory: &Memory, word: u32) -> Result<()> {
         // SAFETY: the command buffer is being recorded, the buffer is live.
         self.run(|commands| unsafe {
             self.device.cmd_fill_buffer(commands, memory.buffer, 0, vk::WHOLE_SIZE, word);
@@ -156,7 +156,7 @@ impl Gpu {
     }
 
     /// Lets the device copy.
-    pub fn copy(&self, from: &Memory, to: &Memory) -> Result<()> {
+    pub(crate) fn copy(&self, from: &Memory, to: &Memory) -> Result<()> {
         ensure!(from.words == to.words);
         let region = [vk::BufferCopy::default().size(u64::from(from.words) * 4)];
         // SAFETY: the command buffer is being recorded, the buffers are live and as large as the region.
@@ -166,7 +166,7 @@ impl Gpu {
     }
 
     /// Returns the words that the processor sees.
-    pub fn read(&self, memory: &Memory) -> Result<Vec<u32>> {
+    pub(crate) fn read(&self, memory: &Memory) -> Result<Vec<u32>> {
         // SAFETY: the mapping has so many words.
         Ok((0..memory.words as usize)
             .map(|word| unsafe { memory.mapped.add(word).read_volatile() })
@@ -174,7 +174,7 @@ impl Gpu {
     }
 
     /// Lets the processor write.
-    pub fn write_first_word(&self, memory: &Memory, word: u32) -> Result<()> {
+    pub(crate) fn write_first_word(&self, memory: &Memory, word: u32) -> Result<()> {
         // SAFETY: the mapping has at least one word.
         unsafe { memory.mapped.write_volatile(word) };
         Ok(())

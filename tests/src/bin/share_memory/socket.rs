@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// Sends a descriptor with one byte.
-pub fn send(channel: &UnixStream, file: &OwnedFd) -> Result<()> {
+pub(crate) fn send(channel: &UnixStream, file: &OwnedFd) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let files = [file.as_fd()];
@@ -22,7 +22,7 @@ pub fn send(channel: &UnixStream, file: &OwnedFd) -> Result<()> {
 }
 
 /// Receives one.
-pub fn receive(channel: &UnixStream) -> Result<OwnedFd> {
+pub(crate) fn receive(channel: &UnixStream) -> Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -35,6 +35,6 @@ pub fn receive(channel: &UnixStream) -> Result<OwnedFd> {
 }
 
 /// A duplicate of standard input.
-pub fn standard_input() -> Result<OwnedFd> {
+pub(crate) fn standard_input() -> Result<OwnedFd> {
     Ok(stdin().as_fd().try_clone_to_owned()?)
 }

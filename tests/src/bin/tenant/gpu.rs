@@ -7,7 +7,7 @@ use ash::vk;
 use tests::looping_shader as shader;
 
 /// Submissions of one kernel, each with a fence.
-pub struct Lane {
+pub(crate) struct Lane {
     device: ash::Device,
     queue: vk::Queue,
     slots: Vec<(Option<vk::CommandBuffer>, vk::Fence)>,
@@ -17,7 +17,7 @@ pub struct Lane {
 
 impl Lane {
     /// Prepares so many submissions on the first queue that computes.
-    pub fn open(words: u32, steps: u32, slots: u32, empty: bool, dispatches: u32) -> Result<Self> {
+    pub(crate) fn open(words: u32, steps: u32, slots: u32, empty: bool, dispatches: u32) -> Result<Self> {
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_1);
         let info = vk::InstanceCreateInfo::default().application_info(&application);
         // SAFETY: the library is a Vulkan loader; infos live until their calls return, here and below.
@@ -60,7 +60,7 @@ impl Lane {
     }
 
     /// Submits one, which must be complete.
-    pub fn submit(&self, slot: u32) -> Result<()> {
+    pub(crate) fn submit(&self, slot: u32) -> Result<()> {
         let (commands, fence) = self.slots[slot as usize];
         let info = [vk::SubmitInfo::default().command_buffers(commands.as_slice())];
         // SAFETY: queue and fence are used by this thread alone; the commands are recorded and not pending.
@@ -68,7 +68,7 @@ impl Lane {
     }
 
     /// Waits for one.
-    pub fn wait(&self, slot: u32) -> Result<()> {
+    pub(crate) fn wait(&self, slot: u32) -> Result<()> {
         let fences = [self.slots[slot as usize].1];
         // SAFETY: the fence is live, and reset when nothing is pending that signals it.
         unsafe {

@@ -19,4 +19,4 @@ mod sampler;
 mod semaphore;
 mod transfer;
 mod every;
-pub use every::{execute, is_graphics, record};
+pub(crate) use every::{execute, is_graphics, record};

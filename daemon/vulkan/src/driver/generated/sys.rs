@@ -6,7 +6,7 @@ use super::sys;
 use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ApplicationInfo {
+pub(crate) struct ApplicationInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub p_application_name: *const std::ffi::c_char,
@@ -17,7 +17,7 @@ pub struct ApplicationInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct AttachmentDescription {
+pub(crate) struct AttachmentDescription {
     pub flags: u32,
     pub format: i32,
     pub samples: u32,
@@ -30,7 +30,7 @@ pub struct AttachmentDescription {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct AttachmentDescription2 {
+pub(crate) struct AttachmentDescription2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -45,7 +45,7 @@ pub struct AttachmentDescription2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct AttachmentDescriptionStencilLayout {
+pub(crate) struct AttachmentDescriptionStencilLayout {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub stencil_initial_layout: i32,
@@ -53,20 +53,20 @@ pub struct AttachmentDescriptionStencilLayout {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct AttachmentFeedbackLoopInfoEXT {
+pub(crate) struct AttachmentFeedbackLoopInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub feedback_loop_enable: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct AttachmentReference {
+pub(crate) struct AttachmentReference {
     pub attachment: u32,
     pub layout: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct AttachmentReference2 {
+pub(crate) struct AttachmentReference2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub attachment: u32,
@@ -75,20 +75,20 @@ pub struct AttachmentReference2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct AttachmentReferenceStencilLayout {
+pub(crate) struct AttachmentReferenceStencilLayout {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub stencil_layout: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct AttachmentSampleLocationsEXT {
+pub(crate) struct AttachmentSampleLocationsEXT {
     pub attachment_index: u32,
     pub sample_locations_info: sys::SampleLocationsInfoEXT,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BindBufferMemoryDeviceGroupInfo {
+pub(crate) struct BindBufferMemoryDeviceGroupInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub device_index_count: u32,
@@ -96,7 +96,7 @@ pub struct BindBufferMemoryDeviceGroupInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BindBufferMemoryInfo {
+pub(crate) struct BindBufferMemoryInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub buffer: u64,
@@ -105,7 +105,7 @@ pub struct BindBufferMemoryInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BindDescriptorSetsInfo {
+pub(crate) struct BindDescriptorSetsInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub stage_flags: u32,
@@ -118,7 +118,7 @@ pub struct BindDescriptorSetsInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BindImageMemoryDeviceGroupInfo {
+pub(crate) struct BindImageMemoryDeviceGroupInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub device_index_count: u32,
@@ -128,7 +128,7 @@ pub struct BindImageMemoryDeviceGroupInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BindImageMemoryInfo {
+pub(crate) struct BindImageMemoryInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub image: u64,
@@ -137,21 +137,21 @@ pub struct BindImageMemoryInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BindImagePlaneMemoryInfo {
+pub(crate) struct BindImagePlaneMemoryInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub plane_aspect: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BindMemoryStatus {
+pub(crate) struct BindMemoryStatus {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub p_result: *mut i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BlitImageInfo2 {
+pub(crate) struct BlitImageInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_image: u64,
@@ -164,14 +164,14 @@ pub struct BlitImageInfo2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferCopy {
+pub(crate) struct BufferCopy {
     pub src_offset: u64,
     pub dst_offset: u64,
     pub size: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferCopy2 {
+pub(crate) struct BufferCopy2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_offset: u64,
@@ -180,7 +180,7 @@ pub struct BufferCopy2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferCreateInfo {
+pub(crate) struct BufferCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -192,21 +192,21 @@ pub struct BufferCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferDeviceAddressCreateInfoEXT {
+pub(crate) struct BufferDeviceAddressCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub device_address: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferDeviceAddressInfo {
+pub(crate) struct BufferDeviceAddressInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub buffer: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferImageCopy {
+pub(crate) struct BufferImageCopy {
     pub buffer_offset: u64,
     pub buffer_row_length: u32,
     pub buffer_image_height: u32,
@@ -216,7 +216,7 @@ pub struct BufferImageCopy {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferImageCopy2 {
+pub(crate) struct BufferImageCopy2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub buffer_offset: u64,
@@ -228,7 +228,7 @@ pub struct BufferImageCopy2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferMemoryBarrier {
+pub(crate) struct BufferMemoryBarrier {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_access_mask: u32,
@@ -241,7 +241,7 @@ pub struct BufferMemoryBarrier {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferMemoryBarrier2 {
+pub(crate) struct BufferMemoryBarrier2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_stage_mask: u64,
@@ -256,28 +256,28 @@ pub struct BufferMemoryBarrier2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferMemoryRequirementsInfo2 {
+pub(crate) struct BufferMemoryRequirementsInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub buffer: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferOpaqueCaptureAddressCreateInfo {
+pub(crate) struct BufferOpaqueCaptureAddressCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub opaque_capture_address: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferUsageFlags2CreateInfo {
+pub(crate) struct BufferUsageFlags2CreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub usage: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct BufferViewCreateInfo {
+pub(crate) struct BufferViewCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -288,34 +288,34 @@ pub struct BufferViewCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CalibratedTimestampInfoKHR {
+pub(crate) struct CalibratedTimestampInfoKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub time_domain: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ClearAttachment {
+pub(crate) struct ClearAttachment {
     pub aspect_mask: u32,
     pub color_attachment: u32,
     pub clear_value: sys::ClearValue,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ClearDepthStencilValue {
+pub(crate) struct ClearDepthStencilValue {
     pub depth: f32,
     pub stencil: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ClearRect {
+pub(crate) struct ClearRect {
     pub rect: sys::Rect2D,
     pub base_array_layer: u32,
     pub layer_count: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ColorBlendAdvancedEXT {
+pub(crate) struct ColorBlendAdvancedEXT {
     pub advanced_blend_op: i32,
     pub src_premultiplied: u32,
     pub dst_premultiplied: u32,
@@ -324,7 +324,7 @@ pub struct ColorBlendAdvancedEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ColorBlendEquationEXT {
+pub(crate) struct ColorBlendEquationEXT {
     pub src_color_blend_factor: i32,
     pub dst_color_blend_factor: i32,
     pub color_blend_op: i32,
@@ -334,7 +334,7 @@ pub struct ColorBlendEquationEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CommandBufferAllocateInfo {
+pub(crate) struct CommandBufferAllocateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub command_pool: u64,
@@ -343,7 +343,7 @@ pub struct CommandBufferAllocateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CommandBufferBeginInfo {
+pub(crate) struct CommandBufferBeginInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -351,14 +351,14 @@ pub struct CommandBufferBeginInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CommandBufferInheritanceConditionalRenderingInfoEXT {
+pub(crate) struct CommandBufferInheritanceConditionalRenderingInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub conditional_rendering_enable: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CommandBufferInheritanceInfo {
+pub(crate) struct CommandBufferInheritanceInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub render_pass: u64,
@@ -370,7 +370,7 @@ pub struct CommandBufferInheritanceInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CommandBufferInheritanceRenderingInfo {
+pub(crate) struct CommandBufferInheritanceRenderingInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -383,7 +383,7 @@ pub struct CommandBufferInheritanceRenderingInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CommandBufferSubmitInfo {
+pub(crate) struct CommandBufferSubmitInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub command_buffer: u64,
@@ -391,7 +391,7 @@ pub struct CommandBufferSubmitInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CommandPoolCreateInfo {
+pub(crate) struct CommandPoolCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -399,20 +399,20 @@ pub struct CommandPoolCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CommandStreamDependencyMESA {
+pub(crate) struct CommandStreamDependencyMESA {
     pub src_command_stream: u32,
     pub dst_command_stream: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CommandStreamDescriptionMESA {
+pub(crate) struct CommandStreamDescriptionMESA {
     pub resource_id: u32,
     pub offset: usize,
     pub size: usize,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ComponentMapping {
+pub(crate) struct ComponentMapping {
     pub r: i32,
     pub g: i32,
     pub b: i32,
@@ -420,7 +420,7 @@ pub struct ComponentMapping {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ComputePipelineCreateInfo {
+pub(crate) struct ComputePipelineCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -431,7 +431,7 @@ pub struct ComputePipelineCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ConditionalRenderingBeginInfoEXT {
+pub(crate) struct ConditionalRenderingBeginInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub buffer: u64,
@@ -440,7 +440,7 @@ pub struct ConditionalRenderingBeginInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ConformanceVersion {
+pub(crate) struct ConformanceVersion {
     pub major: u8,
     pub minor: u8,
     pub subminor: u8,
@@ -448,7 +448,7 @@ pub struct ConformanceVersion {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CooperativeMatrixPropertiesKHR {
+pub(crate) struct CooperativeMatrixPropertiesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub m_size: u32,
@@ -463,7 +463,7 @@ pub struct CooperativeMatrixPropertiesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CopyBufferInfo2 {
+pub(crate) struct CopyBufferInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_buffer: u64,
@@ -473,7 +473,7 @@ pub struct CopyBufferInfo2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CopyBufferToImageInfo2 {
+pub(crate) struct CopyBufferToImageInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_buffer: u64,
@@ -484,7 +484,7 @@ pub struct CopyBufferToImageInfo2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CopyDescriptorSet {
+pub(crate) struct CopyDescriptorSet {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_set: u64,
@@ -497,7 +497,7 @@ pub struct CopyDescriptorSet {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CopyImageInfo2 {
+pub(crate) struct CopyImageInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_image: u64,
@@ -509,7 +509,7 @@ pub struct CopyImageInfo2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CopyImageToBufferInfo2 {
+pub(crate) struct CopyImageToBufferInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_image: u64,
@@ -520,7 +520,7 @@ pub struct CopyImageToBufferInfo2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CopyImageToImageInfo {
+pub(crate) struct CopyImageToImageInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -533,7 +533,7 @@ pub struct CopyImageToImageInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CopyImageToMemoryInfoMESA {
+pub(crate) struct CopyImageToMemoryInfoMESA {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -547,7 +547,7 @@ pub struct CopyImageToMemoryInfoMESA {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CopyMemoryToImageInfoMESA {
+pub(crate) struct CopyMemoryToImageInfoMESA {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -558,7 +558,7 @@ pub struct CopyMemoryToImageInfoMESA {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DependencyInfo {
+pub(crate) struct DependencyInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub dependency_flags: u32,
@@ -571,7 +571,7 @@ pub struct DependencyInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DepthBiasInfoEXT {
+pub(crate) struct DepthBiasInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub depth_bias_constant_factor: f32,
@@ -580,7 +580,7 @@ pub struct DepthBiasInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DepthBiasRepresentationInfoEXT {
+pub(crate) struct DepthBiasRepresentationInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub depth_bias_representation: i32,
@@ -588,27 +588,27 @@ pub struct DepthBiasRepresentationInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DepthClampRangeEXT {
+pub(crate) struct DepthClampRangeEXT {
     pub min_depth_clamp: f32,
     pub max_depth_clamp: f32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DescriptorBufferInfo {
+pub(crate) struct DescriptorBufferInfo {
     pub buffer: u64,
     pub offset: u64,
     pub range: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DescriptorImageInfo {
+pub(crate) struct DescriptorImageInfo {
     pub sampler: u64,
     pub image_view: u64,
     pub image_layout: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DescriptorPoolCreateInfo {
+pub(crate) struct DescriptorPoolCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -618,20 +618,20 @@ pub struct DescriptorPoolCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DescriptorPoolInlineUniformBlockCreateInfo {
+pub(crate) struct DescriptorPoolInlineUniformBlockCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_inline_uniform_block_bindings: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DescriptorPoolSize {
+pub(crate) struct DescriptorPoolSize {
     pub ty: i32,
     pub descriptor_count: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DescriptorSetAllocateInfo {
+pub(crate) struct DescriptorSetAllocateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub descriptor_pool: u64,
@@ -640,7 +640,7 @@ pub struct DescriptorSetAllocateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DescriptorSetLayoutBinding {
+pub(crate) struct DescriptorSetLayoutBinding {
     pub binding: u32,
     pub descriptor_type: i32,
     pub descriptor_count: u32,
@@ -649,7 +649,7 @@ pub struct DescriptorSetLayoutBinding {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DescriptorSetLayoutBindingFlagsCreateInfo {
+pub(crate) struct DescriptorSetLayoutBindingFlagsCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub binding_count: u32,
@@ -657,7 +657,7 @@ pub struct DescriptorSetLayoutBindingFlagsCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DescriptorSetLayoutCreateInfo {
+pub(crate) struct DescriptorSetLayoutCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -666,14 +666,14 @@ pub struct DescriptorSetLayoutCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DescriptorSetLayoutSupport {
+pub(crate) struct DescriptorSetLayoutSupport {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub supported: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DescriptorSetVariableDescriptorCountAllocateInfo {
+pub(crate) struct DescriptorSetVariableDescriptorCountAllocateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub descriptor_set_count: u32,
@@ -681,21 +681,21 @@ pub struct DescriptorSetVariableDescriptorCountAllocateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DescriptorSetVariableDescriptorCountLayoutSupport {
+pub(crate) struct DescriptorSetVariableDescriptorCountLayoutSupport {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_variable_descriptor_count: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceBufferMemoryRequirements {
+pub(crate) struct DeviceBufferMemoryRequirements {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub p_create_info: *const sys::BufferCreateInfo,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceCreateInfo {
+pub(crate) struct DeviceCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -709,14 +709,14 @@ pub struct DeviceCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceGroupCommandBufferBeginInfo {
+pub(crate) struct DeviceGroupCommandBufferBeginInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub device_mask: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceGroupDeviceCreateInfo {
+pub(crate) struct DeviceGroupDeviceCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub physical_device_count: u32,
@@ -724,7 +724,7 @@ pub struct DeviceGroupDeviceCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceGroupRenderPassBeginInfo {
+pub(crate) struct DeviceGroupRenderPassBeginInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub device_mask: u32,
@@ -733,7 +733,7 @@ pub struct DeviceGroupRenderPassBeginInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceGroupSubmitInfo {
+pub(crate) struct DeviceGroupSubmitInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub wait_semaphore_count: u32,
@@ -745,7 +745,7 @@ pub struct DeviceGroupSubmitInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceImageMemoryRequirements {
+pub(crate) struct DeviceImageMemoryRequirements {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub p_create_info: *const sys::ImageCreateInfo,
@@ -753,7 +753,7 @@ pub struct DeviceImageMemoryRequirements {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceImageSubresourceInfo {
+pub(crate) struct DeviceImageSubresourceInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub p_create_info: *const sys::ImageCreateInfo,
@@ -761,21 +761,21 @@ pub struct DeviceImageSubresourceInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceMemoryOpaqueCaptureAddressInfo {
+pub(crate) struct DeviceMemoryOpaqueCaptureAddressInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub memory: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DevicePrivateDataCreateInfo {
+pub(crate) struct DevicePrivateDataCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub private_data_slot_request_count: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceQueueCreateInfo {
+pub(crate) struct DeviceQueueCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -785,14 +785,14 @@ pub struct DeviceQueueCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceQueueGlobalPriorityCreateInfo {
+pub(crate) struct DeviceQueueGlobalPriorityCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub global_priority: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceQueueInfo2 {
+pub(crate) struct DeviceQueueInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -801,28 +801,28 @@ pub struct DeviceQueueInfo2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DeviceQueueTimelineInfoMESA {
+pub(crate) struct DeviceQueueTimelineInfoMESA {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub ring_idx: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DrmFormatModifierProperties2EXT {
+pub(crate) struct DrmFormatModifierProperties2EXT {
     pub drm_format_modifier: u64,
     pub drm_format_modifier_plane_count: u32,
     pub drm_format_modifier_tiling_features: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DrmFormatModifierPropertiesEXT {
+pub(crate) struct DrmFormatModifierPropertiesEXT {
     pub drm_format_modifier: u64,
     pub drm_format_modifier_plane_count: u32,
     pub drm_format_modifier_tiling_features: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DrmFormatModifierPropertiesList2EXT {
+pub(crate) struct DrmFormatModifierPropertiesList2EXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub drm_format_modifier_count: u32,
@@ -830,7 +830,7 @@ pub struct DrmFormatModifierPropertiesList2EXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct DrmFormatModifierPropertiesListEXT {
+pub(crate) struct DrmFormatModifierPropertiesListEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub drm_format_modifier_count: u32,
@@ -838,61 +838,61 @@ pub struct DrmFormatModifierPropertiesListEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct EventCreateInfo {
+pub(crate) struct EventCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExportFenceCreateInfo {
+pub(crate) struct ExportFenceCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub handle_types: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExportMemoryAllocateInfo {
+pub(crate) struct ExportMemoryAllocateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub handle_types: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExportSemaphoreCreateInfo {
+pub(crate) struct ExportSemaphoreCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub handle_types: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExtensionProperties {
+pub(crate) struct ExtensionProperties {
     pub extension_name: [u8; 256usize],
     pub spec_version: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Extent2D {
+pub(crate) struct Extent2D {
     pub width: u32,
     pub height: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Extent3D {
+pub(crate) struct Extent3D {
     pub width: u32,
     pub height: u32,
     pub depth: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExternalBufferProperties {
+pub(crate) struct ExternalBufferProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub external_memory_properties: sys::ExternalMemoryProperties,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExternalFenceProperties {
+pub(crate) struct ExternalFenceProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub export_from_imported_handle_types: u32,
@@ -901,42 +901,42 @@ pub struct ExternalFenceProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExternalImageFormatProperties {
+pub(crate) struct ExternalImageFormatProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub external_memory_properties: sys::ExternalMemoryProperties,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExternalMemoryAcquireUnmodifiedEXT {
+pub(crate) struct ExternalMemoryAcquireUnmodifiedEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub acquire_unmodified_memory: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExternalMemoryBufferCreateInfo {
+pub(crate) struct ExternalMemoryBufferCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub handle_types: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExternalMemoryImageCreateInfo {
+pub(crate) struct ExternalMemoryImageCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub handle_types: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExternalMemoryProperties {
+pub(crate) struct ExternalMemoryProperties {
     pub external_memory_features: u32,
     pub export_from_imported_handle_types: u32,
     pub compatible_handle_types: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ExternalSemaphoreProperties {
+pub(crate) struct ExternalSemaphoreProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub export_from_imported_handle_types: u32,
@@ -945,14 +945,14 @@ pub struct ExternalSemaphoreProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct FenceCreateInfo {
+pub(crate) struct FenceCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct FilterCubicImageViewImageFormatPropertiesEXT {
+pub(crate) struct FilterCubicImageViewImageFormatPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub filter_cubic: u32,
@@ -960,21 +960,21 @@ pub struct FilterCubicImageViewImageFormatPropertiesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct FormatProperties {
+pub(crate) struct FormatProperties {
     pub linear_tiling_features: u32,
     pub optimal_tiling_features: u32,
     pub buffer_features: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct FormatProperties2 {
+pub(crate) struct FormatProperties2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub format_properties: sys::FormatProperties,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct FormatProperties3 {
+pub(crate) struct FormatProperties3 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub linear_tiling_features: u64,
@@ -983,7 +983,7 @@ pub struct FormatProperties3 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct FragmentShadingRateAttachmentInfoKHR {
+pub(crate) struct FragmentShadingRateAttachmentInfoKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub p_fragment_shading_rate_attachment: *const sys::AttachmentReference2,
@@ -991,7 +991,7 @@ pub struct FragmentShadingRateAttachmentInfoKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct FramebufferAttachmentImageInfo {
+pub(crate) struct FramebufferAttachmentImageInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -1004,7 +1004,7 @@ pub struct FramebufferAttachmentImageInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct FramebufferAttachmentsCreateInfo {
+pub(crate) struct FramebufferAttachmentsCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub attachment_image_info_count: u32,
@@ -1012,7 +1012,7 @@ pub struct FramebufferAttachmentsCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct FramebufferCreateInfo {
+pub(crate) struct FramebufferCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -1025,7 +1025,7 @@ pub struct FramebufferCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct GraphicsPipelineCreateInfo {
+pub(crate) struct GraphicsPipelineCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -1048,14 +1048,14 @@ pub struct GraphicsPipelineCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct GraphicsPipelineLibraryCreateInfoEXT {
+pub(crate) struct GraphicsPipelineLibraryCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct HostImageCopyDevicePerformanceQuery {
+pub(crate) struct HostImageCopyDevicePerformanceQuery {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub optimal_device_access: u32,
@@ -1063,7 +1063,7 @@ pub struct HostImageCopyDevicePerformanceQuery {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct HostImageLayoutTransitionInfo {
+pub(crate) struct HostImageLayoutTransitionInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub image: u64,
@@ -1073,7 +1073,7 @@ pub struct HostImageLayoutTransitionInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageBlit {
+pub(crate) struct ImageBlit {
     pub src_subresource: sys::ImageSubresourceLayers,
     pub src_offsets: [sys::Offset3D; 2usize],
     pub dst_subresource: sys::ImageSubresourceLayers,
@@ -1081,7 +1081,7 @@ pub struct ImageBlit {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageBlit2 {
+pub(crate) struct ImageBlit2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_subresource: sys::ImageSubresourceLayers,
@@ -1091,7 +1091,7 @@ pub struct ImageBlit2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageCopy {
+pub(crate) struct ImageCopy {
     pub src_subresource: sys::ImageSubresourceLayers,
     pub src_offset: sys::Offset3D,
     pub dst_subresource: sys::ImageSubresourceLayers,
@@ -1100,7 +1100,7 @@ pub struct ImageCopy {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageCopy2 {
+pub(crate) struct ImageCopy2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_subresource: sys::ImageSubresourceLayers,
@@ -1111,7 +1111,7 @@ pub struct ImageCopy2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageCreateInfo {
+pub(crate) struct ImageCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -1130,7 +1130,7 @@ pub struct ImageCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageDrmFormatModifierExplicitCreateInfoEXT {
+pub(crate) struct ImageDrmFormatModifierExplicitCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub drm_format_modifier: u64,
@@ -1139,7 +1139,7 @@ pub struct ImageDrmFormatModifierExplicitCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageDrmFormatModifierListCreateInfoEXT {
+pub(crate) struct ImageDrmFormatModifierListCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub drm_format_modifier_count: u32,
@@ -1147,14 +1147,14 @@ pub struct ImageDrmFormatModifierListCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageDrmFormatModifierPropertiesEXT {
+pub(crate) struct ImageDrmFormatModifierPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub drm_format_modifier: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageFormatListCreateInfo {
+pub(crate) struct ImageFormatListCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub view_format_count: u32,
@@ -1162,7 +1162,7 @@ pub struct ImageFormatListCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageFormatProperties {
+pub(crate) struct ImageFormatProperties {
     pub max_extent: sys::Extent3D,
     pub max_mip_levels: u32,
     pub max_array_layers: u32,
@@ -1171,14 +1171,14 @@ pub struct ImageFormatProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageFormatProperties2 {
+pub(crate) struct ImageFormatProperties2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub image_format_properties: sys::ImageFormatProperties,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageMemoryBarrier {
+pub(crate) struct ImageMemoryBarrier {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_access_mask: u32,
@@ -1192,7 +1192,7 @@ pub struct ImageMemoryBarrier {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageMemoryBarrier2 {
+pub(crate) struct ImageMemoryBarrier2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_stage_mask: u64,
@@ -1208,21 +1208,21 @@ pub struct ImageMemoryBarrier2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageMemoryRequirementsInfo2 {
+pub(crate) struct ImageMemoryRequirementsInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub image: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImagePlaneMemoryRequirementsInfo {
+pub(crate) struct ImagePlaneMemoryRequirementsInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub plane_aspect: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageResolve {
+pub(crate) struct ImageResolve {
     pub src_subresource: sys::ImageSubresourceLayers,
     pub src_offset: sys::Offset3D,
     pub dst_subresource: sys::ImageSubresourceLayers,
@@ -1231,7 +1231,7 @@ pub struct ImageResolve {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageResolve2 {
+pub(crate) struct ImageResolve2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_subresource: sys::ImageSubresourceLayers,
@@ -1242,35 +1242,35 @@ pub struct ImageResolve2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageSparseMemoryRequirementsInfo2 {
+pub(crate) struct ImageSparseMemoryRequirementsInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub image: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageStencilUsageCreateInfo {
+pub(crate) struct ImageStencilUsageCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub stencil_usage: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageSubresource {
+pub(crate) struct ImageSubresource {
     pub aspect_mask: u32,
     pub mip_level: u32,
     pub array_layer: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageSubresource2 {
+pub(crate) struct ImageSubresource2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub image_subresource: sys::ImageSubresource,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageSubresourceLayers {
+pub(crate) struct ImageSubresourceLayers {
     pub aspect_mask: u32,
     pub mip_level: u32,
     pub base_array_layer: u32,
@@ -1278,7 +1278,7 @@ pub struct ImageSubresourceLayers {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageSubresourceRange {
+pub(crate) struct ImageSubresourceRange {
     pub aspect_mask: u32,
     pub base_mip_level: u32,
     pub level_count: u32,
@@ -1287,7 +1287,7 @@ pub struct ImageSubresourceRange {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageViewCreateInfo {
+pub(crate) struct ImageViewCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -1299,14 +1299,14 @@ pub struct ImageViewCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageViewMinLodCreateInfoEXT {
+pub(crate) struct ImageViewMinLodCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub min_lod: f32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageViewSlicedCreateInfoEXT {
+pub(crate) struct ImageViewSlicedCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub slice_offset: u32,
@@ -1314,14 +1314,14 @@ pub struct ImageViewSlicedCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImageViewUsageCreateInfo {
+pub(crate) struct ImageViewUsageCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub usage: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImportMemoryFdInfoKHR {
+pub(crate) struct ImportMemoryFdInfoKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub handle_type: u32,
@@ -1329,14 +1329,14 @@ pub struct ImportMemoryFdInfoKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImportMemoryResourceInfoMESA {
+pub(crate) struct ImportMemoryResourceInfoMESA {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub resource_id: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ImportSemaphoreResourceInfoMESA {
+pub(crate) struct ImportSemaphoreResourceInfoMESA {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub semaphore: u64,
@@ -1344,14 +1344,14 @@ pub struct ImportSemaphoreResourceInfoMESA {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct InputAttachmentAspectReference {
+pub(crate) struct InputAttachmentAspectReference {
     pub subpass: u32,
     pub input_attachment_index: u32,
     pub aspect_mask: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct InstanceCreateInfo {
+pub(crate) struct InstanceCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -1363,7 +1363,7 @@ pub struct InstanceCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct LayerProperties {
+pub(crate) struct LayerProperties {
     pub layer_name: [u8; 256usize],
     pub spec_version: u32,
     pub implementation_version: u32,
@@ -1371,7 +1371,7 @@ pub struct LayerProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryAllocateFlagsInfo {
+pub(crate) struct MemoryAllocateFlagsInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -1379,7 +1379,7 @@ pub struct MemoryAllocateFlagsInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryAllocateInfo {
+pub(crate) struct MemoryAllocateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub allocation_size: u64,
@@ -1387,7 +1387,7 @@ pub struct MemoryAllocateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryBarrier {
+pub(crate) struct MemoryBarrier {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_access_mask: u32,
@@ -1395,7 +1395,7 @@ pub struct MemoryBarrier {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryBarrier2 {
+pub(crate) struct MemoryBarrier2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_stage_mask: u64,
@@ -1405,7 +1405,7 @@ pub struct MemoryBarrier2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryBarrierAccessFlags3KHR {
+pub(crate) struct MemoryBarrierAccessFlags3KHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_access_mask3: u64,
@@ -1413,7 +1413,7 @@ pub struct MemoryBarrierAccessFlags3KHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryDedicatedAllocateInfo {
+pub(crate) struct MemoryDedicatedAllocateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub image: u64,
@@ -1421,7 +1421,7 @@ pub struct MemoryDedicatedAllocateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryDedicatedRequirements {
+pub(crate) struct MemoryDedicatedRequirements {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub prefers_dedicated_allocation: u32,
@@ -1429,48 +1429,48 @@ pub struct MemoryDedicatedRequirements {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryHeap {
+pub(crate) struct MemoryHeap {
     pub size: u64,
     pub flags: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryOpaqueCaptureAddressAllocateInfo {
+pub(crate) struct MemoryOpaqueCaptureAddressAllocateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub opaque_capture_address: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryRequirements {
+pub(crate) struct MemoryRequirements {
     pub size: u64,
     pub alignment: u64,
     pub memory_type_bits: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryRequirements2 {
+pub(crate) struct MemoryRequirements2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub memory_requirements: sys::MemoryRequirements,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryResourceAllocationSizePropertiesMESA {
+pub(crate) struct MemoryResourceAllocationSizePropertiesMESA {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub allocation_size: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryResourcePropertiesMESA {
+pub(crate) struct MemoryResourcePropertiesMESA {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub memory_type_bits: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryToImageCopyMESA {
+pub(crate) struct MemoryToImageCopyMESA {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub data_size: usize,
@@ -1483,33 +1483,33 @@ pub struct MemoryToImageCopyMESA {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MemoryType {
+pub(crate) struct MemoryType {
     pub property_flags: u32,
     pub heap_index: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MultiDrawIndexedInfoEXT {
+pub(crate) struct MultiDrawIndexedInfoEXT {
     pub first_index: u32,
     pub index_count: u32,
     pub vertex_offset: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MultiDrawInfoEXT {
+pub(crate) struct MultiDrawInfoEXT {
     pub first_vertex: u32,
     pub vertex_count: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MultisamplePropertiesEXT {
+pub(crate) struct MultisamplePropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_sample_location_grid_size: sys::Extent2D,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MultisampledRenderToSingleSampledInfoEXT {
+pub(crate) struct MultisampledRenderToSingleSampledInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub multisampled_render_to_single_sampled_enable: u32,
@@ -1517,7 +1517,7 @@ pub struct MultisampledRenderToSingleSampledInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MutableDescriptorTypeCreateInfoEXT {
+pub(crate) struct MutableDescriptorTypeCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub mutable_descriptor_type_list_count: u32,
@@ -1525,26 +1525,26 @@ pub struct MutableDescriptorTypeCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct MutableDescriptorTypeListEXT {
+pub(crate) struct MutableDescriptorTypeListEXT {
     pub descriptor_type_count: u32,
     pub p_descriptor_types: *const i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Offset2D {
+pub(crate) struct Offset2D {
     pub x: i32,
     pub y: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Offset3D {
+pub(crate) struct Offset3D {
     pub x: i32,
     pub y: i32,
     pub z: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevice16BitStorageFeatures {
+pub(crate) struct PhysicalDevice16BitStorageFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub storage_buffer16_bit_access: u32,
@@ -1554,7 +1554,7 @@ pub struct PhysicalDevice16BitStorageFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevice4444FormatsFeaturesEXT {
+pub(crate) struct PhysicalDevice4444FormatsFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub format_a4r4g4b4: u32,
@@ -1562,7 +1562,7 @@ pub struct PhysicalDevice4444FormatsFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevice8BitStorageFeatures {
+pub(crate) struct PhysicalDevice8BitStorageFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub storage_buffer8_bit_access: u32,
@@ -1571,28 +1571,28 @@ pub struct PhysicalDevice8BitStorageFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceAttachmentFeedbackLoopDynamicStateFeaturesEXT {
+pub(crate) struct PhysicalDeviceAttachmentFeedbackLoopDynamicStateFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub attachment_feedback_loop_dynamic_state: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceAttachmentFeedbackLoopLayoutFeaturesEXT {
+pub(crate) struct PhysicalDeviceAttachmentFeedbackLoopLayoutFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub attachment_feedback_loop_layout: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceBlendOperationAdvancedFeaturesEXT {
+pub(crate) struct PhysicalDeviceBlendOperationAdvancedFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub advanced_blend_coherent_operations: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceBlendOperationAdvancedPropertiesEXT {
+pub(crate) struct PhysicalDeviceBlendOperationAdvancedPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub advanced_blend_max_color_attachments: u32,
@@ -1604,7 +1604,7 @@ pub struct PhysicalDeviceBlendOperationAdvancedPropertiesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceBorderColorSwizzleFeaturesEXT {
+pub(crate) struct PhysicalDeviceBorderColorSwizzleFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub border_color_swizzle: u32,
@@ -1612,7 +1612,7 @@ pub struct PhysicalDeviceBorderColorSwizzleFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceBufferDeviceAddressFeatures {
+pub(crate) struct PhysicalDeviceBufferDeviceAddressFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub buffer_device_address: u32,
@@ -1621,7 +1621,7 @@ pub struct PhysicalDeviceBufferDeviceAddressFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceBufferDeviceAddressFeaturesEXT {
+pub(crate) struct PhysicalDeviceBufferDeviceAddressFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub buffer_device_address: u32,
@@ -1630,14 +1630,14 @@ pub struct PhysicalDeviceBufferDeviceAddressFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceColorWriteEnableFeaturesEXT {
+pub(crate) struct PhysicalDeviceColorWriteEnableFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub color_write_enable: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceComputeShaderDerivativesFeaturesKHR {
+pub(crate) struct PhysicalDeviceComputeShaderDerivativesFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub compute_derivative_group_quads: u32,
@@ -1645,14 +1645,14 @@ pub struct PhysicalDeviceComputeShaderDerivativesFeaturesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceComputeShaderDerivativesPropertiesKHR {
+pub(crate) struct PhysicalDeviceComputeShaderDerivativesPropertiesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub mesh_and_task_shader_derivatives: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceConditionalRenderingFeaturesEXT {
+pub(crate) struct PhysicalDeviceConditionalRenderingFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub conditional_rendering: u32,
@@ -1660,7 +1660,7 @@ pub struct PhysicalDeviceConditionalRenderingFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceConservativeRasterizationPropertiesEXT {
+pub(crate) struct PhysicalDeviceConservativeRasterizationPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub primitive_overestimation_size: f32,
@@ -1675,7 +1675,7 @@ pub struct PhysicalDeviceConservativeRasterizationPropertiesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceCooperativeMatrixFeaturesKHR {
+pub(crate) struct PhysicalDeviceCooperativeMatrixFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub cooperative_matrix: u32,
@@ -1683,14 +1683,14 @@ pub struct PhysicalDeviceCooperativeMatrixFeaturesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceCooperativeMatrixPropertiesKHR {
+pub(crate) struct PhysicalDeviceCooperativeMatrixPropertiesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub cooperative_matrix_supported_stages: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceCustomBorderColorFeaturesEXT {
+pub(crate) struct PhysicalDeviceCustomBorderColorFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub custom_border_colors: u32,
@@ -1698,14 +1698,14 @@ pub struct PhysicalDeviceCustomBorderColorFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceCustomBorderColorPropertiesEXT {
+pub(crate) struct PhysicalDeviceCustomBorderColorPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_custom_border_color_samplers: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceDepthBiasControlFeaturesEXT {
+pub(crate) struct PhysicalDeviceDepthBiasControlFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub depth_bias_control: u32,
@@ -1715,35 +1715,35 @@ pub struct PhysicalDeviceDepthBiasControlFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceDepthClampControlFeaturesEXT {
+pub(crate) struct PhysicalDeviceDepthClampControlFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub depth_clamp_control: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceDepthClampZeroOneFeaturesKHR {
+pub(crate) struct PhysicalDeviceDepthClampZeroOneFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub depth_clamp_zero_one: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceDepthClipControlFeaturesEXT {
+pub(crate) struct PhysicalDeviceDepthClipControlFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub depth_clip_control: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceDepthClipEnableFeaturesEXT {
+pub(crate) struct PhysicalDeviceDepthClipEnableFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub depth_clip_enable: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceDepthStencilResolveProperties {
+pub(crate) struct PhysicalDeviceDepthStencilResolveProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub supported_depth_resolve_modes: u32,
@@ -1753,7 +1753,7 @@ pub struct PhysicalDeviceDepthStencilResolveProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceDescriptorIndexingFeatures {
+pub(crate) struct PhysicalDeviceDescriptorIndexingFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_input_attachment_array_dynamic_indexing: u32,
@@ -1779,7 +1779,7 @@ pub struct PhysicalDeviceDescriptorIndexingFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceDescriptorIndexingProperties {
+pub(crate) struct PhysicalDeviceDescriptorIndexingProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_update_after_bind_descriptors_in_all_pools: u32,
@@ -1808,7 +1808,7 @@ pub struct PhysicalDeviceDescriptorIndexingProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceDriverProperties {
+pub(crate) struct PhysicalDeviceDriverProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub driver_id: i32,
@@ -1818,28 +1818,28 @@ pub struct PhysicalDeviceDriverProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceDynamicRenderingFeatures {
+pub(crate) struct PhysicalDeviceDynamicRenderingFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub dynamic_rendering: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceDynamicRenderingLocalReadFeatures {
+pub(crate) struct PhysicalDeviceDynamicRenderingLocalReadFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub dynamic_rendering_local_read: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceDynamicRenderingUnusedAttachmentsFeaturesEXT {
+pub(crate) struct PhysicalDeviceDynamicRenderingUnusedAttachmentsFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub dynamic_rendering_unused_attachments: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceExtendedDynamicState2FeaturesEXT {
+pub(crate) struct PhysicalDeviceExtendedDynamicState2FeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub extended_dynamic_state2: u32,
@@ -1848,7 +1848,7 @@ pub struct PhysicalDeviceExtendedDynamicState2FeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceExtendedDynamicState3FeaturesEXT {
+pub(crate) struct PhysicalDeviceExtendedDynamicState3FeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub extended_dynamic_state3_tessellation_domain_origin: u32,
@@ -1885,21 +1885,21 @@ pub struct PhysicalDeviceExtendedDynamicState3FeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceExtendedDynamicState3PropertiesEXT {
+pub(crate) struct PhysicalDeviceExtendedDynamicState3PropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub dynamic_primitive_topology_unrestricted: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceExtendedDynamicStateFeaturesEXT {
+pub(crate) struct PhysicalDeviceExtendedDynamicStateFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub extended_dynamic_state: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceExternalBufferInfo {
+pub(crate) struct PhysicalDeviceExternalBufferInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -1908,28 +1908,28 @@ pub struct PhysicalDeviceExternalBufferInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceExternalFenceInfo {
+pub(crate) struct PhysicalDeviceExternalFenceInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub handle_type: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceExternalImageFormatInfo {
+pub(crate) struct PhysicalDeviceExternalImageFormatInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub handle_type: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceExternalSemaphoreInfo {
+pub(crate) struct PhysicalDeviceExternalSemaphoreInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub handle_type: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceFeatures {
+pub(crate) struct PhysicalDeviceFeatures {
     pub robust_buffer_access: u32,
     pub full_draw_index_uint32: u32,
     pub image_cube_array: u32,
@@ -1988,14 +1988,14 @@ pub struct PhysicalDeviceFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceFeatures2 {
+pub(crate) struct PhysicalDeviceFeatures2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub features: sys::PhysicalDeviceFeatures,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceFloatControlsProperties {
+pub(crate) struct PhysicalDeviceFloatControlsProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub denorm_behavior_independence: i32,
@@ -2018,21 +2018,21 @@ pub struct PhysicalDeviceFloatControlsProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceFragmentShaderBarycentricFeaturesKHR {
+pub(crate) struct PhysicalDeviceFragmentShaderBarycentricFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub fragment_shader_barycentric: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceFragmentShaderBarycentricPropertiesKHR {
+pub(crate) struct PhysicalDeviceFragmentShaderBarycentricPropertiesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub tri_strip_vertex_order_independent_of_provoking_vertex: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceFragmentShaderInterlockFeaturesEXT {
+pub(crate) struct PhysicalDeviceFragmentShaderInterlockFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub fragment_shader_sample_interlock: u32,
@@ -2041,7 +2041,7 @@ pub struct PhysicalDeviceFragmentShaderInterlockFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceFragmentShadingRateFeaturesKHR {
+pub(crate) struct PhysicalDeviceFragmentShadingRateFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub pipeline_fragment_shading_rate: u32,
@@ -2050,7 +2050,7 @@ pub struct PhysicalDeviceFragmentShadingRateFeaturesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceFragmentShadingRateKHR {
+pub(crate) struct PhysicalDeviceFragmentShadingRateKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub sample_counts: u32,
@@ -2058,7 +2058,7 @@ pub struct PhysicalDeviceFragmentShadingRateKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceFragmentShadingRatePropertiesKHR {
+pub(crate) struct PhysicalDeviceFragmentShadingRatePropertiesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub min_fragment_shading_rate_attachment_texel_size: sys::Extent2D,
@@ -2081,21 +2081,21 @@ pub struct PhysicalDeviceFragmentShadingRatePropertiesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceGlobalPriorityQueryFeatures {
+pub(crate) struct PhysicalDeviceGlobalPriorityQueryFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub global_priority_query: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceGraphicsPipelineLibraryFeaturesEXT {
+pub(crate) struct PhysicalDeviceGraphicsPipelineLibraryFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub graphics_pipeline_library: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceGraphicsPipelineLibraryPropertiesEXT {
+pub(crate) struct PhysicalDeviceGraphicsPipelineLibraryPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub graphics_pipeline_library_fast_linking: u32,
@@ -2103,7 +2103,7 @@ pub struct PhysicalDeviceGraphicsPipelineLibraryPropertiesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceGroupProperties {
+pub(crate) struct PhysicalDeviceGroupProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub physical_device_count: u32,
@@ -2112,14 +2112,14 @@ pub struct PhysicalDeviceGroupProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceHostImageCopyFeatures {
+pub(crate) struct PhysicalDeviceHostImageCopyFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub host_image_copy: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceHostImageCopyProperties {
+pub(crate) struct PhysicalDeviceHostImageCopyProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub copy_src_layout_count: u32,
@@ -2131,14 +2131,14 @@ pub struct PhysicalDeviceHostImageCopyProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceHostQueryResetFeatures {
+pub(crate) struct PhysicalDeviceHostQueryResetFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub host_query_reset: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceIDProperties {
+pub(crate) struct PhysicalDeviceIDProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub device_uuid: [u8; 16usize],
@@ -2149,7 +2149,7 @@ pub struct PhysicalDeviceIDProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceImage2DViewOf3DFeaturesEXT {
+pub(crate) struct PhysicalDeviceImage2DViewOf3DFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub image2_d_view_of3_d: u32,
@@ -2157,7 +2157,7 @@ pub struct PhysicalDeviceImage2DViewOf3DFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceImageDrmFormatModifierInfoEXT {
+pub(crate) struct PhysicalDeviceImageDrmFormatModifierInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub drm_format_modifier: u64,
@@ -2167,7 +2167,7 @@ pub struct PhysicalDeviceImageDrmFormatModifierInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceImageFormatInfo2 {
+pub(crate) struct PhysicalDeviceImageFormatInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub format: i32,
@@ -2178,49 +2178,49 @@ pub struct PhysicalDeviceImageFormatInfo2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceImageRobustnessFeatures {
+pub(crate) struct PhysicalDeviceImageRobustnessFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub robust_image_access: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceImageSlicedViewOf3DFeaturesEXT {
+pub(crate) struct PhysicalDeviceImageSlicedViewOf3DFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub image_sliced_view_of3_d: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceImageViewImageFormatInfoEXT {
+pub(crate) struct PhysicalDeviceImageViewImageFormatInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub image_view_type: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceImageViewMinLodFeaturesEXT {
+pub(crate) struct PhysicalDeviceImageViewMinLodFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub min_lod: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceImagelessFramebufferFeatures {
+pub(crate) struct PhysicalDeviceImagelessFramebufferFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub imageless_framebuffer: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceIndexTypeUint8Features {
+pub(crate) struct PhysicalDeviceIndexTypeUint8Features {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub index_type_uint8: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceInlineUniformBlockFeatures {
+pub(crate) struct PhysicalDeviceInlineUniformBlockFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub inline_uniform_block: u32,
@@ -2228,7 +2228,7 @@ pub struct PhysicalDeviceInlineUniformBlockFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceInlineUniformBlockProperties {
+pub(crate) struct PhysicalDeviceInlineUniformBlockProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_inline_uniform_block_size: u32,
@@ -2239,7 +2239,7 @@ pub struct PhysicalDeviceInlineUniformBlockProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceLayeredApiPropertiesKHR {
+pub(crate) struct PhysicalDeviceLayeredApiPropertiesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub vendor_id: u32,
@@ -2249,7 +2249,7 @@ pub struct PhysicalDeviceLayeredApiPropertiesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceLayeredApiPropertiesListKHR {
+pub(crate) struct PhysicalDeviceLayeredApiPropertiesListKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub layered_api_count: u32,
@@ -2257,28 +2257,28 @@ pub struct PhysicalDeviceLayeredApiPropertiesListKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceLegacyDitheringFeaturesEXT {
+pub(crate) struct PhysicalDeviceLegacyDitheringFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub legacy_dithering: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceLegacyVertexAttributesFeaturesEXT {
+pub(crate) struct PhysicalDeviceLegacyVertexAttributesFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub legacy_vertex_attributes: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceLegacyVertexAttributesPropertiesEXT {
+pub(crate) struct PhysicalDeviceLegacyVertexAttributesPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub native_unaligned_performance: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceLimits {
+pub(crate) struct PhysicalDeviceLimits {
     pub max_image_dimension1_d: u32,
     pub max_image_dimension2_d: u32,
     pub max_image_dimension3_d: u32,
@@ -2388,7 +2388,7 @@ pub struct PhysicalDeviceLimits {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceLineRasterizationFeatures {
+pub(crate) struct PhysicalDeviceLineRasterizationFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub rectangular_lines: u32,
@@ -2400,14 +2400,14 @@ pub struct PhysicalDeviceLineRasterizationFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceLineRasterizationProperties {
+pub(crate) struct PhysicalDeviceLineRasterizationProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub line_sub_pixel_precision_bits: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMaintenance3Properties {
+pub(crate) struct PhysicalDeviceMaintenance3Properties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_per_set_descriptors: u32,
@@ -2415,28 +2415,28 @@ pub struct PhysicalDeviceMaintenance3Properties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMaintenance4Features {
+pub(crate) struct PhysicalDeviceMaintenance4Features {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub maintenance4: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMaintenance4Properties {
+pub(crate) struct PhysicalDeviceMaintenance4Properties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_buffer_size: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMaintenance5Features {
+pub(crate) struct PhysicalDeviceMaintenance5Features {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub maintenance5: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMaintenance5Properties {
+pub(crate) struct PhysicalDeviceMaintenance5Properties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub early_fragment_multisample_coverage_after_sample_counting: u32,
@@ -2448,14 +2448,14 @@ pub struct PhysicalDeviceMaintenance5Properties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMaintenance6Features {
+pub(crate) struct PhysicalDeviceMaintenance6Features {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub maintenance6: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMaintenance6Properties {
+pub(crate) struct PhysicalDeviceMaintenance6Properties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub block_texel_view_compatible_multiple_layers: u32,
@@ -2464,14 +2464,14 @@ pub struct PhysicalDeviceMaintenance6Properties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMaintenance7FeaturesKHR {
+pub(crate) struct PhysicalDeviceMaintenance7FeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub maintenance7: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMaintenance7PropertiesKHR {
+pub(crate) struct PhysicalDeviceMaintenance7PropertiesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub robust_fragment_shading_rate_attachment_access: u32,
@@ -2485,14 +2485,14 @@ pub struct PhysicalDeviceMaintenance7PropertiesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMaintenance8FeaturesKHR {
+pub(crate) struct PhysicalDeviceMaintenance8FeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub maintenance8: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMemoryBudgetPropertiesEXT {
+pub(crate) struct PhysicalDeviceMemoryBudgetPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub heap_budget: [u64; 16usize],
@@ -2500,7 +2500,7 @@ pub struct PhysicalDeviceMemoryBudgetPropertiesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMemoryProperties {
+pub(crate) struct PhysicalDeviceMemoryProperties {
     pub memory_type_count: u32,
     pub memory_types: [sys::MemoryType; 32usize],
     pub memory_heap_count: u32,
@@ -2508,14 +2508,14 @@ pub struct PhysicalDeviceMemoryProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMemoryProperties2 {
+pub(crate) struct PhysicalDeviceMemoryProperties2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub memory_properties: sys::PhysicalDeviceMemoryProperties,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMeshShaderFeaturesEXT {
+pub(crate) struct PhysicalDeviceMeshShaderFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub task_shader: u32,
@@ -2526,7 +2526,7 @@ pub struct PhysicalDeviceMeshShaderFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMeshShaderPropertiesEXT {
+pub(crate) struct PhysicalDeviceMeshShaderPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_task_work_group_total_count: u32,
@@ -2560,28 +2560,28 @@ pub struct PhysicalDeviceMeshShaderPropertiesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMultiDrawFeaturesEXT {
+pub(crate) struct PhysicalDeviceMultiDrawFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub multi_draw: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMultiDrawPropertiesEXT {
+pub(crate) struct PhysicalDeviceMultiDrawPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_multi_draw_count: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMultisampledRenderToSingleSampledFeaturesEXT {
+pub(crate) struct PhysicalDeviceMultisampledRenderToSingleSampledFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub multisampled_render_to_single_sampled: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMultiviewFeatures {
+pub(crate) struct PhysicalDeviceMultiviewFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub multiview: u32,
@@ -2590,7 +2590,7 @@ pub struct PhysicalDeviceMultiviewFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMultiviewProperties {
+pub(crate) struct PhysicalDeviceMultiviewProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_multiview_view_count: u32,
@@ -2598,14 +2598,14 @@ pub struct PhysicalDeviceMultiviewProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceMutableDescriptorTypeFeaturesEXT {
+pub(crate) struct PhysicalDeviceMutableDescriptorTypeFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub mutable_descriptor_type: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceNestedCommandBufferFeaturesEXT {
+pub(crate) struct PhysicalDeviceNestedCommandBufferFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub nested_command_buffer: u32,
@@ -2614,21 +2614,21 @@ pub struct PhysicalDeviceNestedCommandBufferFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceNestedCommandBufferPropertiesEXT {
+pub(crate) struct PhysicalDeviceNestedCommandBufferPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_command_buffer_nesting_level: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceNonSeamlessCubeMapFeaturesEXT {
+pub(crate) struct PhysicalDeviceNonSeamlessCubeMapFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub non_seamless_cube_map: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevicePCIBusInfoPropertiesEXT {
+pub(crate) struct PhysicalDevicePCIBusInfoPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub pci_domain: u32,
@@ -2638,35 +2638,35 @@ pub struct PhysicalDevicePCIBusInfoPropertiesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevicePipelineCreationCacheControlFeatures {
+pub(crate) struct PhysicalDevicePipelineCreationCacheControlFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub pipeline_creation_cache_control: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT {
+pub(crate) struct PhysicalDevicePipelineLibraryGroupHandlesFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub pipeline_library_group_handles: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevicePipelineProtectedAccessFeatures {
+pub(crate) struct PhysicalDevicePipelineProtectedAccessFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub pipeline_protected_access: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevicePipelineRobustnessFeatures {
+pub(crate) struct PhysicalDevicePipelineRobustnessFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub pipeline_robustness: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevicePipelineRobustnessProperties {
+pub(crate) struct PhysicalDevicePipelineRobustnessProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub default_robustness_storage_buffers: i32,
@@ -2676,14 +2676,14 @@ pub struct PhysicalDevicePipelineRobustnessProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevicePointClippingProperties {
+pub(crate) struct PhysicalDevicePointClippingProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub point_clipping_behavior: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevicePrimitiveTopologyListRestartFeaturesEXT {
+pub(crate) struct PhysicalDevicePrimitiveTopologyListRestartFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub primitive_topology_list_restart: u32,
@@ -2691,7 +2691,7 @@ pub struct PhysicalDevicePrimitiveTopologyListRestartFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevicePrimitivesGeneratedQueryFeaturesEXT {
+pub(crate) struct PhysicalDevicePrimitivesGeneratedQueryFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub primitives_generated_query: u32,
@@ -2700,14 +2700,14 @@ pub struct PhysicalDevicePrimitivesGeneratedQueryFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevicePrivateDataFeatures {
+pub(crate) struct PhysicalDevicePrivateDataFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub private_data: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceProperties {
+pub(crate) struct PhysicalDeviceProperties {
     pub api_version: u32,
     pub driver_version: u32,
     pub vendor_id: u32,
@@ -2720,28 +2720,28 @@ pub struct PhysicalDeviceProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceProperties2 {
+pub(crate) struct PhysicalDeviceProperties2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub properties: sys::PhysicalDeviceProperties,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceProtectedMemoryFeatures {
+pub(crate) struct PhysicalDeviceProtectedMemoryFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub protected_memory: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceProtectedMemoryProperties {
+pub(crate) struct PhysicalDeviceProtectedMemoryProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub protected_no_fault: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceProvokingVertexFeaturesEXT {
+pub(crate) struct PhysicalDeviceProvokingVertexFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub provoking_vertex_last: u32,
@@ -2749,7 +2749,7 @@ pub struct PhysicalDeviceProvokingVertexFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceProvokingVertexPropertiesEXT {
+pub(crate) struct PhysicalDeviceProvokingVertexPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub provoking_vertex_mode_per_pipeline: u32,
@@ -2757,14 +2757,14 @@ pub struct PhysicalDeviceProvokingVertexPropertiesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDevicePushDescriptorProperties {
+pub(crate) struct PhysicalDevicePushDescriptorProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_push_descriptors: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceRasterizationOrderAttachmentAccessFeaturesEXT {
+pub(crate) struct PhysicalDeviceRasterizationOrderAttachmentAccessFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub rasterization_order_color_attachment_access: u32,
@@ -2773,7 +2773,7 @@ pub struct PhysicalDeviceRasterizationOrderAttachmentAccessFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceRobustness2FeaturesKHR {
+pub(crate) struct PhysicalDeviceRobustness2FeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub robust_buffer_access2: u32,
@@ -2782,7 +2782,7 @@ pub struct PhysicalDeviceRobustness2FeaturesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceRobustness2PropertiesKHR {
+pub(crate) struct PhysicalDeviceRobustness2PropertiesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub robust_storage_buffer_access_size_alignment: u64,
@@ -2790,7 +2790,7 @@ pub struct PhysicalDeviceRobustness2PropertiesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceSampleLocationsPropertiesEXT {
+pub(crate) struct PhysicalDeviceSampleLocationsPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub sample_location_sample_counts: u32,
@@ -2801,7 +2801,7 @@ pub struct PhysicalDeviceSampleLocationsPropertiesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceSamplerFilterMinmaxProperties {
+pub(crate) struct PhysicalDeviceSamplerFilterMinmaxProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub filter_minmax_single_component_formats: u32,
@@ -2809,28 +2809,28 @@ pub struct PhysicalDeviceSamplerFilterMinmaxProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceSamplerYcbcrConversionFeatures {
+pub(crate) struct PhysicalDeviceSamplerYcbcrConversionFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub sampler_ycbcr_conversion: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceScalarBlockLayoutFeatures {
+pub(crate) struct PhysicalDeviceScalarBlockLayoutFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub scalar_block_layout: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceSeparateDepthStencilLayoutsFeatures {
+pub(crate) struct PhysicalDeviceSeparateDepthStencilLayoutsFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub separate_depth_stencil_layouts: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderAtomicFloat2FeaturesEXT {
+pub(crate) struct PhysicalDeviceShaderAtomicFloat2FeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_buffer_float16_atomics: u32,
@@ -2848,7 +2848,7 @@ pub struct PhysicalDeviceShaderAtomicFloat2FeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderAtomicFloatFeaturesEXT {
+pub(crate) struct PhysicalDeviceShaderAtomicFloatFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_buffer_float32_atomics: u32,
@@ -2866,7 +2866,7 @@ pub struct PhysicalDeviceShaderAtomicFloatFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderAtomicInt64Features {
+pub(crate) struct PhysicalDeviceShaderAtomicInt64Features {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_buffer_int64_atomics: u32,
@@ -2874,7 +2874,7 @@ pub struct PhysicalDeviceShaderAtomicInt64Features {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderBfloat16FeaturesKHR {
+pub(crate) struct PhysicalDeviceShaderBfloat16FeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_b_float16_type: u32,
@@ -2883,7 +2883,7 @@ pub struct PhysicalDeviceShaderBfloat16FeaturesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderClockFeaturesKHR {
+pub(crate) struct PhysicalDeviceShaderClockFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_subgroup_clock: u32,
@@ -2891,28 +2891,28 @@ pub struct PhysicalDeviceShaderClockFeaturesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderDemoteToHelperInvocationFeatures {
+pub(crate) struct PhysicalDeviceShaderDemoteToHelperInvocationFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_demote_to_helper_invocation: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderDrawParametersFeatures {
+pub(crate) struct PhysicalDeviceShaderDrawParametersFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_draw_parameters: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderExpectAssumeFeatures {
+pub(crate) struct PhysicalDeviceShaderExpectAssumeFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_expect_assume: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderFloat16Int8Features {
+pub(crate) struct PhysicalDeviceShaderFloat16Int8Features {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_float16: u32,
@@ -2920,7 +2920,7 @@ pub struct PhysicalDeviceShaderFloat16Int8Features {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderFloat8FeaturesEXT {
+pub(crate) struct PhysicalDeviceShaderFloat8FeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_float8: u32,
@@ -2928,14 +2928,14 @@ pub struct PhysicalDeviceShaderFloat8FeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderFloatControls2Features {
+pub(crate) struct PhysicalDeviceShaderFloatControls2Features {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_float_controls2: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderFmaFeaturesKHR {
+pub(crate) struct PhysicalDeviceShaderFmaFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_fma_float16: u32,
@@ -2944,7 +2944,7 @@ pub struct PhysicalDeviceShaderFmaFeaturesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderImageAtomicInt64FeaturesEXT {
+pub(crate) struct PhysicalDeviceShaderImageAtomicInt64FeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_image_int64_atomics: u32,
@@ -2952,14 +2952,14 @@ pub struct PhysicalDeviceShaderImageAtomicInt64FeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderIntegerDotProductFeatures {
+pub(crate) struct PhysicalDeviceShaderIntegerDotProductFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_integer_dot_product: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderIntegerDotProductProperties {
+pub(crate) struct PhysicalDeviceShaderIntegerDotProductProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub integer_dot_product8_bit_unsigned_accelerated: u32,
@@ -2995,42 +2995,42 @@ pub struct PhysicalDeviceShaderIntegerDotProductProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderMaximalReconvergenceFeaturesKHR {
+pub(crate) struct PhysicalDeviceShaderMaximalReconvergenceFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_maximal_reconvergence: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderQuadControlFeaturesKHR {
+pub(crate) struct PhysicalDeviceShaderQuadControlFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_quad_control: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderRelaxedExtendedInstructionFeaturesKHR {
+pub(crate) struct PhysicalDeviceShaderRelaxedExtendedInstructionFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_relaxed_extended_instruction: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderReplicatedCompositesFeaturesEXT {
+pub(crate) struct PhysicalDeviceShaderReplicatedCompositesFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_replicated_composites: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderSubgroupExtendedTypesFeatures {
+pub(crate) struct PhysicalDeviceShaderSubgroupExtendedTypesFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_subgroup_extended_types: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderSubgroupRotateFeatures {
+pub(crate) struct PhysicalDeviceShaderSubgroupRotateFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_subgroup_rotate: u32,
@@ -3038,35 +3038,35 @@ pub struct PhysicalDeviceShaderSubgroupRotateFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderSubgroupUniformControlFlowFeaturesKHR {
+pub(crate) struct PhysicalDeviceShaderSubgroupUniformControlFlowFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_subgroup_uniform_control_flow: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderTerminateInvocationFeatures {
+pub(crate) struct PhysicalDeviceShaderTerminateInvocationFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_terminate_invocation: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT {
+pub(crate) struct PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_uniform_buffer_unsized_array: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceShaderUntypedPointersFeaturesKHR {
+pub(crate) struct PhysicalDeviceShaderUntypedPointersFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_untyped_pointers: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceSparseImageFormatInfo2 {
+pub(crate) struct PhysicalDeviceSparseImageFormatInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub format: i32,
@@ -3077,7 +3077,7 @@ pub struct PhysicalDeviceSparseImageFormatInfo2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceSparseProperties {
+pub(crate) struct PhysicalDeviceSparseProperties {
     pub residency_standard2_d_block_shape: u32,
     pub residency_standard2_d_multisample_block_shape: u32,
     pub residency_standard3_d_block_shape: u32,
@@ -3086,7 +3086,7 @@ pub struct PhysicalDeviceSparseProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceSubgroupProperties {
+pub(crate) struct PhysicalDeviceSubgroupProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub subgroup_size: u32,
@@ -3096,7 +3096,7 @@ pub struct PhysicalDeviceSubgroupProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceSubgroupSizeControlFeatures {
+pub(crate) struct PhysicalDeviceSubgroupSizeControlFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub subgroup_size_control: u32,
@@ -3104,7 +3104,7 @@ pub struct PhysicalDeviceSubgroupSizeControlFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceSubgroupSizeControlProperties {
+pub(crate) struct PhysicalDeviceSubgroupSizeControlProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub min_subgroup_size: u32,
@@ -3114,21 +3114,21 @@ pub struct PhysicalDeviceSubgroupSizeControlProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceSynchronization2Features {
+pub(crate) struct PhysicalDeviceSynchronization2Features {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub synchronization2: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceTexelBufferAlignmentFeaturesEXT {
+pub(crate) struct PhysicalDeviceTexelBufferAlignmentFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub texel_buffer_alignment: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceTexelBufferAlignmentProperties {
+pub(crate) struct PhysicalDeviceTexelBufferAlignmentProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub storage_texel_buffer_offset_alignment_bytes: u64,
@@ -3138,28 +3138,28 @@ pub struct PhysicalDeviceTexelBufferAlignmentProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceTextureCompressionASTCHDRFeatures {
+pub(crate) struct PhysicalDeviceTextureCompressionASTCHDRFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub texture_compression_astc_hdr: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceTimelineSemaphoreFeatures {
+pub(crate) struct PhysicalDeviceTimelineSemaphoreFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub timeline_semaphore: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceTimelineSemaphoreProperties {
+pub(crate) struct PhysicalDeviceTimelineSemaphoreProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_timeline_semaphore_value_difference: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceTransformFeedbackFeaturesEXT {
+pub(crate) struct PhysicalDeviceTransformFeedbackFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub transform_feedback: u32,
@@ -3167,7 +3167,7 @@ pub struct PhysicalDeviceTransformFeedbackFeaturesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceTransformFeedbackPropertiesEXT {
+pub(crate) struct PhysicalDeviceTransformFeedbackPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_transform_feedback_streams: u32,
@@ -3183,7 +3183,7 @@ pub struct PhysicalDeviceTransformFeedbackPropertiesEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceUnifiedImageLayoutsFeaturesKHR {
+pub(crate) struct PhysicalDeviceUnifiedImageLayoutsFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub unified_image_layouts: u32,
@@ -3191,14 +3191,14 @@ pub struct PhysicalDeviceUnifiedImageLayoutsFeaturesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceUniformBufferStandardLayoutFeatures {
+pub(crate) struct PhysicalDeviceUniformBufferStandardLayoutFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub uniform_buffer_standard_layout: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVariablePointersFeatures {
+pub(crate) struct PhysicalDeviceVariablePointersFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub variable_pointers_storage_buffer: u32,
@@ -3206,7 +3206,7 @@ pub struct PhysicalDeviceVariablePointersFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVertexAttributeDivisorFeatures {
+pub(crate) struct PhysicalDeviceVertexAttributeDivisorFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub vertex_attribute_instance_rate_divisor: u32,
@@ -3214,7 +3214,7 @@ pub struct PhysicalDeviceVertexAttributeDivisorFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVertexAttributeDivisorProperties {
+pub(crate) struct PhysicalDeviceVertexAttributeDivisorProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_vertex_attrib_divisor: u32,
@@ -3222,28 +3222,28 @@ pub struct PhysicalDeviceVertexAttributeDivisorProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVertexAttributeDivisorPropertiesEXT {
+pub(crate) struct PhysicalDeviceVertexAttributeDivisorPropertiesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_vertex_attrib_divisor: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVertexAttributeRobustnessFeaturesEXT {
+pub(crate) struct PhysicalDeviceVertexAttributeRobustnessFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub vertex_attribute_robustness: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVertexInputDynamicStateFeaturesEXT {
+pub(crate) struct PhysicalDeviceVertexInputDynamicStateFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub vertex_input_dynamic_state: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVulkan11Features {
+pub(crate) struct PhysicalDeviceVulkan11Features {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub storage_buffer16_bit_access: u32,
@@ -3261,7 +3261,7 @@ pub struct PhysicalDeviceVulkan11Features {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVulkan11Properties {
+pub(crate) struct PhysicalDeviceVulkan11Properties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub device_uuid: [u8; 16usize],
@@ -3282,7 +3282,7 @@ pub struct PhysicalDeviceVulkan11Properties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVulkan12Features {
+pub(crate) struct PhysicalDeviceVulkan12Features {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub sampler_mirror_clamp_to_edge: u32,
@@ -3335,7 +3335,7 @@ pub struct PhysicalDeviceVulkan12Features {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVulkan12Properties {
+pub(crate) struct PhysicalDeviceVulkan12Properties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub driver_id: i32,
@@ -3393,7 +3393,7 @@ pub struct PhysicalDeviceVulkan12Properties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVulkan13Features {
+pub(crate) struct PhysicalDeviceVulkan13Features {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub robust_image_access: u32,
@@ -3414,7 +3414,7 @@ pub struct PhysicalDeviceVulkan13Features {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVulkan13Properties {
+pub(crate) struct PhysicalDeviceVulkan13Properties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub min_subgroup_size: u32,
@@ -3465,7 +3465,7 @@ pub struct PhysicalDeviceVulkan13Properties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVulkan14Features {
+pub(crate) struct PhysicalDeviceVulkan14Features {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub global_priority_query: u32,
@@ -3492,7 +3492,7 @@ pub struct PhysicalDeviceVulkan14Features {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVulkan14Properties {
+pub(crate) struct PhysicalDeviceVulkan14Properties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub line_sub_pixel_precision_bits: u32,
@@ -3523,7 +3523,7 @@ pub struct PhysicalDeviceVulkan14Properties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceVulkanMemoryModelFeatures {
+pub(crate) struct PhysicalDeviceVulkanMemoryModelFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub vulkan_memory_model: u32,
@@ -3532,7 +3532,7 @@ pub struct PhysicalDeviceVulkanMemoryModelFeatures {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR {
+pub(crate) struct PhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub workgroup_memory_explicit_layout: u32,
@@ -3542,35 +3542,35 @@ pub struct PhysicalDeviceWorkgroupMemoryExplicitLayoutFeaturesKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceYcbcr2Plane444FormatsFeaturesEXT {
+pub(crate) struct PhysicalDeviceYcbcr2Plane444FormatsFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub ycbcr2plane444_formats: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceYcbcrImageArraysFeaturesEXT {
+pub(crate) struct PhysicalDeviceYcbcrImageArraysFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub ycbcr_image_arrays: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceZeroInitializeDeviceMemoryFeaturesEXT {
+pub(crate) struct PhysicalDeviceZeroInitializeDeviceMemoryFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub zero_initialize_device_memory: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PhysicalDeviceZeroInitializeWorkgroupMemoryFeatures {
+pub(crate) struct PhysicalDeviceZeroInitializeWorkgroupMemoryFeatures {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_zero_initialize_workgroup_memory: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineCacheCreateInfo {
+pub(crate) struct PipelineCacheCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3579,7 +3579,7 @@ pub struct PipelineCacheCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineColorBlendAdvancedStateCreateInfoEXT {
+pub(crate) struct PipelineColorBlendAdvancedStateCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_premultiplied: u32,
@@ -3588,7 +3588,7 @@ pub struct PipelineColorBlendAdvancedStateCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineColorBlendAttachmentState {
+pub(crate) struct PipelineColorBlendAttachmentState {
     pub blend_enable: u32,
     pub src_color_blend_factor: i32,
     pub dst_color_blend_factor: i32,
@@ -3600,7 +3600,7 @@ pub struct PipelineColorBlendAttachmentState {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineColorBlendStateCreateInfo {
+pub(crate) struct PipelineColorBlendStateCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3612,7 +3612,7 @@ pub struct PipelineColorBlendStateCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineColorWriteCreateInfoEXT {
+pub(crate) struct PipelineColorWriteCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub attachment_count: u32,
@@ -3620,20 +3620,20 @@ pub struct PipelineColorWriteCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineCreateFlags2CreateInfo {
+pub(crate) struct PipelineCreateFlags2CreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineCreationFeedback {
+pub(crate) struct PipelineCreationFeedback {
     pub flags: u32,
     pub duration: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineCreationFeedbackCreateInfo {
+pub(crate) struct PipelineCreationFeedbackCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub p_pipeline_creation_feedback: *mut sys::PipelineCreationFeedback,
@@ -3642,7 +3642,7 @@ pub struct PipelineCreationFeedbackCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineDepthStencilStateCreateInfo {
+pub(crate) struct PipelineDepthStencilStateCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3658,7 +3658,7 @@ pub struct PipelineDepthStencilStateCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineDynamicStateCreateInfo {
+pub(crate) struct PipelineDynamicStateCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3667,7 +3667,7 @@ pub struct PipelineDynamicStateCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineFragmentShadingRateStateCreateInfoKHR {
+pub(crate) struct PipelineFragmentShadingRateStateCreateInfoKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub fragment_size: sys::Extent2D,
@@ -3675,7 +3675,7 @@ pub struct PipelineFragmentShadingRateStateCreateInfoKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineInputAssemblyStateCreateInfo {
+pub(crate) struct PipelineInputAssemblyStateCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3684,7 +3684,7 @@ pub struct PipelineInputAssemblyStateCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineLayoutCreateInfo {
+pub(crate) struct PipelineLayoutCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3695,7 +3695,7 @@ pub struct PipelineLayoutCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineLibraryCreateInfoKHR {
+pub(crate) struct PipelineLibraryCreateInfoKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub library_count: u32,
@@ -3703,7 +3703,7 @@ pub struct PipelineLibraryCreateInfoKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineMultisampleStateCreateInfo {
+pub(crate) struct PipelineMultisampleStateCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3716,7 +3716,7 @@ pub struct PipelineMultisampleStateCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineRasterizationConservativeStateCreateInfoEXT {
+pub(crate) struct PipelineRasterizationConservativeStateCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3725,7 +3725,7 @@ pub struct PipelineRasterizationConservativeStateCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineRasterizationDepthClipStateCreateInfoEXT {
+pub(crate) struct PipelineRasterizationDepthClipStateCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3733,7 +3733,7 @@ pub struct PipelineRasterizationDepthClipStateCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineRasterizationLineStateCreateInfo {
+pub(crate) struct PipelineRasterizationLineStateCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub line_rasterization_mode: i32,
@@ -3743,14 +3743,14 @@ pub struct PipelineRasterizationLineStateCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineRasterizationProvokingVertexStateCreateInfoEXT {
+pub(crate) struct PipelineRasterizationProvokingVertexStateCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub provoking_vertex_mode: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineRasterizationStateCreateInfo {
+pub(crate) struct PipelineRasterizationStateCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3767,7 +3767,7 @@ pub struct PipelineRasterizationStateCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineRasterizationStateStreamCreateInfoEXT {
+pub(crate) struct PipelineRasterizationStateStreamCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3775,7 +3775,7 @@ pub struct PipelineRasterizationStateStreamCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineRenderingCreateInfo {
+pub(crate) struct PipelineRenderingCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub view_mask: u32,
@@ -3786,7 +3786,7 @@ pub struct PipelineRenderingCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineRobustnessCreateInfo {
+pub(crate) struct PipelineRobustnessCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub storage_buffers: i32,
@@ -3796,7 +3796,7 @@ pub struct PipelineRobustnessCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineSampleLocationsStateCreateInfoEXT {
+pub(crate) struct PipelineSampleLocationsStateCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub sample_locations_enable: u32,
@@ -3804,7 +3804,7 @@ pub struct PipelineSampleLocationsStateCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineShaderStageCreateInfo {
+pub(crate) struct PipelineShaderStageCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3815,21 +3815,21 @@ pub struct PipelineShaderStageCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineShaderStageRequiredSubgroupSizeCreateInfo {
+pub(crate) struct PipelineShaderStageRequiredSubgroupSizeCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub required_subgroup_size: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineTessellationDomainOriginStateCreateInfo {
+pub(crate) struct PipelineTessellationDomainOriginStateCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub domain_origin: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineTessellationStateCreateInfo {
+pub(crate) struct PipelineTessellationStateCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3837,7 +3837,7 @@ pub struct PipelineTessellationStateCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineVertexInputDivisorStateCreateInfo {
+pub(crate) struct PipelineVertexInputDivisorStateCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub vertex_binding_divisor_count: u32,
@@ -3845,7 +3845,7 @@ pub struct PipelineVertexInputDivisorStateCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineVertexInputStateCreateInfo {
+pub(crate) struct PipelineVertexInputStateCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3856,7 +3856,7 @@ pub struct PipelineVertexInputStateCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineViewportDepthClampControlCreateInfoEXT {
+pub(crate) struct PipelineViewportDepthClampControlCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub depth_clamp_mode: i32,
@@ -3864,14 +3864,14 @@ pub struct PipelineViewportDepthClampControlCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineViewportDepthClipControlCreateInfoEXT {
+pub(crate) struct PipelineViewportDepthClipControlCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub negative_one_to_one: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PipelineViewportStateCreateInfo {
+pub(crate) struct PipelineViewportStateCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3882,21 +3882,21 @@ pub struct PipelineViewportStateCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ProtectedSubmitInfo {
+pub(crate) struct ProtectedSubmitInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub protected_submit: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PushConstantRange {
+pub(crate) struct PushConstantRange {
     pub stage_flags: u32,
     pub offset: u32,
     pub size: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PushConstantsInfo {
+pub(crate) struct PushConstantsInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub layout: u64,
@@ -3907,7 +3907,7 @@ pub struct PushConstantsInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PushDescriptorSetInfo {
+pub(crate) struct PushDescriptorSetInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub stage_flags: u32,
@@ -3918,7 +3918,7 @@ pub struct PushDescriptorSetInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct QueryPoolCreateInfo {
+pub(crate) struct QueryPoolCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3928,7 +3928,7 @@ pub struct QueryPoolCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct QueueFamilyGlobalPriorityProperties {
+pub(crate) struct QueueFamilyGlobalPriorityProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub priority_count: u32,
@@ -3936,7 +3936,7 @@ pub struct QueueFamilyGlobalPriorityProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct QueueFamilyProperties {
+pub(crate) struct QueueFamilyProperties {
     pub queue_flags: u32,
     pub queue_count: u32,
     pub timestamp_valid_bits: u32,
@@ -3944,20 +3944,20 @@ pub struct QueueFamilyProperties {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct QueueFamilyProperties2 {
+pub(crate) struct QueueFamilyProperties2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub queue_family_properties: sys::QueueFamilyProperties,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Rect2D {
+pub(crate) struct Rect2D {
     pub offset: sys::Offset2D,
     pub extent: sys::Extent2D,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderPassAttachmentBeginInfo {
+pub(crate) struct RenderPassAttachmentBeginInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub attachment_count: u32,
@@ -3965,7 +3965,7 @@ pub struct RenderPassAttachmentBeginInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderPassBeginInfo {
+pub(crate) struct RenderPassBeginInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub render_pass: u64,
@@ -3976,7 +3976,7 @@ pub struct RenderPassBeginInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderPassCreateInfo {
+pub(crate) struct RenderPassCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -3989,7 +3989,7 @@ pub struct RenderPassCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderPassCreateInfo2 {
+pub(crate) struct RenderPassCreateInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -4004,7 +4004,7 @@ pub struct RenderPassCreateInfo2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderPassInputAttachmentAspectCreateInfo {
+pub(crate) struct RenderPassInputAttachmentAspectCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub aspect_reference_count: u32,
@@ -4012,7 +4012,7 @@ pub struct RenderPassInputAttachmentAspectCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderPassMultiviewCreateInfo {
+pub(crate) struct RenderPassMultiviewCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub subpass_count: u32,
@@ -4024,7 +4024,7 @@ pub struct RenderPassMultiviewCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderPassSampleLocationsBeginInfoEXT {
+pub(crate) struct RenderPassSampleLocationsBeginInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub attachment_initial_sample_locations_count: u32,
@@ -4034,7 +4034,7 @@ pub struct RenderPassSampleLocationsBeginInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderingAreaInfo {
+pub(crate) struct RenderingAreaInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub view_mask: u32,
@@ -4045,7 +4045,7 @@ pub struct RenderingAreaInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderingAttachmentInfo {
+pub(crate) struct RenderingAttachmentInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub image_view: u64,
@@ -4059,7 +4059,7 @@ pub struct RenderingAttachmentInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderingAttachmentLocationInfo {
+pub(crate) struct RenderingAttachmentLocationInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub color_attachment_count: u32,
@@ -4067,7 +4067,7 @@ pub struct RenderingAttachmentLocationInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderingFragmentShadingRateAttachmentInfoKHR {
+pub(crate) struct RenderingFragmentShadingRateAttachmentInfoKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub image_view: u64,
@@ -4076,7 +4076,7 @@ pub struct RenderingFragmentShadingRateAttachmentInfoKHR {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderingInfo {
+pub(crate) struct RenderingInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -4090,7 +4090,7 @@ pub struct RenderingInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RenderingInputAttachmentIndexInfo {
+pub(crate) struct RenderingInputAttachmentIndexInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub color_attachment_count: u32,
@@ -4100,7 +4100,7 @@ pub struct RenderingInputAttachmentIndexInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ResolveImageInfo2 {
+pub(crate) struct ResolveImageInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_image: u64,
@@ -4112,7 +4112,7 @@ pub struct ResolveImageInfo2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RingCreateInfoMESA {
+pub(crate) struct RingCreateInfoMESA {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -4130,27 +4130,27 @@ pub struct RingCreateInfoMESA {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RingMonitorInfoMESA {
+pub(crate) struct RingMonitorInfoMESA {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub max_reporting_period_microseconds: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RingPriorityInfoMESA {
+pub(crate) struct RingPriorityInfoMESA {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub priority: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SampleLocationEXT {
+pub(crate) struct SampleLocationEXT {
     pub x: f32,
     pub y: f32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SampleLocationsInfoEXT {
+pub(crate) struct SampleLocationsInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub sample_locations_per_pixel: u32,
@@ -4160,7 +4160,7 @@ pub struct SampleLocationsInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SamplerBorderColorComponentMappingCreateInfoEXT {
+pub(crate) struct SamplerBorderColorComponentMappingCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub components: sys::ComponentMapping,
@@ -4168,7 +4168,7 @@ pub struct SamplerBorderColorComponentMappingCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SamplerCreateInfo {
+pub(crate) struct SamplerCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -4190,7 +4190,7 @@ pub struct SamplerCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SamplerCustomBorderColorCreateInfoEXT {
+pub(crate) struct SamplerCustomBorderColorCreateInfoEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub custom_border_color: sys::ClearColorValue,
@@ -4198,14 +4198,14 @@ pub struct SamplerCustomBorderColorCreateInfoEXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SamplerReductionModeCreateInfo {
+pub(crate) struct SamplerReductionModeCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub reduction_mode: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SamplerYcbcrConversionCreateInfo {
+pub(crate) struct SamplerYcbcrConversionCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub format: i32,
@@ -4219,28 +4219,28 @@ pub struct SamplerYcbcrConversionCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SamplerYcbcrConversionImageFormatProperties {
+pub(crate) struct SamplerYcbcrConversionImageFormatProperties {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub combined_image_sampler_descriptor_count: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SamplerYcbcrConversionInfo {
+pub(crate) struct SamplerYcbcrConversionInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub conversion: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SemaphoreCreateInfo {
+pub(crate) struct SemaphoreCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SemaphoreSignalInfo {
+pub(crate) struct SemaphoreSignalInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub semaphore: u64,
@@ -4248,7 +4248,7 @@ pub struct SemaphoreSignalInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SemaphoreSubmitInfo {
+pub(crate) struct SemaphoreSubmitInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub semaphore: u64,
@@ -4258,7 +4258,7 @@ pub struct SemaphoreSubmitInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SemaphoreTypeCreateInfo {
+pub(crate) struct SemaphoreTypeCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub semaphore_type: i32,
@@ -4266,7 +4266,7 @@ pub struct SemaphoreTypeCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SemaphoreWaitInfo {
+pub(crate) struct SemaphoreWaitInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -4276,7 +4276,7 @@ pub struct SemaphoreWaitInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct ShaderModuleCreateInfo {
+pub(crate) struct ShaderModuleCreateInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -4285,21 +4285,21 @@ pub struct ShaderModuleCreateInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SparseImageFormatProperties {
+pub(crate) struct SparseImageFormatProperties {
     pub aspect_mask: u32,
     pub image_granularity: sys::Extent3D,
     pub flags: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SparseImageFormatProperties2 {
+pub(crate) struct SparseImageFormatProperties2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub properties: sys::SparseImageFormatProperties,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SparseImageMemoryRequirements {
+pub(crate) struct SparseImageMemoryRequirements {
     pub format_properties: sys::SparseImageFormatProperties,
     pub image_mip_tail_first_lod: u32,
     pub image_mip_tail_size: u64,
@@ -4308,14 +4308,14 @@ pub struct SparseImageMemoryRequirements {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SparseImageMemoryRequirements2 {
+pub(crate) struct SparseImageMemoryRequirements2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub memory_requirements: sys::SparseImageMemoryRequirements,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SpecializationInfo {
+pub(crate) struct SpecializationInfo {
     pub map_entry_count: u32,
     pub p_map_entries: *const sys::SpecializationMapEntry,
     pub data_size: usize,
@@ -4323,14 +4323,14 @@ pub struct SpecializationInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SpecializationMapEntry {
+pub(crate) struct SpecializationMapEntry {
     pub constant_id: u32,
     pub offset: u32,
     pub size: usize,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct StencilOpState {
+pub(crate) struct StencilOpState {
     pub fail_op: i32,
     pub pass_op: i32,
     pub depth_fail_op: i32,
@@ -4341,7 +4341,7 @@ pub struct StencilOpState {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubmitInfo {
+pub(crate) struct SubmitInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub wait_semaphore_count: u32,
@@ -4354,7 +4354,7 @@ pub struct SubmitInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubmitInfo2 {
+pub(crate) struct SubmitInfo2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -4367,14 +4367,14 @@ pub struct SubmitInfo2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubpassBeginInfo {
+pub(crate) struct SubpassBeginInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub contents: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubpassDependency {
+pub(crate) struct SubpassDependency {
     pub src_subpass: u32,
     pub dst_subpass: u32,
     pub src_stage_mask: u32,
@@ -4385,7 +4385,7 @@ pub struct SubpassDependency {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubpassDependency2 {
+pub(crate) struct SubpassDependency2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub src_subpass: u32,
@@ -4399,7 +4399,7 @@ pub struct SubpassDependency2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubpassDescription {
+pub(crate) struct SubpassDescription {
     pub flags: u32,
     pub pipeline_bind_point: i32,
     pub input_attachment_count: u32,
@@ -4413,7 +4413,7 @@ pub struct SubpassDescription {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubpassDescription2 {
+pub(crate) struct SubpassDescription2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub flags: u32,
@@ -4430,7 +4430,7 @@ pub struct SubpassDescription2 {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubpassDescriptionDepthStencilResolve {
+pub(crate) struct SubpassDescriptionDepthStencilResolve {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub depth_resolve_mode: u32,
@@ -4439,33 +4439,33 @@ pub struct SubpassDescriptionDepthStencilResolve {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubpassEndInfo {
+pub(crate) struct SubpassEndInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubpassResolvePerformanceQueryEXT {
+pub(crate) struct SubpassResolvePerformanceQueryEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub optimal: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubpassSampleLocationsEXT {
+pub(crate) struct SubpassSampleLocationsEXT {
     pub subpass_index: u32,
     pub sample_locations_info: sys::SampleLocationsInfoEXT,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubresourceHostMemcpySize {
+pub(crate) struct SubresourceHostMemcpySize {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub size: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubresourceLayout {
+pub(crate) struct SubresourceLayout {
     pub offset: u64,
     pub size: u64,
     pub row_pitch: u64,
@@ -4474,14 +4474,14 @@ pub struct SubresourceLayout {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SubresourceLayout2 {
+pub(crate) struct SubresourceLayout2 {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub subresource_layout: sys::SubresourceLayout,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct TimelineSemaphoreSubmitInfo {
+pub(crate) struct TimelineSemaphoreSubmitInfo {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub wait_semaphore_value_count: u32,
@@ -4491,7 +4491,7 @@ pub struct TimelineSemaphoreSubmitInfo {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct VertexInputAttributeDescription {
+pub(crate) struct VertexInputAttributeDescription {
     pub location: u32,
     pub binding: u32,
     pub format: i32,
@@ -4499,7 +4499,7 @@ pub struct VertexInputAttributeDescription {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct VertexInputAttributeDescription2EXT {
+pub(crate) struct VertexInputAttributeDescription2EXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub location: u32,
@@ -4509,14 +4509,14 @@ pub struct VertexInputAttributeDescription2EXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct VertexInputBindingDescription {
+pub(crate) struct VertexInputBindingDescription {
     pub binding: u32,
     pub stride: u32,
     pub input_rate: i32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct VertexInputBindingDescription2EXT {
+pub(crate) struct VertexInputBindingDescription2EXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub binding: u32,
@@ -4526,13 +4526,13 @@ pub struct VertexInputBindingDescription2EXT {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct VertexInputBindingDivisorDescription {
+pub(crate) struct VertexInputBindingDivisorDescription {
     pub binding: u32,
     pub divisor: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Viewport {
+pub(crate) struct Viewport {
     pub x: f32,
     pub y: f32,
     pub width: f32,
@@ -4542,7 +4542,7 @@ pub struct Viewport {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct WriteDescriptorSet {
+pub(crate) struct WriteDescriptorSet {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub dst_set: u64,
@@ -4556,7 +4556,7 @@ pub struct WriteDescriptorSet {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct WriteDescriptorSetInlineUniformBlock {
+pub(crate) struct WriteDescriptorSetInlineUniformBlock {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub data_size: u32,
@@ -4564,20 +4564,20 @@ pub struct WriteDescriptorSetInlineUniformBlock {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub union ClearColorValue {
+pub(crate) union ClearColorValue {
     pub float32: [f32; 4usize],
     pub int32: [i32; 4usize],
     pub uint32: [u32; 4usize],
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub union ClearValue {
+pub(crate) union ClearValue {
     pub color: sys::ClearColorValue,
     pub depth_stencil: sys::ClearDepthStencilValue,
 }
 /// Name, size and alignment of every struct above.
 #[cfg(test)]
-pub const LAYOUTS: &[(&str, usize, usize)] = &[
+pub(crate) const LAYOUTS: &[(&str, usize, usize)] = &[
     ("ApplicationInfo", size_of::<ApplicationInfo>(), align_of::<ApplicationInfo>()),
     (
         "AttachmentDescription",

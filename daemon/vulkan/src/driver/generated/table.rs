@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_void};
     dead_code,
     reason = "commands executed by hand may need no function of the guest's name"
 )]
-pub struct InstanceTable {
+pub(crate) struct InstanceTable {
     ///`vkCreateDevice`.
     pub create_device: Option<
         unsafe extern "system" fn(
@@ -179,7 +179,7 @@ pub struct InstanceTable {
 impl InstanceTable {
     /// Asks `load` for each function by its names, newest first; null leaves it out.
     #[allow(clippy::too_many_lines, reason = "one line per function")]
-    pub fn load(load: impl Fn(&[&CStr]) -> *const c_void) -> Self {
+    pub(crate) fn load(load: impl Fn(&[&CStr]) -> *const c_void) -> Self {
         Self {
             create_device: unsafe {
                 std::mem::transmute::<*const c_void, _>(load(&[c"vkCreateDevice"]))
@@ -429,7 +429,7 @@ impl InstanceTable {
     dead_code,
     reason = "commands executed by hand may need no function of the guest's name"
 )]
-pub struct DeviceTable {
+pub(crate) struct DeviceTable {
     ///`vkAllocateCommandBuffers`.
     pub allocate_command_buffers: Option<
         unsafe extern "system" fn(
@@ -1496,7 +1496,7 @@ pub struct DeviceTable {
 impl DeviceTable {
     /// Asks `load` for each function by its names, newest first; null leaves it out.
     #[allow(clippy::too_many_lines, reason = "one line per function")]
-    pub fn load(load: impl Fn(&[&CStr]) -> *const c_void) -> Self {
+    pub(crate) fn load(load: impl Fn(&[&CStr]) -> *const c_void) -> Self {
         Self {
             allocate_command_buffers: unsafe {
                 std::mem::transmute::<

@@ -5,7 +5,7 @@ use crate::lowering::prelude::*;
 use protocol::venus::generated::ChainStruct;
 /// Lowers one chain element in front of `p_next`.
 #[allow(clippy::too_many_lines, reason = "one line per struct")]
-pub fn lower_chain_struct(
+pub(crate) fn lower_chain_struct(
     next: &ChainStruct<'_>,
     p_next: *const c_void,
     l: &Lowering<'_>,
@@ -504,7 +504,7 @@ pub fn lower_chain_struct(
 }
 /// Raises one chain element from where it was lowered to.
 #[allow(clippy::too_many_lines, reason = "one line per struct")]
-pub fn raise_chain_struct<'a>(
+pub(crate) fn raise_chain_struct<'a>(
     next: &ChainStruct<'a>,
     sys: *const c_void,
     arena: &'a Arena,

@@ -5,7 +5,7 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
 /// The C type of a member or parameter.
-pub fn c_type(protocol: &Protocol, ty: &Type, shape: &Shape, writable: bool) -> TokenStream {
+pub(super) fn c_type(protocol: &Protocol, ty: &Type, shape: &Shape, writable: bool) -> TokenStream {
     if matches!(ty, Type::Opaque(_)) {
         return quote!(*const c_void);
     }
@@ -21,7 +21,7 @@ pub fn c_type(protocol: &Protocol, ty: &Type, shape: &Shape, writable: bool) -> 
 }
 
 /// The C type of a number.
-pub fn scalar_type(scalar: Scalar) -> TokenStream {
+pub(super) fn scalar_type(scalar: Scalar) -> TokenStream {
     match scalar {
         Scalar::Size => quote!(usize),
         other => {

@@ -55,7 +55,7 @@ fn child_out(command: &Command) -> Option<&Param> {
 }
 
 /// The generated executors of one module.
-pub fn emit(protocol: &Protocol, module: &str) -> TokenStream {
+pub(super) fn emit(protocol: &Protocol, module: &str) -> TokenStream {
     let functions = protocol.commands_of(module).filter_map(|c| match kind(c) {
         Kind::Plain if is_recorded(c) => Some(recording(protocol, c)),
         Kind::ByHand(_) | Kind::Transport => None,
@@ -84,7 +84,7 @@ fn recording(protocol: &Protocol, c: &Command) -> TokenStream {
     let c = if c.params.len() > 1 { quote!(c) } else { quote!(_) };
     quote! {
         #[doc = #doc]
-        pub fn #name(r: &mut Recorder<'_>, #c: &#request) -> Result<(), Fault> {
+        pub(crate) fn #name(r: &mut Recorder<'_>, #c: &#request) -> Result<(), Fault> {
             let CommandBuffer { raw, device, .. } = r.command_buffer;
             let Some(function) = device.table.#name else { return Err(Fault::missing(#vk)) };
             #lowering
@@ -102,7 +102,7 @@ fn destruction(protocol: &Protocol, c: &Command, destroyed: &Param) -> TokenStre
     let (owner, id) = (field(&c.params[0].member.rust), field(&destroyed.member.rust));
     quote! {
         #[doc = #doc]
-        pub fn #name<'a>(call: &Call<'a>, c: &#request) -> Result<#reply_type, Fault> {
+        pub(crate) fn #name<'a>(call: &Call<'a>, c: &#request) -> Result<#reply_type, Fault> {
             call.device(c.#owner)?;
             call.take(c.#id)?;
             Ok(venus::#reply {})
@@ -140,7 +140,7 @@ fn function(protocol: &Protocol, c: &Command, created: Option<&Param>) -> TokenS
     let arena = raises(c, created).then(|| quote!(let arena = call.arena;));
     quote! {
         #[doc = #doc]
-        pub fn #name<'a>(call: &Call<'a>, c: &#request) -> Result<#reply_type, Fault> {
+        pub(crate) fn #name<'a>(call: &Call<'a>, c: &#request) -> Result<#reply_type, Fault> {
             #owner
             let Some(function) = table.#name else { return Err(Fault::missing(#vk)) };
             #lowering
@@ -328,7 +328,7 @@ fn reply_type(protocol: &Protocol, c: &Command) -> TokenStream {
 }
 
 /// `dispatch.rs`.
-pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
+pub(super) fn emit_dispatch(protocol: &Protocol) -> TokenStream {
     let mut commands: Vec<&Command> = protocol.commands.values().collect();
     commands.sort_by_key(|c| c.number);
     let arms = commands.iter().map(|c| arm(c));
@@ -350,7 +350,7 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
 
         /// Executes one command and writes its reply if one is wanted.
         #[allow(clippy::too_many_lines, reason = "one arm per command")]
-        pub fn execute<'a>(
+        pub(crate) fn execute<'a>(
             call: &Call<'a>, command: &Command<'a>, reply: Option<&mut Writer<'_>>,
         ) -> Result<(), ContextLost> {
             match command { #(#arms)* }
@@ -358,7 +358,7 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
 
         /// What decodes and records a command of this number; none if it cannot be recorded without a graphics queue.
         #[inline]
-        pub fn record(number: i32) -> Option<Record> {
+        pub(crate) fn record(number: i32) -> Option<Record> {
             Some(match number {
                 #(#records)*
                 _ => return None,
@@ -366,7 +366,7 @@ pub fn emit_dispatch(protocol: &Protocol) -> TokenStream {
         }
 
         /// Whether a command has no meaning without a graphics queue.
-        pub fn is_graphics(command: &Command<'_>) -> bool {
+        pub(crate) fn is_graphics(command: &Command<'_>) -> bool {
             matches!(command, #(Command::#graphics(_))|*)
         }
     }

@@ -19,10 +19,10 @@ use quote::{format_ident, quote};
 /// C layouts and function pointers, for `driver/generated/`.
 pub fn driver(protocol: &Protocol) -> Result<Vec<Output>> {
     let root = quote! {
-        pub mod sys;
+        pub(crate) mod sys;
         mod table;
 
-        pub use table::{DeviceTable, InstanceTable};
+        pub(crate) use table::{DeviceTable, InstanceTable};
     };
     Ok(vec![
         file(
@@ -70,7 +70,7 @@ pub fn lowering(protocol: &Protocol) -> Result<Vec<Output>> {
 /// Execution of commands, for `dispatch/generated/`.
 pub fn dispatch(protocol: &Protocol) -> Result<Vec<Output>> {
     let every = commands::emit_dispatch(protocol);
-    let mut outputs = vec![file("every", "Who executes each command.", every)?];
+    let mut outputs = vec![file("every", "The function that executes each command.", every)?];
     let mut names = vec![];
     for module in modules(protocol) {
         let commands = commands::emit(protocol, module);
@@ -88,7 +88,7 @@ pub fn dispatch(protocol: &Protocol) -> Result<Vec<Output>> {
         #(mod #names;)*
         mod every;
 
-        pub use every::{execute, is_graphics, record};
+        pub(crate) use every::{execute, is_graphics, record};
     };
     outputs.push(file("mod", "Execution of the Venus protocol on the host's driver.", root)?);
     Ok(outputs)

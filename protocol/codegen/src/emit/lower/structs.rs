@@ -10,7 +10,7 @@ use quote::{format_ident, quote};
 const TRANSLATED: &str = "VkExternalMemoryHandleTypeFlags";
 
 /// Implementations for the structs of one module; unions go with `types`.
-pub fn emit(protocol: &Protocol, module: &str) -> TokenStream {
+pub(super) fn emit(protocol: &Protocol, module: &str) -> TokenStream {
     let structs = protocol.structs_of(module).map(|s| structure(protocol, s));
     let unions: Vec<_> =
         if module == "types" { protocol.unions.values().map(union_type).collect() } else { vec![] };
@@ -65,7 +65,7 @@ fn is_family(m: &Member) -> bool {
 
 /// The lowered value of `owner.member`, for structs and for parameters the driver only reads. A driver that `reads` it sees no value
 /// of an enumeration and no flag that the registry does not name.
-pub fn lower_member(m: &Member, owner: &TokenStream, reads: bool) -> TokenStream {
+pub(super) fn lower_member(m: &Member, owner: &TokenStream, reads: bool) -> TokenStream {
     if !m.has_field() {
         return quote!(ptr::null());
     }
@@ -206,7 +206,7 @@ fn written_count(s: &Struct, len: &Len, owner: &TokenStream) -> TokenStream {
 }
 
 /// An array the driver wrote, at most `count` elements of the request's.
-pub fn raise_array(
+pub(super) fn raise_array(
     protocol: &Protocol,
     ty: &Type,
     partial: &TokenStream,
@@ -251,7 +251,7 @@ fn union_type(u: &Union) -> TokenStream {
 }
 
 /// `chain.rs`.
-pub fn emit_chain(protocol: &Protocol) -> TokenStream {
+pub(super) fn emit_chain(protocol: &Protocol) -> TokenStream {
     let chained: Vec<&Struct> = protocol.structs.values().filter(|s| !s.extends.is_empty()).collect();
     let lower = chained.iter().map(|s| {
         let name = format_ident!("{}", s.names.rust);
@@ -271,7 +271,7 @@ pub fn emit_chain(protocol: &Protocol) -> TokenStream {
 
         /// Lowers one chain element in front of `p_next`.
         #[allow(clippy::too_many_lines, reason = "one line per struct")]
-        pub fn lower_chain_struct(
+        pub(crate) fn lower_chain_struct(
             next: &ChainStruct<'_>, p_next: *const c_void, l: &Lowering<'_>,
         ) -> Result<*const c_void, Fault> {
             match next { #(#lower)* }
@@ -279,7 +279,7 @@ pub fn emit_chain(protocol: &Protocol) -> TokenStream {
 
         /// Raises one chain element from where it was lowered to.
         #[allow(clippy::too_many_lines, reason = "one line per struct")]
-        pub fn raise_chain_struct<'a>(
+        pub(crate) fn raise_chain_struct<'a>(
             next: &ChainStruct<'a>, sys: *const c_void, arena: &'a Arena,
         ) -> Result<ChainStruct<'a>, Fault> {
             Ok(match next { #(#raise)* })

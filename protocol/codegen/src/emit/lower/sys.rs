@@ -7,7 +7,7 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
 /// The whole file.
-pub fn emit(protocol: &Protocol) -> TokenStream {
+pub(super) fn emit(protocol: &Protocol) -> TokenStream {
     let structs = protocol.structs.values().map(|s| structure(protocol, s));
     let unions = protocol.unions.values().map(|u| union_type(protocol, u));
     let layouts = layout_table(protocol);
@@ -35,7 +35,7 @@ fn structure(protocol: &Protocol, s: &Struct) -> TokenStream {
     quote! {
         #[repr(C)]
         #[derive(Clone, Copy)]
-        pub struct #name { #header #(#fields)* }
+        pub(crate) struct #name { #header #(#fields)* }
     }
 }
 
@@ -49,7 +49,7 @@ fn union_type(protocol: &Protocol, u: &Union) -> TokenStream {
     quote! {
         #[repr(C)]
         #[derive(Clone, Copy)]
-        pub union #name { #(#fields)* }
+        pub(crate) union #name { #(#fields)* }
     }
 }
 
@@ -63,6 +63,6 @@ fn layout_table(protocol: &Protocol) -> TokenStream {
     quote! {
         /// Name, size and alignment of every struct above.
         #[cfg(test)]
-        pub const LAYOUTS: &[(&str, usize, usize)] = &[#(#rows)*];
+        pub(crate) const LAYOUTS: &[(&str, usize, usize)] = &[#(#rows)*];
     }
 }

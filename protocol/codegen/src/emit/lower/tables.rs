@@ -7,7 +7,7 @@ use quote::{format_ident, quote};
 use std::ffi::CString;
 
 /// The whole file.
-pub fn emit(protocol: &Protocol) -> TokenStream {
+pub(super) fn emit(protocol: &Protocol) -> TokenStream {
     let instance = table(
         protocol,
         "InstanceTable",
@@ -30,7 +30,7 @@ pub fn emit(protocol: &Protocol) -> TokenStream {
 }
 
 /// The kind and the id of each handle.
-pub fn handles(protocol: &Protocol) -> TokenStream {
+pub(super) fn handles(protocol: &Protocol) -> TokenStream {
     let handles = protocol.handles.values().map(|h| {
         let name = format_ident!("{}", h.names.rust);
         quote! {
@@ -71,12 +71,12 @@ fn table(protocol: &Protocol, name: &str, doc: &str, levels: &[Level]) -> TokenS
     quote! {
         #[doc = #doc]
         #[allow(dead_code, reason = "commands executed by hand may need no function of the guest's name")]
-        pub struct #name { #(#fields)* }
+        pub(crate) struct #name { #(#fields)* }
 
         impl #name {
             /// Asks `load` for each function by its names, newest first; null leaves it out.
             #[allow(clippy::too_many_lines, reason = "one line per function")]
-            pub fn load(load: impl Fn(&[&CStr]) -> *const c_void) -> Self {
+            pub(crate) fn load(load: impl Fn(&[&CStr]) -> *const c_void) -> Self {
                 Self { #(#loads)* }
             }
         }

@@ -9,7 +9,7 @@ mod programs;
 use crate::case::Case;
 
 /// Every case, in the order in which they run.
-pub fn all() -> Vec<Case> {
+pub(crate) fn all() -> Vec<Case> {
     let groups = [
         programs::arithmetic::cases,
         programs::storage::cases,

@@ -14,18 +14,18 @@ use std::time::Duration;
 use tests::looping_shader::GROUP;
 
 /// The measures on one device.
-pub struct Bench<'g> {
+pub(crate) struct Bench<'g> {
     gpu: &'g Gpu,
     /// The shader that computes in one workgroup.
     small: Shader<'g>,
 }
 
 /// Parameters of a measure, in the order in which they are asked for.
-pub struct Words<'l>(SplitWhitespace<'l>);
+pub(crate) struct Words<'l>(SplitWhitespace<'l>);
 
 impl<'l> Words<'l> {
     /// The words of a line.
-    pub fn new(line: &'l str) -> Self {
+    pub(crate) fn new(line: &'l str) -> Self {
         Self(line.split_whitespace())
     }
 
@@ -53,12 +53,12 @@ impl<'l> Words<'l> {
 
 impl<'g> Bench<'g> {
     /// Makes what many measures need.
-    pub fn new(gpu: &'g Gpu) -> Result<Self> {
+    pub(crate) fn new(gpu: &'g Gpu) -> Result<Self> {
         Ok(Self { gpu, small: Shader::new(gpu, GROUP)? })
     }
 
     /// Takes the measure that these words name.
-    pub fn measure(&self, words: &mut Words<'_>) -> Result<String> {
+    pub(crate) fn measure(&self, words: &mut Words<'_>) -> Result<String> {
         match words.word()? {
             "empty" => self.empty(words.time()?),
             "dispatch" => self.dispatch(words.time()?),

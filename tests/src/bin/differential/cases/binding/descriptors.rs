@@ -13,7 +13,7 @@ const NONUNIFORM: &str = "#extension GL_EXT_nonuniform_qualifier : require\n";
 const POINT: vk::PipelineBindPoint = vk::PipelineBindPoint::COMPUTE;
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = vec![dynamic_storage(), dynamic_uniform(), array(), nonuniform(), runtime_array()];
     cases.extend([variable_count(), update_after_bind(), update_unused_while_pending(), many()]);
     cases.extend([
@@ -34,7 +34,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// A kernel of the case's first shader with a layout of its own.
-pub fn kernel(gpu: &Gpu, set_layouts: &[vk::DescriptorSetLayout], push: u32) -> Result<Kernel> {
+pub(crate) fn kernel(gpu: &Gpu, set_layouts: &[vk::DescriptorSetLayout], push: u32) -> Result<Kernel> {
     let layout = gpu.pipeline_layout(set_layouts, push)?;
     let module = gpu.module(0)?;
     let stage = vk::PipelineShaderStageCreateInfo::default()

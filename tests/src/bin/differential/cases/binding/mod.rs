@@ -1,6 +1,6 @@
 //! Pipelines, and how they get to their resources.
 
-pub mod descriptors;
-pub mod pipelines;
-pub mod push_descriptors;
-pub mod robustness;
+pub(super) mod descriptors;
+pub(super) mod pipelines;
+pub(super) mod push_descriptors;
+pub(super) mod robustness;

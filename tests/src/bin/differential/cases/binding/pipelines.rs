@@ -9,7 +9,7 @@ use crate::gpu::Gpu;
 use crate::kernel::{Kernel, STORAGE, Slot};
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = specialization();
     cases.extend(creation());
     cases.extend(caches());
@@ -23,7 +23,7 @@ layout(binding = 0) writeonly buffer To { uint to[]; };
 void main() { to[gl_GlobalInvocationID.x] = VALUE + gl_LocalInvocationID.x; }";
 
 /// Runs one workgroup of a kernel whose only binding is the result.
-pub fn answer(gpu: &Gpu, kernel: &Kernel) -> Result<Vec<u32>> {
+pub(crate) fn answer(gpu: &Gpu, kernel: &Kernel) -> Result<Vec<u32>> {
     let to = gpu.buffer(256)?;
     let set = gpu.set(kernel, &[STORAGE], &[Slot::Buffer(to.handle)])?;
     gpu.run(|commands| {

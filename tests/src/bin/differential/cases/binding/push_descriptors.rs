@@ -20,7 +20,7 @@ layout(push_constant) uniform Push { uint factor; };
 void main() { uint i = gl_GlobalInvocationID.x; to[i] += (a[i] * 1000 + b[i]) * factor; }";
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("push_descriptors.pushed", |gpu| run(gpu, pushed)).glsl(ADD),
         Case::new("push_descriptors.from_template", |gpu| run(gpu, from_template)).glsl(ADD),

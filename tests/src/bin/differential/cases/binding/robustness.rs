@@ -10,7 +10,7 @@ use crate::images::Picture;
 use crate::kernel::{STORAGE, Slot};
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     vec![
         storage_read(),
         storage_write(),

@@ -9,7 +9,7 @@ use crate::gpu::Gpu;
 use crate::kernel::{STORAGE, Slot};
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     const WHO: &str = "layout(local_size_x = 2, local_size_y = 2) in;
 layout(binding = 0) buffer To { uint to[]; };
 layout(push_constant) uniform Push { uint mark; };

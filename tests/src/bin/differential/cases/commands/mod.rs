@@ -1,7 +1,7 @@
 //! Command buffers: what is recorded, and in which order queues execute it.
 
-pub mod dispatches;
-pub mod queries;
-pub mod recording;
-pub mod releases;
-pub mod synchronization;
+pub(super) mod dispatches;
+pub(super) mod queries;
+pub(super) mod recording;
+pub(super) mod releases;
+pub(super) mod synchronization;

@@ -8,7 +8,7 @@ use crate::case::Case;
 use crate::gpu::{Gpu, skip};
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = timestamps();
     cases.extend(statistics());
     cases.push(calibrated());

@@ -10,7 +10,7 @@ use crate::gpu::{Buffer, Gpu};
 use crate::kernel::{Kernel, STORAGE, Slot};
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = transfers();
     cases.extend(orders());
     cases.extend(secondaries());

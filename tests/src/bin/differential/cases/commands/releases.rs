@@ -62,7 +62,7 @@ impl Used {
 }
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     fn case(name: &str, run: fn(&Gpu) -> Result<Vec<u8>>) -> Case {
         Case::new(format!("synchronization.release.{name}"), move |gpu| {
             gpu.require(&["timelineSemaphore"])?;

@@ -11,7 +11,7 @@ use crate::case::Case;
 use crate::gpu::{Buffer, Gpu, PATIENCE, skip};
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = fences();
     cases.extend(binary());
     cases.extend(timeline());
@@ -22,7 +22,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// A semaphore; a timeline that begins with this value, or a binary one.
-pub fn semaphore(gpu: &Gpu, timeline: Option<u64>) -> Result<vk::Semaphore> {
+pub(crate) fn semaphore(gpu: &Gpu, timeline: Option<u64>) -> Result<vk::Semaphore> {
     let mut ty = vk::SemaphoreTypeCreateInfo::default()
         .semaphore_type(vk::SemaphoreType::TIMELINE)
         .initial_value(timeline.unwrap_or_default());
@@ -59,7 +59,7 @@ fn copy(gpu: &Gpu, family: u32, buffer: Buffer, from: u64, to: u64) -> Result<vk
 }
 
 /// Submits with binary or timeline semaphores: each with its value, which binary ones ignore.
-pub fn submit(
+pub(crate) fn submit(
     gpu: &Gpu,
     queue: vk::Queue,
     waits: &[(vk::Semaphore, u64)],

@@ -12,7 +12,7 @@ use crate::gpu::{Gpu, PATIENCE, ROBUSTNESS, entry, instance};
 use crate::kernel::{STORAGE, Slot};
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = several();
     cases.extend(groups());
     cases.extend(threads());

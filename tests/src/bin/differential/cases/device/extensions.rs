@@ -12,7 +12,7 @@ use crate::images::{Picture, Shape};
 use crate::kernel::{STORAGE, Slot};
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     vec![
         conditional(),
         usage_flags_2(),

@@ -16,7 +16,7 @@ use crate::images::{Picture, Shape};
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = mappings();
     cases.extend(allocations());
     cases.extend(bindings());

@@ -1,6 +1,6 @@
 //! The device itself: its memory, properties and extensions, and several of it.
 
-pub mod devices;
-pub mod extensions;
-pub mod memory;
-pub mod properties;
+pub(super) mod devices;
+pub(super) mod extensions;
+pub(super) mod memory;
+pub(super) mod properties;

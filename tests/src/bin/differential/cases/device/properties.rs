@@ -8,7 +8,7 @@ use crate::case::Case;
 use crate::gpu::Gpu;
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     vec![
         limits(),
         subgroups(),
@@ -112,7 +112,7 @@ fn all_formats() -> impl Iterator<Item = vk::Format> {
 }
 
 /// Bits that a guest sees as the host has them. Those of video and of extensions that are not passed on guests do not see.
-pub const ALWAYS_SHOWN: u64 = 0x3_80ff_ffff;
+pub(crate) const ALWAYS_SHOWN: u64 = 0x3_80ff_ffff;
 
 fn formats() -> Case {
     Case::new("properties.formats", |gpu| {

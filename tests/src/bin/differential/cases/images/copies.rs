@@ -14,7 +14,7 @@ const GENERAL: vk::ImageLayout = vk::ImageLayout::GENERAL;
 const NONE: vk::ImageUsageFlags = vk::ImageUsageFlags::SAMPLED;
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = buffers();
     cases.extend(images());
     cases.extend(clears());

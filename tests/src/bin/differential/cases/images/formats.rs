@@ -23,7 +23,7 @@ const CURTAILED: [vk::Format; 4] = [
 ];
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = vec![
         Case::new("images.formats.features", features),
         Case::new("images.formats.support", support),

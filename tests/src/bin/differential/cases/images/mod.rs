@@ -1,6 +1,6 @@
 //! Images: their formats, copies, and the ways in which shaders use them.
 
-pub mod copies;
-pub mod formats;
-pub mod sampled;
-pub mod storage;
+pub(super) mod copies;
+pub(super) mod formats;
+pub(super) mod sampled;
+pub(super) mod storage;

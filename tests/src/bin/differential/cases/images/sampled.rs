@@ -15,7 +15,7 @@ const SAMPLED: vk::ImageUsageFlags = vk::ImageUsageFlags::SAMPLED;
 const RED: vk::Format = vk::Format::R32_SFLOAT;
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = dimensions();
     cases.extend(addresses());
     cases.extend(samplers());

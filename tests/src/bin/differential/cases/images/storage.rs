@@ -11,7 +11,7 @@ use crate::images::{Picture, Shape};
 use crate::kernel::Slot;
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = FORMATS.iter().map(format).collect();
     cases.extend(dimensions());
     cases.extend(without_format());

@@ -13,7 +13,7 @@ const HEAD: &str = "#extension GL_EXT_buffer_reference : require
 ";
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     vec![
         from_push_constants(),
         list(),

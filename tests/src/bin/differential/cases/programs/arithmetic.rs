@@ -9,7 +9,7 @@ use crate::elementwise::{Elementwise, noise, noise_floats, noise32};
 const COUNT: usize = 200;
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = integers();
     cases.extend(floats());
     cases.extend(conversions());

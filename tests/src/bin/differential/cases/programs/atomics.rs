@@ -12,7 +12,7 @@ use crate::kernel::{STORAGE, Slot};
 use ash::vk;
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = integers();
     cases.extend(returned_values());
     cases.extend(floats());

@@ -11,7 +11,7 @@ use crate::gpu::{Buffer, Gpu, skip};
 use crate::kernel::{STORAGE, Slot};
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = PRODUCTS.iter().map(product).collect();
     cases.extend(operations());
     cases.push(properties());

@@ -1,9 +1,9 @@
 //! The programs compute: on numbers of every type, in memory of every kind, together with other invocations.
 
-pub mod addresses;
-pub mod arithmetic;
-pub mod atomics;
-pub mod matrices;
-pub mod shaders;
-pub mod storage;
-pub mod subgroups;
+pub(super) mod addresses;
+pub(super) mod arithmetic;
+pub(super) mod atomics;
+pub(super) mod matrices;
+pub(super) mod shaders;
+pub(super) mod storage;
+pub(super) mod subgroups;

@@ -8,7 +8,7 @@ use crate::case::Case;
 use crate::gpu::skip;
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("shaders.shared_memory", |gpu| {
             let bytes = gpu.limits().max_compute_shared_memory_size;

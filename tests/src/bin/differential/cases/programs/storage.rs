@@ -12,7 +12,7 @@ use ash::vk;
 const UNIFORM: vk::DescriptorType = vk::DescriptorType::UNIFORM_BUFFER;
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = vec![storage_8(), storage_16(), storage_half(), uniform_8(), uniform_16()];
     cases.extend([push_8(), push_16(), scalar_layout(), std430(), std140(), uniform_standard_layout()]);
     cases.extend([row_major(), array_length(), wide_vectors(), large_uniform(), large_push_constants()]);

@@ -17,7 +17,7 @@ const LANES: usize = 128;
 type Expected = fn(&[u32]) -> Vec<u32>;
 
 /// All cases of this module.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = classes();
     cases.extend(arithmetic());
     cases.extend(exchanges());
