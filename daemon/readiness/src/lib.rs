@@ -98,6 +98,14 @@ pub fn within(fd: impl AsFd, wanted: PollFlags, limit: Duration) -> Result<PollF
     Ok(fds[0].revents())
 }
 
+/// Waits for up to `limit` until nobody holds the other end of a pipe, a socket or a terminal. Returns whether that is so.
+///
+/// A child that this process starts meanwhile has copies of all descriptors until it executes its program. An end that was closed may therefore
+/// stay open for a moment.
+pub fn has_ended(fd: impl AsFd, limit: Duration) -> bool {
+    within(fd, PollFlags::empty(), limit).is_ok_and(|seen| seen.contains(PollFlags::HUP))
+}
+
 /// Returns which of the `wanted` events of a descriptor are there now, and whether its other end is gone.
 pub fn look(fd: impl AsFd, wanted: PollFlags) -> PollFlags {
     within(fd, wanted, Duration::ZERO).unwrap_or(PollFlags::empty())

@@ -104,11 +104,8 @@ mod tests {
         !readiness::look(watched, PollFlags::IN).contains(PollFlags::HUP)
     }
 
-    /// Waits until nobody holds the other end; answers whether that is so. A child that another test starts at the same time has copies of all
-    /// descriptors until it executes its program, so an end that a test has closed may stay open for a moment.
-    fn has_ended(fd: &OwnedFd) -> bool {
-        readiness::within(fd, PollFlags::empty(), Duration::from_secs(60))
-            .is_ok_and(|seen| seen.contains(PollFlags::HUP))
+    fn has_ended(watched: &OwnedFd) -> bool {
+        readiness::has_ended(watched, Duration::from_secs(60))
     }
 
     #[test]
