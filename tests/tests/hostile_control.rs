@@ -58,7 +58,7 @@ impl Answers {
 fn assert_unharmed(daemon: &Daemon, guest: &Gpu) -> Result<()> {
     ensure!(daemon.is_running(), "the device process ended: {}", daemon.log());
     assert_eq!(guest.session.window.violations(), Vec::<String>::new());
-    assert_eq!(guest.capset()?.len(), 160);
+    assert_eq!(guest.capset()?.len(), protocol::venus::capset::SIZE);
     let context = guest.call(
         &Command::CtxCreate { capset_id: CapsetId::VENUS, debug_name: b"after" },
         Some(ContextId(0x7fff_fff0)),

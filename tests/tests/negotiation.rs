@@ -60,7 +60,7 @@ fn window_has_the_size_asked_for() -> Result<()> {
 fn control_queue_of_32768_entries_works() -> Result<()> {
     let daemon = Daemon::start()?;
     let guest = daemon.guest_with(Options { control_size: 32768, ..Options::default() })?;
-    assert_eq!(guest.capset()?.len(), 160);
+    assert_eq!(guest.capset()?.len(), protocol::venus::capset::SIZE);
     Ok(())
 }
 
@@ -69,7 +69,7 @@ fn queue_works_without_indirect_descriptors_and_event_idx() -> Result<()> {
     let daemon = Daemon::start()?;
     let guest = daemon.guest_with(Options { features: !(1 << 28 | 1 << 29), ..Options::default() })?;
     for _ in 0..2000 {
-        assert_eq!(guest.capset()?.len(), 160);
+        assert_eq!(guest.capset()?.len(), protocol::venus::capset::SIZE);
     }
     Ok(())
 }
@@ -79,8 +79,11 @@ fn capset_is_venus_as_mesa_reads_it() -> Result<()> {
     let daemon = Daemon::start()?;
     let guest = daemon.guest()?;
     let info = guest.call(&Command::GetCapsetInfo { capset_index: 0 }, None)?;
-    let expected =
-        Response::OkCapsetInfo { capset_id: CapsetId::VENUS, capset_max_version: 0, capset_max_size: 160 };
+    let expected = Response::OkCapsetInfo {
+        capset_id: CapsetId::VENUS,
+        capset_max_version: 0,
+        capset_max_size: protocol::venus::capset::SIZE as u32,
+    };
     assert_eq!(info, expected);
     let capset = guest.capset()?;
     let (fields, _) = capset.as_chunks::<4>();

@@ -1,13 +1,27 @@
-//! The Venus capset (id 4): 160 bytes that tell the guest's driver what this codec decodes.
+//! The Venus capset (id 4): 168 bytes that tell the guest's driver what this codec decodes.
 //!
 //! The extension mask comes from the table that is generated together with the decoder, so a set bit means decodable. It
 //! gates what the driver encodes, not what applications see.
+//!
+//! Behind the 160 bytes that upstream's drivers know lies a word of ours for those of `guest-driver-patches`: it announces what
+//! upstream's protocol does not have. A driver asks for as many bytes as it knows and finds zeros where a host sends fewer, so each works with
+//! any other.
 
 use super::generated::{EXTENSIONS, REGISTRY_VERSION};
 use crate::cursor::Writer;
 
 /// Size of the capset in bytes.
-pub const SIZE: usize = 160;
+pub const SIZE: usize = 168;
+
+/// The number in front of the private features: "VUV1", so that what another host puts there is never taken for them.
+pub const PRIVATE_MAGIC: u32 = u32::from_le_bytes(*b"VUV1");
+
+/// Bit 0 of the private features: `VK_NV_cooperative_matrix2`, whose command has the private number of `commands.toml`.
+pub const PRIVATE_COOPERATIVE_MATRIX2: u32 = 1;
+
+/// Extensions that upstream's protocol does not have. The mask does not name them: an upstream driver that comes to know one of them may
+/// have other numbers for its commands.
+const PRIVATE: &[&str] = &["VK_NV_cooperative_matrix2"];
 
 /// The wire format every Venus driver since Mesa 25.0 uses.
 pub const WIRE_FORMAT_VERSION: u32 = 1;
@@ -43,6 +57,8 @@ impl Capset {
         writer.u32(1); // allow_vk_wait_syncs
         writer.u32(1); // supports_multiple_timelines
         writer.u32(0); // use_guest_vram
+        writer.u32(PRIVATE_MAGIC);
+        writer.u32(PRIVATE_COOPERATIVE_MATRIX2);
         bytes
     }
 }
@@ -55,7 +71,8 @@ pub const fn api_version(major: u32, minor: u32, patch: u32) -> u32 {
 /// `vk_extension_mask1`: bit 0 says that the mask is meaningful, bit N stands for the extension with registry number N.
 pub fn extension_mask() -> [u32; 32] {
     let mut mask = [0; 32];
-    for number in EXTENSIONS.iter().map(|(number, ..)| *number).chain([0]) {
+    let public = EXTENSIONS.iter().filter(|(_, name, _)| !PRIVATE.contains(name));
+    for number in public.map(|(number, ..)| *number).chain([0]) {
         if let Some(word) = mask.get_mut(number as usize / 32) {
             *word |= 1 << (number % 32);
         }
@@ -75,8 +92,8 @@ mod tests {
     fn fields_lie_where_the_driver_looks() {
         let capset = Capset { vk_xml_version: api_version(1, 3, 345), venus_protocol_spec_version: 2 };
         let bytes = capset.to_bytes();
-        let fields = [0, 4, 8, 12, 16, 148, 152, 156].map(|at| word(&bytes, at));
-        assert_eq!(fields, [1, 0x40_3159, 1, 2, 1, 1, 1, 0]);
+        let fields = [0, 4, 8, 12, 16, 148, 152, 156, 160, 164].map(|at| word(&bytes, at));
+        assert_eq!(fields, [1, 0x40_3159, 1, 2, 1, 1, 1, 0, 0x3156_5556, 1]);
     }
 
     #[test]
@@ -90,13 +107,16 @@ mod tests {
     }
 
     #[test]
-    fn every_extension_has_a_bit_and_nothing_else_has_one() {
+    fn every_extension_of_upstream_has_a_bit_and_nothing_else_has_one() {
         let mask = extension_mask();
         let is_set = |number: u32| mask[number as usize / 32] & 1 << (number % 32) != 0;
         for number in 0..1024 {
-            let is_decodable = EXTENSIONS.iter().any(|(extension, ..)| *extension == number);
-            assert_eq!(is_set(number), is_decodable || number == 0, "extension {number}");
+            let known = EXTENSIONS.iter().find(|(extension, ..)| *extension == number);
+            let is_public = known.is_some_and(|(_, name, _)| !PRIVATE.contains(name));
+            assert_eq!(is_set(number), is_public || number == 0, "extension {number}");
         }
+        let is_known = |private| EXTENSIONS.iter().any(|(_, name, _)| name == private);
+        assert!(PRIVATE.iter().all(is_known), "a private extension that is not decoded");
         assert!(EXTENSIONS.iter().all(|(number, ..)| *number < 1024));
     }
 

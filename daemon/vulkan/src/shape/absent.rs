@@ -194,7 +194,6 @@ pub(crate) const UNDECODABLE: &[Absent] = &[
             "VK_KHR_shader_abort",
             "VK_KHR_shader_constant_data",
             "VK_NV_cooperative_matrix",
-            "VK_NV_cooperative_matrix2",
             "VK_NV_cooperative_vector",
         ],
     ),

@@ -151,6 +151,12 @@ pub enum ChainStruct<'a> {
     PipelineColorBlendAdvancedStateCreateInfoEXT(
         &'a PipelineColorBlendAdvancedStateCreateInfoEXT<'a>,
     ),
+    PhysicalDeviceShaderSMBuiltinsFeaturesNV(
+        &'a PhysicalDeviceShaderSMBuiltinsFeaturesNV<'a>,
+    ),
+    PhysicalDeviceShaderSMBuiltinsPropertiesNV(
+        &'a PhysicalDeviceShaderSMBuiltinsPropertiesNV<'a>,
+    ),
     SamplerYcbcrConversionInfo(&'a SamplerYcbcrConversionInfo<'a>),
     BindImagePlaneMemoryInfo(&'a BindImagePlaneMemoryInfo<'a>),
     ImagePlaneMemoryRequirementsInfo(&'a ImagePlaneMemoryRequirementsInfo<'a>),
@@ -573,6 +579,12 @@ pub enum ChainStruct<'a> {
     PipelineViewportDepthClampControlCreateInfoEXT(
         &'a PipelineViewportDepthClampControlCreateInfoEXT<'a>,
     ),
+    PhysicalDeviceCooperativeMatrix2FeaturesNV(
+        &'a PhysicalDeviceCooperativeMatrix2FeaturesNV<'a>,
+    ),
+    PhysicalDeviceCooperativeMatrix2PropertiesNV(
+        &'a PhysicalDeviceCooperativeMatrix2PropertiesNV<'a>,
+    ),
     PhysicalDeviceVertexAttributeRobustnessFeaturesEXT(
         &'a PhysicalDeviceVertexAttributeRobustnessFeaturesEXT<'a>,
     ),
@@ -667,6 +679,8 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceBlendOperationAdvancedFeaturesEXT(_) => 1000148000,
             Self::PhysicalDeviceBlendOperationAdvancedPropertiesEXT(_) => 1000148001,
             Self::PipelineColorBlendAdvancedStateCreateInfoEXT(_) => 1000148002,
+            Self::PhysicalDeviceShaderSMBuiltinsFeaturesNV(_) => 1000154000,
+            Self::PhysicalDeviceShaderSMBuiltinsPropertiesNV(_) => 1000154001,
             Self::SamplerYcbcrConversionInfo(_) => 1000156001,
             Self::BindImagePlaneMemoryInfo(_) => 1000156002,
             Self::ImagePlaneMemoryRequirementsInfo(_) => 1000156003,
@@ -867,6 +881,8 @@ impl<'a> ChainStruct<'a> {
             Self::PhysicalDeviceShaderFmaFeaturesKHR(_) => 1000579000,
             Self::PhysicalDeviceDepthClampControlFeaturesEXT(_) => 1000582000,
             Self::PipelineViewportDepthClampControlCreateInfoEXT(_) => 1000582001,
+            Self::PhysicalDeviceCooperativeMatrix2FeaturesNV(_) => 1000593000,
+            Self::PhysicalDeviceCooperativeMatrix2PropertiesNV(_) => 1000593002,
             Self::PhysicalDeviceVertexAttributeRobustnessFeaturesEXT(_) => 1000608000,
             Self::PhysicalDeviceZeroInitializeDeviceMemoryFeaturesEXT(_) => 1000620000,
             Self::PhysicalDeviceShaderUniformBufferUnsizedArrayFeaturesEXT(_) => {
@@ -888,38 +904,39 @@ impl<'a> ChainStruct<'a> {
         1000127001, 1000130000, 1000130001, 1000138000, 1000138001, 1000138002,
         1000138003, 1000141000, 1000143000, 1000143001, 1000143002, 1000143003,
         1000145000, 1000145001, 1000145002, 1000147000, 1000148000, 1000148001,
-        1000148002, 1000156001, 1000156002, 1000156003, 1000156004, 1000156005,
-        1000158000, 1000158002, 1000158003, 1000158004, 1000158006, 1000161000,
-        1000161001, 1000161002, 1000161003, 1000161004, 1000168000, 1000170000,
-        1000170001, 1000174000, 1000175000, 1000177000, 1000180000, 1000181000,
-        1000190000, 1000190001, 1000190002, 1000192000, 1000196000, 1000197000,
-        1000199000, 1000199001, 1000201000, 1000203000, 1000207000, 1000207001,
-        1000207002, 1000207003, 1000211000, 1000212000, 1000215000, 1000221000,
-        1000225000, 1000225001, 1000225002, 1000226000, 1000226001, 1000226002,
-        1000226003, 1000232000, 1000232001, 1000232002, 1000234000, 1000235000,
-        1000237000, 1000241000, 1000241001, 1000241002, 1000244000, 1000244002,
-        1000246000, 1000251000, 1000252000, 1000253000, 1000254000, 1000254001,
-        1000254002, 1000257000, 1000257002, 1000257003, 1000259000, 1000259001,
-        1000259002, 1000260000, 1000261000, 1000265000, 1000267000, 1000270000,
-        1000270001, 1000270008, 1000270009, 1000273000, 1000276000, 1000280000,
-        1000280001, 1000281000, 1000281001, 1000283000, 1000283002, 1000286000,
-        1000286001, 1000287000, 1000287001, 1000287002, 1000290000, 1000295000,
-        1000295001, 1000297000, 1000314000, 1000314007, 1000320000, 1000320001,
-        1000320002, 1000322000, 1000323000, 1000325000, 1000328000, 1000328001,
-        1000330000, 1000335000, 1000336000, 1000339000, 1000340000, 1000342000,
-        1000351000, 1000351002, 1000352000, 1000355000, 1000355001, 1000356000,
-        1000360000, 1000376000, 1000376001, 1000376002, 1000377000, 1000381000,
-        1000381001, 1000382000, 1000384002, 1000384003, 1000384005, 1000384006,
-        1000384007, 1000387000, 1000388000, 1000388001, 1000391000, 1000391001,
-        1000392000, 1000392001, 1000393000, 1000411000, 1000411001, 1000413000,
-        1000413001, 1000416000, 1000418000, 1000418001, 1000421000, 1000422000,
-        1000434000, 1000451000, 1000451001, 1000453000, 1000455000, 1000455001,
-        1000465000, 1000466000, 1000470000, 1000470001, 1000470005, 1000470006,
-        1000495000, 1000495001, 1000498000, 1000499000, 1000506000, 1000506002,
-        1000511000, 1000524000, 1000525000, 1000527000, 1000527001, 1000528000,
-        1000544000, 1000545000, 1000545001, 1000545002, 1000558000, 1000562000,
-        1000562001, 1000562002, 1000564000, 1000567000, 1000574000, 1000574002,
-        1000579000, 1000582000, 1000582001, 1000608000, 1000620000, 1000642000,
+        1000148002, 1000154000, 1000154001, 1000156001, 1000156002, 1000156003,
+        1000156004, 1000156005, 1000158000, 1000158002, 1000158003, 1000158004,
+        1000158006, 1000161000, 1000161001, 1000161002, 1000161003, 1000161004,
+        1000168000, 1000170000, 1000170001, 1000174000, 1000175000, 1000177000,
+        1000180000, 1000181000, 1000190000, 1000190001, 1000190002, 1000192000,
+        1000196000, 1000197000, 1000199000, 1000199001, 1000201000, 1000203000,
+        1000207000, 1000207001, 1000207002, 1000207003, 1000211000, 1000212000,
+        1000215000, 1000221000, 1000225000, 1000225001, 1000225002, 1000226000,
+        1000226001, 1000226002, 1000226003, 1000232000, 1000232001, 1000232002,
+        1000234000, 1000235000, 1000237000, 1000241000, 1000241001, 1000241002,
+        1000244000, 1000244002, 1000246000, 1000251000, 1000252000, 1000253000,
+        1000254000, 1000254001, 1000254002, 1000257000, 1000257002, 1000257003,
+        1000259000, 1000259001, 1000259002, 1000260000, 1000261000, 1000265000,
+        1000267000, 1000270000, 1000270001, 1000270008, 1000270009, 1000273000,
+        1000276000, 1000280000, 1000280001, 1000281000, 1000281001, 1000283000,
+        1000283002, 1000286000, 1000286001, 1000287000, 1000287001, 1000287002,
+        1000290000, 1000295000, 1000295001, 1000297000, 1000314000, 1000314007,
+        1000320000, 1000320001, 1000320002, 1000322000, 1000323000, 1000325000,
+        1000328000, 1000328001, 1000330000, 1000335000, 1000336000, 1000339000,
+        1000340000, 1000342000, 1000351000, 1000351002, 1000352000, 1000355000,
+        1000355001, 1000356000, 1000360000, 1000376000, 1000376001, 1000376002,
+        1000377000, 1000381000, 1000381001, 1000382000, 1000384002, 1000384003,
+        1000384005, 1000384006, 1000384007, 1000387000, 1000388000, 1000388001,
+        1000391000, 1000391001, 1000392000, 1000392001, 1000393000, 1000411000,
+        1000411001, 1000413000, 1000413001, 1000416000, 1000418000, 1000418001,
+        1000421000, 1000422000, 1000434000, 1000451000, 1000451001, 1000453000,
+        1000455000, 1000455001, 1000465000, 1000466000, 1000470000, 1000470001,
+        1000470005, 1000470006, 1000495000, 1000495001, 1000498000, 1000499000,
+        1000506000, 1000506002, 1000511000, 1000524000, 1000525000, 1000527000,
+        1000527001, 1000528000, 1000544000, 1000545000, 1000545001, 1000545002,
+        1000558000, 1000562000, 1000562001, 1000562002, 1000564000, 1000567000,
+        1000574000, 1000574002, 1000579000, 1000582000, 1000582001, 1000593000,
+        1000593002, 1000608000, 1000620000, 1000642000,
     ];
     /// The sTypes that a struct, given by its Rust name, accepts in its chain.
     #[cfg(feature = "driver")]
@@ -1158,6 +1175,12 @@ impl<'a> ChainStruct<'a> {
             }
             1000148002 => {
                 link(reader).map(Self::PipelineColorBlendAdvancedStateCreateInfoEXT)
+            }
+            1000154000 => {
+                link(reader).map(Self::PhysicalDeviceShaderSMBuiltinsFeaturesNV)
+            }
+            1000154001 => {
+                link(reader).map(Self::PhysicalDeviceShaderSMBuiltinsPropertiesNV)
             }
             1000156001 => link(reader).map(Self::SamplerYcbcrConversionInfo),
             1000156002 => link(reader).map(Self::BindImagePlaneMemoryInfo),
@@ -1587,6 +1610,12 @@ impl<'a> ChainStruct<'a> {
             1000582001 => {
                 link(reader).map(Self::PipelineViewportDepthClampControlCreateInfoEXT)
             }
+            1000593000 => {
+                link(reader).map(Self::PhysicalDeviceCooperativeMatrix2FeaturesNV)
+            }
+            1000593002 => {
+                link(reader).map(Self::PhysicalDeviceCooperativeMatrix2PropertiesNV)
+            }
             1000608000 => {
                 link(reader)
                     .map(Self::PhysicalDeviceVertexAttributeRobustnessFeaturesEXT)
@@ -1713,6 +1742,13 @@ impl<'a> ChainStruct<'a> {
             1000148001 => {
                 link_partial(reader)
                     .map(Self::PhysicalDeviceBlendOperationAdvancedPropertiesEXT)
+            }
+            1000154000 => {
+                link_partial(reader).map(Self::PhysicalDeviceShaderSMBuiltinsFeaturesNV)
+            }
+            1000154001 => {
+                link_partial(reader)
+                    .map(Self::PhysicalDeviceShaderSMBuiltinsPropertiesNV)
             }
             1000156004 => {
                 link_partial(reader)
@@ -2200,6 +2236,14 @@ impl<'a> ChainStruct<'a> {
                 link_partial(reader)
                     .map(Self::PhysicalDeviceDepthClampControlFeaturesEXT)
             }
+            1000593000 => {
+                link_partial(reader)
+                    .map(Self::PhysicalDeviceCooperativeMatrix2FeaturesNV)
+            }
+            1000593002 => {
+                link_partial(reader)
+                    .map(Self::PhysicalDeviceCooperativeMatrix2PropertiesNV)
+            }
             1000608000 => {
                 link_partial(reader)
                     .map(Self::PhysicalDeviceVertexAttributeRobustnessFeaturesEXT)
@@ -2371,6 +2415,12 @@ impl<'a> ChainStruct<'a> {
                 link.encode_members(writer)
             }
             Self::PipelineColorBlendAdvancedStateCreateInfoEXT(link) => {
+                link.encode_members(writer)
+            }
+            Self::PhysicalDeviceShaderSMBuiltinsFeaturesNV(link) => {
+                link.encode_members(writer)
+            }
+            Self::PhysicalDeviceShaderSMBuiltinsPropertiesNV(link) => {
                 link.encode_members(writer)
             }
             Self::SamplerYcbcrConversionInfo(link) => link.encode_members(writer),
@@ -2853,6 +2903,12 @@ impl<'a> ChainStruct<'a> {
             Self::PipelineViewportDepthClampControlCreateInfoEXT(link) => {
                 link.encode_members(writer)
             }
+            Self::PhysicalDeviceCooperativeMatrix2FeaturesNV(link) => {
+                link.encode_members(writer)
+            }
+            Self::PhysicalDeviceCooperativeMatrix2PropertiesNV(link) => {
+                link.encode_members(writer)
+            }
             Self::PhysicalDeviceVertexAttributeRobustnessFeaturesEXT(link) => {
                 link.encode_members(writer)
             }
@@ -2981,6 +3037,12 @@ impl<'a> ChainStruct<'a> {
                 link.encode_members_partial(writer)
             }
             Self::PhysicalDeviceBlendOperationAdvancedPropertiesEXT(link) => {
+                link.encode_members_partial(writer)
+            }
+            Self::PhysicalDeviceShaderSMBuiltinsFeaturesNV(link) => {
+                link.encode_members_partial(writer)
+            }
+            Self::PhysicalDeviceShaderSMBuiltinsPropertiesNV(link) => {
                 link.encode_members_partial(writer)
             }
             Self::PhysicalDeviceSamplerYcbcrConversionFeatures(link) => {
@@ -3385,6 +3447,12 @@ impl<'a> ChainStruct<'a> {
                 link.encode_members_partial(writer)
             }
             Self::PhysicalDeviceDepthClampControlFeaturesEXT(link) => {
+                link.encode_members_partial(writer)
+            }
+            Self::PhysicalDeviceCooperativeMatrix2FeaturesNV(link) => {
+                link.encode_members_partial(writer)
+            }
+            Self::PhysicalDeviceCooperativeMatrix2PropertiesNV(link) => {
                 link.encode_members_partial(writer)
             }
             Self::PhysicalDeviceVertexAttributeRobustnessFeaturesEXT(link) => {

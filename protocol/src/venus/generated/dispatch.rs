@@ -301,6 +301,9 @@ pub enum Command<'a> {
     CmdDrawMeshTasksEXT(CmdDrawMeshTasksEXT),
     CmdDrawMeshTasksIndirectEXT(CmdDrawMeshTasksIndirectEXT),
     CmdDrawMeshTasksIndirectCountEXT(CmdDrawMeshTasksIndirectCountEXT),
+    GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV(
+        GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV<'a>,
+    ),
 }
 impl<'a> Command<'a> {
     /// Numbers of all decodable commands, ascending.
@@ -321,7 +324,7 @@ impl<'a> Command<'a> {
         252, 253, 254, 255, 256, 257, 258, 259, 260, 261, 262, 263, 264, 265, 266, 267,
         268, 269, 270, 271, 272, 273, 274, 275, 276, 277, 278, 279, 280, 281, 282, 283,
         284, 287, 288, 289, 290, 291, 295, 296, 297, 298, 328, 329, 330, 331, 332, 333,
-        334,
+        334, 1000593000,
     ];
     /// Reads the parameters of the command with this number; number and flags have been read.
     pub fn decode(number: i32, reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
@@ -1222,6 +1225,14 @@ impl<'a> Command<'a> {
                 CmdDrawMeshTasksIndirectCountEXT::decode(reader)
                     .map(Self::CmdDrawMeshTasksIndirectCountEXT)
             }
+            GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV::NUMBER => {
+                GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV::decode(
+                        reader,
+                    )
+                    .map(
+                        Self::GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV,
+                    )
+            }
             _ => Err(reader.error(DecodeErrorKind::Command(number)).within("Command")),
         }
     }
@@ -1594,6 +1605,9 @@ impl<'a> Command<'a> {
             Self::CmdDrawMeshTasksIndirectCountEXT(command) => {
                 command.encode(flags, writer)
             }
+            Self::GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV(
+                command,
+            ) => command.encode(flags, writer),
         }
     }
     /// Number on the wire.
@@ -1978,6 +1992,9 @@ impl<'a> Command<'a> {
             Self::CmdDrawMeshTasksIndirectCountEXT(_) => {
                 CmdDrawMeshTasksIndirectCountEXT::NUMBER
             }
+            Self::GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV(_) => {
+                GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV::NUMBER
+            }
         }
     }
     /// Vulkan name of a command number, decodable or not.
@@ -2331,6 +2348,9 @@ impl<'a> Command<'a> {
                 345 => "vkUnregisterCustomBorderColorEXT",
                 346 => "vkCmdEndRendering2KHR",
                 347 => "vkCmdSetPrimitiveRestartIndexEXT",
+                1000593000 => {
+                    "vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV"
+                }
                 _ => return None,
             },
         )
@@ -2648,6 +2668,9 @@ pub enum Reply<'a> {
     CmdDrawMeshTasksEXT(CmdDrawMeshTasksEXTReply),
     CmdDrawMeshTasksIndirectEXT(CmdDrawMeshTasksIndirectEXTReply),
     CmdDrawMeshTasksIndirectCountEXT(CmdDrawMeshTasksIndirectCountEXTReply),
+    GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV(
+        GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNVReply<'a>,
+    ),
 }
 impl<'a> Reply<'a> {
     /// Writes the reply.
@@ -2946,6 +2969,9 @@ impl<'a> Reply<'a> {
             Self::CmdDrawMeshTasksEXT(reply) => reply.encode(writer),
             Self::CmdDrawMeshTasksIndirectEXT(reply) => reply.encode(writer),
             Self::CmdDrawMeshTasksIndirectCountEXT(reply) => reply.encode(writer),
+            Self::GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV(
+                reply,
+            ) => reply.encode(writer),
         }
     }
     /// Reads the reply to the command with this number, as the guest does.
@@ -3908,6 +3934,14 @@ impl<'a> Reply<'a> {
             CmdDrawMeshTasksIndirectCountEXT::NUMBER => {
                 CmdDrawMeshTasksIndirectCountEXTReply::decode(reader)
                     .map(Self::CmdDrawMeshTasksIndirectCountEXT)
+            }
+            GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV::NUMBER => {
+                GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNVReply::decode(
+                        reader,
+                    )
+                    .map(
+                        Self::GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV,
+                    )
             }
             _ => Err(reader.error(DecodeErrorKind::Command(number)).within("Reply")),
         }

@@ -591,6 +591,94 @@ impl<'a> OutStructure<'a> for PhysicalDeviceConditionalRenderingFeaturesEXT<'a> 
     }
     fn encode_members_partial(&self, _writer: &mut Writer<'_>) {}
 }
+/// `VkPhysicalDeviceCooperativeMatrix2FeaturesNV`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PhysicalDeviceCooperativeMatrix2FeaturesNV<'a> {
+    pub p_next: Chain<'a>,
+    pub cooperative_matrix_workgroup_scope: u32,
+    pub cooperative_matrix_flexible_dimensions: u32,
+    pub cooperative_matrix_reductions: u32,
+    pub cooperative_matrix_conversions: u32,
+    pub cooperative_matrix_per_element_operations: u32,
+    pub cooperative_matrix_tensor_addressing: u32,
+    pub cooperative_matrix_block_loads: u32,
+}
+impl<'a> Structure<'a> for PhysicalDeviceCooperativeMatrix2FeaturesNV<'a> {
+    const S_TYPE: i32 = 1000593000;
+    const NAME: &'static str = "PhysicalDeviceCooperativeMatrix2FeaturesNV";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 28;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                28,
+                "PhysicalDeviceCooperativeMatrix2FeaturesNV.cooperativeMatrixWorkgroupScope",
+            )?;
+        let cooperative_matrix_workgroup_scope: u32 = reader
+            .value(
+                "PhysicalDeviceCooperativeMatrix2FeaturesNV.cooperativeMatrixWorkgroupScope",
+            )?;
+        let cooperative_matrix_flexible_dimensions: u32 = reader
+            .value(
+                "PhysicalDeviceCooperativeMatrix2FeaturesNV.cooperativeMatrixFlexibleDimensions",
+            )?;
+        let cooperative_matrix_reductions: u32 = reader
+            .value(
+                "PhysicalDeviceCooperativeMatrix2FeaturesNV.cooperativeMatrixReductions",
+            )?;
+        let cooperative_matrix_conversions: u32 = reader
+            .value(
+                "PhysicalDeviceCooperativeMatrix2FeaturesNV.cooperativeMatrixConversions",
+            )?;
+        let cooperative_matrix_per_element_operations: u32 = reader
+            .value(
+                "PhysicalDeviceCooperativeMatrix2FeaturesNV.cooperativeMatrixPerElementOperations",
+            )?;
+        let cooperative_matrix_tensor_addressing: u32 = reader
+            .value(
+                "PhysicalDeviceCooperativeMatrix2FeaturesNV.cooperativeMatrixTensorAddressing",
+            )?;
+        let cooperative_matrix_block_loads: u32 = reader
+            .value(
+                "PhysicalDeviceCooperativeMatrix2FeaturesNV.cooperativeMatrixBlockLoads",
+            )?;
+        Ok(Self {
+            p_next,
+            cooperative_matrix_workgroup_scope,
+            cooperative_matrix_flexible_dimensions,
+            cooperative_matrix_reductions,
+            cooperative_matrix_conversions,
+            cooperative_matrix_per_element_operations,
+            cooperative_matrix_tensor_addressing,
+            cooperative_matrix_block_loads,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.cooperative_matrix_workgroup_scope);
+        writer.value(&self.cooperative_matrix_flexible_dimensions);
+        writer.value(&self.cooperative_matrix_reductions);
+        writer.value(&self.cooperative_matrix_conversions);
+        writer.value(&self.cooperative_matrix_per_element_operations);
+        writer.value(&self.cooperative_matrix_tensor_addressing);
+        writer.value(&self.cooperative_matrix_block_loads);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+impl<'a> OutStructure<'a> for PhysicalDeviceCooperativeMatrix2FeaturesNV<'a> {
+    const MIN_PARTIAL_MEMBERS: usize = 0;
+    fn decode_members_partial(
+        _reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        Ok(Self { p_next, ..Self::default() })
+    }
+    fn encode_members_partial(&self, _writer: &mut Writer<'_>) {}
+}
 /// `VkPhysicalDeviceCooperativeMatrixFeaturesKHR`
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct PhysicalDeviceCooperativeMatrixFeaturesKHR<'a> {
@@ -4361,6 +4449,42 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderReplicatedCompositesFeaturesEXT<'
     }
 }
 impl<'a> OutStructure<'a> for PhysicalDeviceShaderReplicatedCompositesFeaturesEXT<'a> {
+    const MIN_PARTIAL_MEMBERS: usize = 0;
+    fn decode_members_partial(
+        _reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        Ok(Self { p_next, ..Self::default() })
+    }
+    fn encode_members_partial(&self, _writer: &mut Writer<'_>) {}
+}
+/// `VkPhysicalDeviceShaderSMBuiltinsFeaturesNV`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PhysicalDeviceShaderSMBuiltinsFeaturesNV<'a> {
+    pub p_next: Chain<'a>,
+    pub shader_sm_builtins: u32,
+}
+impl<'a> Structure<'a> for PhysicalDeviceShaderSMBuiltinsFeaturesNV<'a> {
+    const S_TYPE: i32 = 1000154000;
+    const NAME: &'static str = "PhysicalDeviceShaderSMBuiltinsFeaturesNV";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 4;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        let shader_sm_builtins: u32 = reader
+            .value("PhysicalDeviceShaderSMBuiltinsFeaturesNV.shaderSMBuiltins")?;
+        Ok(Self { p_next, shader_sm_builtins })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.shader_sm_builtins);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+impl<'a> OutStructure<'a> for PhysicalDeviceShaderSMBuiltinsFeaturesNV<'a> {
     const MIN_PARTIAL_MEMBERS: usize = 0;
     fn decode_members_partial(
         _reader: &mut Reader<'a>,

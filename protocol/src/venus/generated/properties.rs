@@ -267,6 +267,66 @@ impl<'a> OutStructure<'a> for PhysicalDeviceConservativeRasterizationPropertiesE
     }
     fn encode_members_partial(&self, _writer: &mut Writer<'_>) {}
 }
+/// `VkPhysicalDeviceCooperativeMatrix2PropertiesNV`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PhysicalDeviceCooperativeMatrix2PropertiesNV<'a> {
+    pub p_next: Chain<'a>,
+    pub cooperative_matrix_workgroup_scope_max_workgroup_size: u32,
+    pub cooperative_matrix_flexible_dimensions_max_dimension: u32,
+    pub cooperative_matrix_workgroup_scope_reserved_shared_memory: u32,
+}
+impl<'a> Structure<'a> for PhysicalDeviceCooperativeMatrix2PropertiesNV<'a> {
+    const S_TYPE: i32 = 1000593002;
+    const NAME: &'static str = "PhysicalDeviceCooperativeMatrix2PropertiesNV";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 12;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        reader
+            .demand(
+                12,
+                "PhysicalDeviceCooperativeMatrix2PropertiesNV.cooperativeMatrixWorkgroupScopeMaxWorkgroupSize",
+            )?;
+        let cooperative_matrix_workgroup_scope_max_workgroup_size: u32 = reader
+            .value(
+                "PhysicalDeviceCooperativeMatrix2PropertiesNV.cooperativeMatrixWorkgroupScopeMaxWorkgroupSize",
+            )?;
+        let cooperative_matrix_flexible_dimensions_max_dimension: u32 = reader
+            .value(
+                "PhysicalDeviceCooperativeMatrix2PropertiesNV.cooperativeMatrixFlexibleDimensionsMaxDimension",
+            )?;
+        let cooperative_matrix_workgroup_scope_reserved_shared_memory: u32 = reader
+            .value(
+                "PhysicalDeviceCooperativeMatrix2PropertiesNV.cooperativeMatrixWorkgroupScopeReservedSharedMemory",
+            )?;
+        Ok(Self {
+            p_next,
+            cooperative_matrix_workgroup_scope_max_workgroup_size,
+            cooperative_matrix_flexible_dimensions_max_dimension,
+            cooperative_matrix_workgroup_scope_reserved_shared_memory,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.cooperative_matrix_workgroup_scope_max_workgroup_size);
+        writer.value(&self.cooperative_matrix_flexible_dimensions_max_dimension);
+        writer.value(&self.cooperative_matrix_workgroup_scope_reserved_shared_memory);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+impl<'a> OutStructure<'a> for PhysicalDeviceCooperativeMatrix2PropertiesNV<'a> {
+    const MIN_PARTIAL_MEMBERS: usize = 0;
+    fn decode_members_partial(
+        _reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        Ok(Self { p_next, ..Self::default() })
+    }
+    fn encode_members_partial(&self, _writer: &mut Writer<'_>) {}
+}
 /// `VkPhysicalDeviceCooperativeMatrixPropertiesKHR`
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct PhysicalDeviceCooperativeMatrixPropertiesKHR<'a> {
@@ -3028,6 +3088,51 @@ impl<'a> Structure<'a> for PhysicalDeviceShaderIntegerDotProductProperties<'a> {
     }
 }
 impl<'a> OutStructure<'a> for PhysicalDeviceShaderIntegerDotProductProperties<'a> {
+    const MIN_PARTIAL_MEMBERS: usize = 0;
+    fn decode_members_partial(
+        _reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        Ok(Self { p_next, ..Self::default() })
+    }
+    fn encode_members_partial(&self, _writer: &mut Writer<'_>) {}
+}
+/// `VkPhysicalDeviceShaderSMBuiltinsPropertiesNV`
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PhysicalDeviceShaderSMBuiltinsPropertiesNV<'a> {
+    pub p_next: Chain<'a>,
+    pub shader_sm_count: u32,
+    pub shader_warps_per_sm: u32,
+}
+impl<'a> Structure<'a> for PhysicalDeviceShaderSMBuiltinsPropertiesNV<'a> {
+    const S_TYPE: i32 = 1000154001;
+    const NAME: &'static str = "PhysicalDeviceShaderSMBuiltinsPropertiesNV";
+    const EXTENDED_BY: &'static [i32] = &[];
+    const MIN_MEMBERS: usize = 8;
+    fn decode_members(
+        reader: &mut Reader<'a>,
+        p_next: Chain<'a>,
+    ) -> Result<Self, DecodeError> {
+        reader.demand(8, "PhysicalDeviceShaderSMBuiltinsPropertiesNV.shaderSMCount")?;
+        let shader_sm_count: u32 = reader
+            .value("PhysicalDeviceShaderSMBuiltinsPropertiesNV.shaderSMCount")?;
+        let shader_warps_per_sm: u32 = reader
+            .value("PhysicalDeviceShaderSMBuiltinsPropertiesNV.shaderWarpsPerSM")?;
+        Ok(Self {
+            p_next,
+            shader_sm_count,
+            shader_warps_per_sm,
+        })
+    }
+    fn encode_members(&self, writer: &mut Writer<'_>) {
+        writer.value(&self.shader_sm_count);
+        writer.value(&self.shader_warps_per_sm);
+    }
+    fn p_next(&self) -> Chain<'a> {
+        self.p_next
+    }
+}
+impl<'a> OutStructure<'a> for PhysicalDeviceShaderSMBuiltinsPropertiesNV<'a> {
     const MIN_PARTIAL_MEMBERS: usize = 0;
     fn decode_members_partial(
         _reader: &mut Reader<'a>,

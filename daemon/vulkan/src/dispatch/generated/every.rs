@@ -3296,6 +3296,19 @@ pub(crate) fn execute<'a>(
             }
             Ok(())
         }
+        Command::GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV(c) => {
+            let value = settle(
+                super::physical_device::get_physical_device_cooperative_matrix_flexible_dimensions_properties_nv(
+                    call,
+                    c,
+                ),
+                |result| Ok(c.failed(venus::VkResult(result))),
+            )?;
+            if let Some(w) = reply {
+                value.encode(w);
+            }
+            Ok(())
+        }
     }
 }
 /// What decodes and records a command of this number; none if it cannot be recorded without a graphics queue.

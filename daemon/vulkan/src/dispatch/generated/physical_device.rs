@@ -157,3 +157,48 @@ pub(crate) fn get_physical_device_cooperative_matrix_properties_khr<'a>(
         )?,
     })
 }
+///`vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV`.
+pub(crate) fn get_physical_device_cooperative_matrix_flexible_dimensions_properties_nv<
+    'a,
+>(
+    call: &Call<'a>,
+    c: &venus::GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV<'a>,
+) -> Result<
+    venus::GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNVReply<'a>,
+    Fault,
+> {
+    let physical = call.physical_device(c.physical_device)?;
+    let (handle, table) = (physical.raw(), &physical.instance.table);
+    let Some(function) = table
+        .get_physical_device_cooperative_matrix_flexible_dimensions_properties_nv else {
+        return Err(
+            Fault::missing(
+                "vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV",
+            ),
+        )
+    };
+    let (p_property_count, p_properties) = {
+        let l = call.lowering();
+        (
+            l.writable_array(c.p_property_count.map(std::slice::from_ref))?,
+            l.out_array(c.p_properties)?,
+        )
+    };
+    let result = unsafe { function(handle, p_property_count, p_properties) };
+    let arena = call.arena;
+    Ok(venus::GetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNVReply {
+        result: venus::VkResult(result),
+        p_property_count: raise_value(
+            c.p_property_count,
+            p_property_count,
+            |x| x,
+            arena,
+        )?,
+        p_properties: raise_array(
+            c.p_properties,
+            p_properties,
+            read_count(p_property_count),
+            arena,
+        )?,
+    })
+}

@@ -448,6 +448,22 @@ pub(crate) struct ConformanceVersion {
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub(crate) struct CooperativeMatrixFlexibleDimensionsPropertiesNV {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub m_granularity: u32,
+    pub n_granularity: u32,
+    pub k_granularity: u32,
+    pub a_type: i32,
+    pub b_type: i32,
+    pub c_type: i32,
+    pub result_type: i32,
+    pub saturating_accumulation: u32,
+    pub scope: i32,
+    pub workgroup_invocations: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct CooperativeMatrixPropertiesKHR {
     pub s_type: i32,
     pub p_next: *const c_void,
@@ -1672,6 +1688,28 @@ pub(crate) struct PhysicalDeviceConservativeRasterizationPropertiesEXT {
     pub degenerate_lines_rasterized: u32,
     pub fully_covered_fragment_shader_input_variable: u32,
     pub conservative_rasterization_post_depth_coverage: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PhysicalDeviceCooperativeMatrix2FeaturesNV {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub cooperative_matrix_workgroup_scope: u32,
+    pub cooperative_matrix_flexible_dimensions: u32,
+    pub cooperative_matrix_reductions: u32,
+    pub cooperative_matrix_conversions: u32,
+    pub cooperative_matrix_per_element_operations: u32,
+    pub cooperative_matrix_tensor_addressing: u32,
+    pub cooperative_matrix_block_loads: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PhysicalDeviceCooperativeMatrix2PropertiesNV {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub cooperative_matrix_workgroup_scope_max_workgroup_size: u32,
+    pub cooperative_matrix_flexible_dimensions_max_dimension: u32,
+    pub cooperative_matrix_workgroup_scope_reserved_shared_memory: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -3020,6 +3058,21 @@ pub(crate) struct PhysicalDeviceShaderReplicatedCompositesFeaturesEXT {
     pub s_type: i32,
     pub p_next: *const c_void,
     pub shader_replicated_composites: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PhysicalDeviceShaderSMBuiltinsFeaturesNV {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub shader_sm_builtins: u32,
+}
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PhysicalDeviceShaderSMBuiltinsPropertiesNV {
+    pub s_type: i32,
+    pub p_next: *const c_void,
+    pub shader_sm_count: u32,
+    pub shader_warps_per_sm: u32,
 }
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -4780,6 +4833,11 @@ pub(crate) const LAYOUTS: &[(&str, usize, usize)] = &[
         align_of::<ConformanceVersion>(),
     ),
     (
+        "CooperativeMatrixFlexibleDimensionsPropertiesNV",
+        size_of::<CooperativeMatrixFlexibleDimensionsPropertiesNV>(),
+        align_of::<CooperativeMatrixFlexibleDimensionsPropertiesNV>(),
+    ),
+    (
         "CooperativeMatrixPropertiesKHR",
         size_of::<CooperativeMatrixPropertiesKHR>(),
         align_of::<CooperativeMatrixPropertiesKHR>(),
@@ -5380,6 +5438,16 @@ pub(crate) const LAYOUTS: &[(&str, usize, usize)] = &[
         "PhysicalDeviceConservativeRasterizationPropertiesEXT",
         size_of::<PhysicalDeviceConservativeRasterizationPropertiesEXT>(),
         align_of::<PhysicalDeviceConservativeRasterizationPropertiesEXT>(),
+    ),
+    (
+        "PhysicalDeviceCooperativeMatrix2FeaturesNV",
+        size_of::<PhysicalDeviceCooperativeMatrix2FeaturesNV>(),
+        align_of::<PhysicalDeviceCooperativeMatrix2FeaturesNV>(),
+    ),
+    (
+        "PhysicalDeviceCooperativeMatrix2PropertiesNV",
+        size_of::<PhysicalDeviceCooperativeMatrix2PropertiesNV>(),
+        align_of::<PhysicalDeviceCooperativeMatrix2PropertiesNV>(),
     ),
     (
         "PhysicalDeviceCooperativeMatrixFeaturesKHR",
@@ -6020,6 +6088,16 @@ pub(crate) const LAYOUTS: &[(&str, usize, usize)] = &[
         "PhysicalDeviceShaderReplicatedCompositesFeaturesEXT",
         size_of::<PhysicalDeviceShaderReplicatedCompositesFeaturesEXT>(),
         align_of::<PhysicalDeviceShaderReplicatedCompositesFeaturesEXT>(),
+    ),
+    (
+        "PhysicalDeviceShaderSMBuiltinsFeaturesNV",
+        size_of::<PhysicalDeviceShaderSMBuiltinsFeaturesNV>(),
+        align_of::<PhysicalDeviceShaderSMBuiltinsFeaturesNV>(),
+    ),
+    (
+        "PhysicalDeviceShaderSMBuiltinsPropertiesNV",
+        size_of::<PhysicalDeviceShaderSMBuiltinsPropertiesNV>(),
+        align_of::<PhysicalDeviceShaderSMBuiltinsPropertiesNV>(),
     ),
     (
         "PhysicalDeviceShaderSubgroupExtendedTypesFeatures",

@@ -49,6 +49,14 @@ pub(crate) struct InstanceTable {
     pub get_physical_device_calibrateable_time_domains_khr: Option<
         unsafe extern "system" fn(u64, *mut u32, *mut i32) -> i32,
     >,
+    ///`vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV`.
+    pub get_physical_device_cooperative_matrix_flexible_dimensions_properties_nv: Option<
+        unsafe extern "system" fn(
+            u64,
+            *mut u32,
+            *mut sys::CooperativeMatrixFlexibleDimensionsPropertiesNV,
+        ) -> i32,
+    >,
     ///`vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR`.
     pub get_physical_device_cooperative_matrix_properties_khr: Option<
         unsafe extern "system" fn(
@@ -227,6 +235,18 @@ impl InstanceTable {
                         &[
                             c"vkGetPhysicalDeviceCalibrateableTimeDomainsKHR",
                             c"vkGetPhysicalDeviceCalibrateableTimeDomainsEXT",
+                        ],
+                    ),
+                )
+            },
+            get_physical_device_cooperative_matrix_flexible_dimensions_properties_nv: unsafe {
+                std::mem::transmute::<
+                    *const c_void,
+                    _,
+                >(
+                    load(
+                        &[
+                            c"vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV",
                         ],
                     ),
                 )

@@ -118,6 +118,12 @@ pub(crate) fn lower_chain_struct(
         ChainStruct::PhysicalDeviceConservativeRasterizationPropertiesEXT(s) => {
             l.linked(*s, p_next)
         }
+        ChainStruct::PhysicalDeviceCooperativeMatrix2FeaturesNV(s) => {
+            l.linked(*s, p_next)
+        }
+        ChainStruct::PhysicalDeviceCooperativeMatrix2PropertiesNV(s) => {
+            l.linked(*s, p_next)
+        }
         ChainStruct::PhysicalDeviceCooperativeMatrixFeaturesKHR(s) => {
             l.linked(*s, p_next)
         }
@@ -343,6 +349,10 @@ pub(crate) fn lower_chain_struct(
             l.linked(*s, p_next)
         }
         ChainStruct::PhysicalDeviceShaderReplicatedCompositesFeaturesEXT(s) => {
+            l.linked(*s, p_next)
+        }
+        ChainStruct::PhysicalDeviceShaderSMBuiltinsFeaturesNV(s) => l.linked(*s, p_next),
+        ChainStruct::PhysicalDeviceShaderSMBuiltinsPropertiesNV(s) => {
             l.linked(*s, p_next)
         }
         ChainStruct::PhysicalDeviceShaderSubgroupExtendedTypesFeatures(s) => {
@@ -673,6 +683,16 @@ pub(crate) fn raise_chain_struct<'a>(
             }
             ChainStruct::PhysicalDeviceConservativeRasterizationPropertiesEXT(s) => {
                 ChainStruct::PhysicalDeviceConservativeRasterizationPropertiesEXT(
+                    raise_linked(*s, sys, arena)?,
+                )
+            }
+            ChainStruct::PhysicalDeviceCooperativeMatrix2FeaturesNV(s) => {
+                ChainStruct::PhysicalDeviceCooperativeMatrix2FeaturesNV(
+                    raise_linked(*s, sys, arena)?,
+                )
+            }
+            ChainStruct::PhysicalDeviceCooperativeMatrix2PropertiesNV(s) => {
+                ChainStruct::PhysicalDeviceCooperativeMatrix2PropertiesNV(
                     raise_linked(*s, sys, arena)?,
                 )
             }
@@ -1238,6 +1258,16 @@ pub(crate) fn raise_chain_struct<'a>(
             }
             ChainStruct::PhysicalDeviceShaderReplicatedCompositesFeaturesEXT(s) => {
                 ChainStruct::PhysicalDeviceShaderReplicatedCompositesFeaturesEXT(
+                    raise_linked(*s, sys, arena)?,
+                )
+            }
+            ChainStruct::PhysicalDeviceShaderSMBuiltinsFeaturesNV(s) => {
+                ChainStruct::PhysicalDeviceShaderSMBuiltinsFeaturesNV(
+                    raise_linked(*s, sys, arena)?,
+                )
+            }
+            ChainStruct::PhysicalDeviceShaderSMBuiltinsPropertiesNV(s) => {
+                ChainStruct::PhysicalDeviceShaderSMBuiltinsPropertiesNV(
                     raise_linked(*s, sys, arena)?,
                 )
             }

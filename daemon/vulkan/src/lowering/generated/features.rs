@@ -354,6 +354,50 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceConditionalRenderingFeaturesEXT<'a> 
         })
     }
 }
+impl Lower for venus::PhysicalDeviceCooperativeMatrix2FeaturesNV<'_> {
+    type Sys = sys::PhysicalDeviceCooperativeMatrix2FeaturesNV;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::PhysicalDeviceCooperativeMatrix2FeaturesNV, Fault> {
+        Ok(sys::PhysicalDeviceCooperativeMatrix2FeaturesNV {
+            s_type: 1000593000i32,
+            p_next: l.chain(self.p_next)?,
+            cooperative_matrix_workgroup_scope: self.cooperative_matrix_workgroup_scope,
+            cooperative_matrix_flexible_dimensions: self
+                .cooperative_matrix_flexible_dimensions,
+            cooperative_matrix_reductions: self.cooperative_matrix_reductions,
+            cooperative_matrix_conversions: self.cooperative_matrix_conversions,
+            cooperative_matrix_per_element_operations: self
+                .cooperative_matrix_per_element_operations,
+            cooperative_matrix_tensor_addressing: self
+                .cooperative_matrix_tensor_addressing,
+            cooperative_matrix_block_loads: self.cooperative_matrix_block_loads,
+        })
+    }
+}
+impl<'a> Raise<'a> for venus::PhysicalDeviceCooperativeMatrix2FeaturesNV<'a> {
+    fn raise(
+        &self,
+        sys: &sys::PhysicalDeviceCooperativeMatrix2FeaturesNV,
+        arena: &'a Arena,
+    ) -> Result<Self, Fault> {
+        let _ = arena;
+        Ok(venus::PhysicalDeviceCooperativeMatrix2FeaturesNV {
+            p_next: raise_chain(self.p_next, sys.p_next, arena)?,
+            cooperative_matrix_workgroup_scope: sys.cooperative_matrix_workgroup_scope,
+            cooperative_matrix_flexible_dimensions: sys
+                .cooperative_matrix_flexible_dimensions,
+            cooperative_matrix_reductions: sys.cooperative_matrix_reductions,
+            cooperative_matrix_conversions: sys.cooperative_matrix_conversions,
+            cooperative_matrix_per_element_operations: sys
+                .cooperative_matrix_per_element_operations,
+            cooperative_matrix_tensor_addressing: sys
+                .cooperative_matrix_tensor_addressing,
+            cooperative_matrix_block_loads: sys.cooperative_matrix_block_loads,
+        })
+    }
+}
 impl Lower for venus::PhysicalDeviceCooperativeMatrixFeaturesKHR<'_> {
     type Sys = sys::PhysicalDeviceCooperativeMatrixFeaturesKHR;
     fn lower(
@@ -2678,6 +2722,32 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceShaderReplicatedCompositesFeaturesEX
         Ok(venus::PhysicalDeviceShaderReplicatedCompositesFeaturesEXT {
             p_next: raise_chain(self.p_next, sys.p_next, arena)?,
             shader_replicated_composites: sys.shader_replicated_composites,
+        })
+    }
+}
+impl Lower for venus::PhysicalDeviceShaderSMBuiltinsFeaturesNV<'_> {
+    type Sys = sys::PhysicalDeviceShaderSMBuiltinsFeaturesNV;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::PhysicalDeviceShaderSMBuiltinsFeaturesNV, Fault> {
+        Ok(sys::PhysicalDeviceShaderSMBuiltinsFeaturesNV {
+            s_type: 1000154000i32,
+            p_next: l.chain(self.p_next)?,
+            shader_sm_builtins: self.shader_sm_builtins,
+        })
+    }
+}
+impl<'a> Raise<'a> for venus::PhysicalDeviceShaderSMBuiltinsFeaturesNV<'a> {
+    fn raise(
+        &self,
+        sys: &sys::PhysicalDeviceShaderSMBuiltinsFeaturesNV,
+        arena: &'a Arena,
+    ) -> Result<Self, Fault> {
+        let _ = arena;
+        Ok(venus::PhysicalDeviceShaderSMBuiltinsFeaturesNV {
+            p_next: raise_chain(self.p_next, sys.p_next, arena)?,
+            shader_sm_builtins: sys.shader_sm_builtins,
         })
     }
 }

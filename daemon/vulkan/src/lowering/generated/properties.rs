@@ -148,6 +148,42 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceConservativeRasterizationPropertiesE
         })
     }
 }
+impl Lower for venus::PhysicalDeviceCooperativeMatrix2PropertiesNV<'_> {
+    type Sys = sys::PhysicalDeviceCooperativeMatrix2PropertiesNV;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::PhysicalDeviceCooperativeMatrix2PropertiesNV, Fault> {
+        Ok(sys::PhysicalDeviceCooperativeMatrix2PropertiesNV {
+            s_type: 1000593002i32,
+            p_next: l.chain(self.p_next)?,
+            cooperative_matrix_workgroup_scope_max_workgroup_size: self
+                .cooperative_matrix_workgroup_scope_max_workgroup_size,
+            cooperative_matrix_flexible_dimensions_max_dimension: self
+                .cooperative_matrix_flexible_dimensions_max_dimension,
+            cooperative_matrix_workgroup_scope_reserved_shared_memory: self
+                .cooperative_matrix_workgroup_scope_reserved_shared_memory,
+        })
+    }
+}
+impl<'a> Raise<'a> for venus::PhysicalDeviceCooperativeMatrix2PropertiesNV<'a> {
+    fn raise(
+        &self,
+        sys: &sys::PhysicalDeviceCooperativeMatrix2PropertiesNV,
+        arena: &'a Arena,
+    ) -> Result<Self, Fault> {
+        let _ = arena;
+        Ok(venus::PhysicalDeviceCooperativeMatrix2PropertiesNV {
+            p_next: raise_chain(self.p_next, sys.p_next, arena)?,
+            cooperative_matrix_workgroup_scope_max_workgroup_size: sys
+                .cooperative_matrix_workgroup_scope_max_workgroup_size,
+            cooperative_matrix_flexible_dimensions_max_dimension: sys
+                .cooperative_matrix_flexible_dimensions_max_dimension,
+            cooperative_matrix_workgroup_scope_reserved_shared_memory: sys
+                .cooperative_matrix_workgroup_scope_reserved_shared_memory,
+        })
+    }
+}
 impl Lower for venus::PhysicalDeviceCooperativeMatrixPropertiesKHR<'_> {
     type Sys = sys::PhysicalDeviceCooperativeMatrixPropertiesKHR;
     fn lower(
@@ -1679,6 +1715,34 @@ impl<'a> Raise<'a> for venus::PhysicalDeviceShaderIntegerDotProductProperties<'a
                 .integer_dot_product_accumulating_saturating64_bit_signed_accelerated,
             integer_dot_product_accumulating_saturating64_bit_mixed_signedness_accelerated: sys
                 .integer_dot_product_accumulating_saturating64_bit_mixed_signedness_accelerated,
+        })
+    }
+}
+impl Lower for venus::PhysicalDeviceShaderSMBuiltinsPropertiesNV<'_> {
+    type Sys = sys::PhysicalDeviceShaderSMBuiltinsPropertiesNV;
+    fn lower(
+        &self,
+        l: &Lowering<'_>,
+    ) -> Result<sys::PhysicalDeviceShaderSMBuiltinsPropertiesNV, Fault> {
+        Ok(sys::PhysicalDeviceShaderSMBuiltinsPropertiesNV {
+            s_type: 1000154001i32,
+            p_next: l.chain(self.p_next)?,
+            shader_sm_count: self.shader_sm_count,
+            shader_warps_per_sm: self.shader_warps_per_sm,
+        })
+    }
+}
+impl<'a> Raise<'a> for venus::PhysicalDeviceShaderSMBuiltinsPropertiesNV<'a> {
+    fn raise(
+        &self,
+        sys: &sys::PhysicalDeviceShaderSMBuiltinsPropertiesNV,
+        arena: &'a Arena,
+    ) -> Result<Self, Fault> {
+        let _ = arena;
+        Ok(venus::PhysicalDeviceShaderSMBuiltinsPropertiesNV {
+            p_next: raise_chain(self.p_next, sys.p_next, arena)?,
+            shader_sm_count: sys.shader_sm_count,
+            shader_warps_per_sm: sys.shader_warps_per_sm,
         })
     }
 }
