@@ -1,6 +1,7 @@
 //! Functions: blocks with one terminator each, branches that stay inside, calls that never come back to their caller.
 
 use super::Limits;
+use super::callbacks::Callback;
 use super::layout::error::{Error, ErrorKind};
 use super::layout::ids::{Id, Ids};
 use super::layout::opcode as op;
@@ -44,6 +45,8 @@ struct Call {
     caller: u32,
     callee: u32,
     arguments: u32,
+    /// The callee is a function. Otherwise it may be a value that stands in a function's place.
+    is_sure: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -152,11 +155,31 @@ impl Functions {
                 self.place = Place::Block;
                 let callee = used.first().copied().ok_or(ErrorKind::Length)?;
                 let arguments = used.len() as u32 - 1;
-                self.calls.push(Call { at: instruction.at, caller: self.current(), callee, arguments });
+                let (at, caller) = (instruction.at, self.current());
+                self.calls.push(Call { at, caller, callee, arguments, is_sure: true });
             }
-            (Place::Variables | Place::Phis | Place::Block, _) => self.place = Place::Block,
+            (Place::Variables | Place::Phis | Place::Block, _) => {
+                self.place = Place::Block;
+                self.call_back(instruction, used);
+            }
         }
         Ok(())
+    }
+
+    /// Notes the functions that an instruction calls for each element.
+    fn call_back(&mut self, instruction: &Instruction<'_>, used: &[u32]) {
+        let Some(Callback { functions, arguments, is_sure, .. }) = Callback::of(instruction.opcode, used)
+        else {
+            return;
+        };
+        let (at, caller) = (instruction.at, self.current());
+        self.calls.extend(functions.iter().map(|callee| Call {
+            at,
+            caller,
+            callee: *callee,
+            arguments,
+            is_sure,
+        }));
     }
 
     fn enter(&mut self, used: &[u32], ids: &Ids, words: &[u32]) -> Result<(), ErrorKind> {
@@ -253,10 +276,12 @@ impl Functions {
         let mut callers = vec![Vec::new(); self.all.len() + 1];
         let mut pending = vec![0u32; self.all.len() + 1];
         for call in &self.calls {
-            let Id { opcode: op::FUNCTION, function, .. } =
-                ids.defined(call.callee).map_err(|kind| kind.at(call.at))?
-            else {
-                return Err(ErrorKind::IdKind(call.callee, "function").at(call.at));
+            let callee = ids.defined(call.callee).map_err(|kind| kind.at(call.at))?;
+            let Id { opcode: op::FUNCTION, function, .. } = callee else {
+                if call.is_sure {
+                    return Err(ErrorKind::IdKind(call.callee, "function").at(call.at));
+                }
+                continue;
             };
             if self.all[function as usize - 1].parameters != call.arguments {
                 return Err(ErrorKind::Mismatch("arguments").at(call.at));

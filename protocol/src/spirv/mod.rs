@@ -9,6 +9,7 @@
 //!
 //! [`zero`] rewrites modules so that workgroup memory starts as zeros.
 
+mod callbacks;
 mod check;
 mod functions;
 #[cfg(feature = "fuzzing")]

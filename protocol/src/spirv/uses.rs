@@ -1,5 +1,6 @@
 //! The check that ids are defined where they are used, or later where the specification allows it.
 
+use super::callbacks::Callback;
 use super::layout::error::{Error, ErrorKind};
 use super::layout::ids::Ids;
 use super::layout::opcode as op;
@@ -62,6 +63,9 @@ impl Uses {
         scope: &Scope<'_>,
     ) -> Result<(), ErrorKind> {
         let (at, opcode, used) = (instruction.at, instruction.opcode, operands.used.as_slice());
+        if let Some(callback) = Callback::of(opcode, used) {
+            return self.called(at, &callback, scope);
+        }
         match opcode {
             op::NAME | op::MEMBER_NAME | op::DECORATION_GROUP => {}
             op::ENTRY_POINT => {
@@ -98,6 +102,20 @@ impl Uses {
 
     fn late(&mut self, at: usize, used: &[u32], what: Late) {
         self.0.extend(used.iter().map(|id| (at, *id, what)));
+    }
+
+    /// Checks the ids of an instruction that calls a function for each element: the function may come later.
+    fn called(&mut self, at: usize, callback: &Callback<'_>, scope: &Scope<'_>) -> Result<(), ErrorKind> {
+        callback.values.into_iter().try_for_each(|used| values(used, scope))?;
+        for id in callback.functions {
+            let found = scope.ids.any(*id)?;
+            if found.at == 0 || callback.is_sure {
+                self.late(at, &[*id], Late::Function);
+            } else if found.opcode != op::FUNCTION {
+                values(&[*id], scope)?;
+            }
+        }
+        Ok(())
     }
 
     /// Checks the parts of a type: each is defined, or comes later where that is allowed and is then a pointer or the target of one.

@@ -455,3 +455,54 @@ fn the_numbers_that_instructions_make_are_counted() {
     assert_eq!(calls(2), Ok(()));
     assert_eq!(calls(3), too_much);
 }
+
+/// `main` with these instructions, then a function of so many numbers, which has these instructions.
+fn calling_back(parameters: u32, instructions: &[Vec<u32>], of_function: &[Vec<u32>]) -> Vec<u32> {
+    let numbers = vec![4; parameters as usize];
+    let of_type = op(33, &[&[80, 4], &numbers[..]].concat());
+    let main = running(&[of_type], &[vec![label(FIRST)], instructions.to_vec(), vec![back()]].concat());
+    let given: Vec<u32> = (0..parameters).flat_map(|at| op(55, &[4, 91 + at])).collect();
+    let ending = [op(254, &[91]), op(56, &[])].concat();
+    let mut words = [main, op(54, &[4, 90, 0, 80]), given, label(100), of_function.concat(), ending].concat();
+    words[3] = LIMITS.ids;
+    words
+}
+
+#[test]
+fn a_function_that_is_called_for_each_element_may_come_later_and_does_not_recur() {
+    use ErrorKind::*;
+    let reduce = |function| op(5366, &[4, 50, 10, 1, function]);
+    let per_element = op(5369, &[4, 50, 10, 90, 10]);
+    let load = |function| op(5367, &[4, 50, 13, 10, 10, 0, 2, function]);
+    let view = op(5367, &[4, 50, 13, 10, 10, 0, 1, 10]);
+    let judge =
+        |words: &[u32]| check(words, &device_with_everything(), &LIMITS).map(|_| ()).map_err(|e| e.kind);
+    let sound: &[(&str, u32, Vec<u32>)] = &[
+        ("reduction", 2, reduce(90)),
+        ("each element", 4, per_element.clone()),
+        ("decoding", 3, load(90)),
+        ("no decoding", 3, view),
+    ];
+    for (what, parameters, instruction) in sound {
+        let words = calling_back(*parameters, std::slice::from_ref(instruction), &[]);
+        assert_eq!(judge(&words), Ok(()), "{what}");
+    }
+    let wrong: &[(&str, u32, Vec<u32>, ErrorKind)] = &[
+        ("no function", 2, reduce(10), IdKind(10, "function")),
+        ("never defined", 2, reduce(99), IdMissing(99)),
+        ("never defined", 3, load(99), IdMissing(99)),
+        ("a parameter too many", 3, reduce(90), Mismatch("arguments")),
+        ("a parameter too few", 3, per_element, Mismatch("arguments")),
+        ("another number of parameters", 2, load(90), Mismatch("arguments")),
+        ("a label for a function", 2, reduce(FIRST), IdKind(FIRST, "function")),
+        ("a label as a value", 2, op(5366, &[4, 50, FIRST, 1, 90]), IdKind(FIRST, "value")),
+    ];
+    for (what, parameters, instruction, expected) in wrong {
+        let words = calling_back(*parameters, std::slice::from_ref(instruction), &[]);
+        assert_eq!(judge(&words), Err(*expected), "{what}");
+    }
+    let again = [op(5366, &[4, 60, 10, 1, 90]), op(5367, &[4, 60, 13, 10, 10, 0, 2, 90])];
+    for (parameters, instruction) in [2, 3].into_iter().zip(again) {
+        assert_eq!(judge(&calling_back(parameters, &[], &[instruction])), Err(Recursion), "of {parameters}");
+    }
+}
