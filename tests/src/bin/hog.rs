@@ -18,6 +18,7 @@ fn main() -> Result<()> {
     let device = Device::open()?;
     let (got, error) = match kind.as_str() {
         "memory" => device.take(most, |device| device.memory(MIB).and_then(|memory| device.map(memory))),
+        "allocations" => device.take(most, |device| device.memory(MIB).map(drop)),
         "maps" => device.take(most, |device| device.memory(4096).and_then(|memory| device.map(memory))),
         "objects" => device.take(most, Device::event),
         "shaders" => device.take(most, Device::shader),
