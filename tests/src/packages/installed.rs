@@ -23,7 +23,7 @@ tar --extract --file "$1" --directory "$2" --no-same-owner --exclude='./dev/*' -
 mount --rbind /dev "$2/dev"
 mount --bind "$3" "$2/mnt"
 mount -t proc proc "$2/proc" 2>/dev/null || mount --rbind /proc "$2/proc"
-exec chroot "$2" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive sh -ec "$4"
+exec /usr/sbin/chroot "$2" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive sh -ec "$4"
 "#;
 
 /// The archive of such a system, with Debian's own Venus driver and vulkaninfo. Its folder `/stock` has the package of the driver.
