@@ -13,7 +13,8 @@ const SCRIPT: &str = r#"
 used() {
     echo "-- $1"
     ldconfig -p | grep -m 1 libvulkan_virtio.so
-    VN_DEBUG=vtest VTEST_SOCKET_NAME=/mnt/vtest.sock vulkaninfo --summary 2>/dev/null | grep -A 20 'Virtio-GPU Venus' | grep -m 1 driverInfo
+    VN_DEBUG=vtest VTEST_SOCKET_NAME=/mnt/vtest.sock vulkaninfo --summary >/tmp/info 2>&1 || true
+    grep -A 20 'Virtio-GPU Venus' /tmp/info | grep -m 1 driverInfo || { cat /tmp/info; exit 1; }
 }
 apt_get() { apt-get -qq -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0 "$@" >/tmp/apt.log 2>&1 || { cat /tmp/apt.log; exit 1; }; }
 used before
@@ -26,9 +27,9 @@ printf 'Package: mesa-vulkan-drivers\nVersion: 25.1.0-1\nArchitecture: amd64\nMa
 dpkg-deb -b /tmp/newer /tmp/newer.deb >/dev/null
 echo '-- what a newer Mesa removes'
 apt-get -s -o APT::Sandbox::User=root install /tmp/newer.deb | grep '^Remv'
-apt_get purge -y NAME
+apt_get purge -y PACKAGE
 used purged
-find / -xdev -path /mnt -prune -o -path /proc -prune -o -name '*NAME*' -print | grep -v /var/log >/tmp/left || true
+find / -xdev -path /mnt -prune -o -path /proc -prune -o -name '*PACKAGE*' -print | grep -v /var/log >/tmp/left || true
 echo '-- left'
 cat /tmp/left
 "#;
@@ -53,7 +54,7 @@ fn package_takes_the_stock_drivers_place_and_gives_it_back() -> Result<()> {
     let setup = Setup::start()?;
     let folder = setup.socket().parent().context("the socket lies in a folder")?;
     fs::copy(&package, folder.join("patched.deb"))?;
-    let text = Installed::trixie()?.run(&SCRIPT.replace("NAME", PATCHED_PACKAGE), folder)?;
+    let text = Installed::trixie()?.run(&SCRIPT.replace("PACKAGE", PATCHED_PACKAGE), folder)?;
     for (name, is_ours) in
         [("before", false), ("installed", true), ("after an upgrade of Mesa", true), ("purged", false)]
     {

@@ -43,7 +43,8 @@ fn table_and_series_name_the_same_patches_and_there_are_no_others() {
 
 #[test]
 fn rows_are_read_as_they_are_written() {
-    let table = "text\n| patch | why |\n| --- | --- |\n| `0001-a.patch` | b |\n| `0002-c.patch` | d |\n\n| other |\n";
+    let table =
+        "text\n| patch | why |\n| --- | --- |\n| `0001-a.patch` | b |\n| `0002-c.patch` | d |\n\n| other |\n";
     assert_eq!(rows(table), ["0001-a.patch", "0002-c.patch"]);
 }
 
@@ -64,7 +65,8 @@ fn patches_are_those_of_the_newest_revision() {
     let output = Command::new(folder().join("build")).arg("--version").output().unwrap();
     let version = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    let (debian, revision) = version.trim().rsplit_once("+vuv").unwrap_or_else(|| panic!("{version}{errors}"));
+    let (debian, revision) =
+        version.trim().rsplit_once("+vuv").unwrap_or_else(|| panic!("{version}{errors}"));
     assert!(debian.starts_with("25.0.7-"), "{version}");
     assert!(
         revision.parse::<u32>().is_ok_and(|number| number > 0),

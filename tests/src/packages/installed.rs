@@ -3,6 +3,7 @@
 //! mmdebstrap makes it, once. Each script runs in a fresh copy, as its root, in namespaces of its own; an ordinary user needs user namespaces.
 
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -15,6 +16,10 @@ use crate::program::succeed;
 
 /// What is installed besides a minimal system.
 const PACKAGES: &str = "mesa-vulkan-drivers,vulkan-tools";
+
+/// Keeps the package of the driver, for a test that installs it again without a network.
+const KEEP_STOCK: &str =
+    r#"/usr/sbin/chroot "$1" sh -c 'mkdir /stock && cd /stock && apt-get download -q mesa-vulkan-drivers'"#;
 
 /// Runs in the copy's namespaces: unpacks the archive `$1` as `$2`, shows it the folder `$3` as `/mnt`, and runs the script `$4`.
 const ENTER: &str = r#"
@@ -53,7 +58,9 @@ impl Installed {
     pub fn trixie() -> Result<Self> {
         let folder = cache_dir()?.join("installed");
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let archive = folder.join("trixie.tar");
+        let mut recipe = DefaultHasher::new();
+        (PACKAGES, KEEP_STOCK).hash(&mut recipe);
+        let archive = folder.join(format!("trixie-{:016x}.tar", recipe.finish()));
         let lock = File::create(folder.join("lock"))?;
         lock.lock().context("cannot lock the cache of installed systems")?;
         if !archive.exists() {
@@ -97,9 +104,7 @@ fn make(archive: &Path) -> Result<()> {
     ]);
     command
         .args(["doc", "man", "locale"].map(|folder| format!("--dpkgopt=path-exclude=/usr/share/{folder}/*")));
-    command.arg(
-        r#"--customize-hook=mkdir "$1/stock" && cd "$1/stock" && apt-get download -q mesa-vulkan-drivers"#,
-    );
+    command.arg(format!("--customize-hook={KEEP_STOCK}"));
     command.args(["trixie", "-", &format!("deb {}{} trixie main", apt::signed_by(), debian_mirror()?)]);
     let output = command.stdin(Stdio::null()).stdout(File::create(&fresh)?).stderr(Stdio::piped()).output();
     let output = output.context("cannot run mmdebstrap")?;
