@@ -10,7 +10,9 @@ use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::packages::{PackageRoot, Suite};
+use crate::clients::Setup;
+use crate::daemon::Daemon;
+use crate::packages::{ClientRoot, Device, PackageRoot, Suite};
 use crate::program::{LIMIT, Program, succeed};
 
 /// The outcome of each case, by its name: the rest of its line, such as `ok 0123 4` or `skipped shaderFloat64`.
@@ -23,6 +25,8 @@ pub struct Gap {
     pub missing: &'static [&'static str],
     /// The guests' suites.
     pub suites: &'static [Suite],
+    /// Guests with the patched driver of Debian 13 have the gap, too, if Debian 13 is among the suites.
+    pub patched: bool,
     /// The reason for the gap.
     pub reason: &'static str,
 }
@@ -180,6 +184,37 @@ fn is_gap(missing: &str, suite: Suite, gaps: &[Gap]) -> bool {
     gaps.iter().any(|gap| gap.suites.contains(&suite) && gap.missing.contains(&missing))
 }
 
+/// Runs all cases as a guest with the Mesa of `client`, through the bridge. Returns what is wrong unless each case gives what `native` has, or
+/// `gaps` says why not, and each row of `gaps` is needed.
+///
+/// # Errors
+/// Something is wrong, or the program cannot be run.
+pub fn compare(program: &Path, client: &ClientRoot, native: &Outcomes, gaps: &[Gap]) -> Result<()> {
+    let suite = client.suite();
+    // Guests see heaps of the size of their quota, by default less than the machine has.
+    let setup = Setup::on(Daemon::start_with(&["--host-memory", "1024GiB"])?)?;
+    let start = || client.own(program, Device::Venus(setup.socket()));
+    let found = run(start, &shaders(program)?, &[])?;
+    println!("natively {:?} (ok, skipped, other), in the guest {:?}", tally(native), tally(&found));
+    let differing = differences(native, &found, suite, gaps);
+    ensure!(differing.is_empty(), "{suite:?}:\n{}", differing.join("\n"));
+    // Whoever releases something that is in use, as far as the daemon can tell, has broken valid usage, which none of the cases does.
+    let log = setup.daemon().log();
+    ensure!(!log.contains("waited for 1 s for a submission"), "{suite:?}:\n{log}");
+    let stale = stale(&found, suite, gaps);
+    ensure!(stale.is_empty(), "not missing any more: {stale:?}");
+    Ok(())
+}
+
+/// The outcomes of all cases on the host's driver.
+///
+/// # Errors
+/// The program cannot be run.
+pub fn natively(program: &Path) -> Result<Outcomes> {
+    let client = ClientRoot::open(Suite::Testing)?;
+    run(|| client.own(program, Device::Native), &shaders(program)?, &[])
+}
+
 /// Counts the cases that ended in each way: ok, skipped, other.
 #[must_use]
 pub fn tally(outcomes: &Outcomes) -> (usize, usize, usize) {
@@ -197,6 +232,7 @@ pub const GAPS: &[Gap] = &[
     Gap {
         missing: &["maintenance8"],
         suites: &Suite::ALL,
+        patched: true,
         reason: "Mesa's driver does not know the extension up to 26.2",
     },
     Gap {
@@ -226,11 +262,13 @@ pub const GAPS: &[Gap] = &[
             "workgroupMemoryExplicitLayout",
         ],
         suites: &[Suite::Trixie],
+        patched: true,
         reason: "Mesa's driver passes the extension through from 25.1 on",
     },
     Gap {
         missing: &["cooperativeMatrix"],
         suites: &[Suite::Trixie],
+        patched: true,
         reason: "Mesa's driver passes the extension through from 26.0 on",
     },
 ];
@@ -256,7 +294,7 @@ mod tests {
     fn differences_are_bits_cases_and_features_without_a_reason() {
         let (native, _) = outcomes("a ok 1 4\nb ok 2 4\nc ok 3 4\nd failed why\ne skipped x\n");
         let (guest, _) = outcomes("a ok 1 4\nb ok 9 4\nc skipped y\nd failed why\ne skipped x\n");
-        let gaps = [Gap { missing: &["y", "z"], suites: &[Suite::Trixie], reason: "old" }];
+        let gaps = [Gap { missing: &["y", "z"], suites: &[Suite::Trixie], patched: true, reason: "old" }];
         let found = differences(&native, &guest, Suite::Trixie, &gaps);
         assert_eq!(found.len(), 2, "{found:?}");
         assert_eq!(differences(&native, &guest, Suite::Testing, &gaps).len(), 3);

@@ -14,6 +14,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("c++", "g++"),
     ("gpgv", "gpgv"),
     ("valgrind", "valgrind"),
+    ("mmdebstrap", "mmdebstrap"),
 ];
 
 /// Installs what is missing when root; otherwise says what to install.

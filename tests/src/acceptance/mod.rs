@@ -52,10 +52,11 @@ const SILENCE_MAX: Duration = Duration::from_secs(40 * 60);
 /// The folder with the integration tests cannot be read.
 pub fn stages() -> Result<Vec<Stage>> {
     let mut behaviour = Vec::new();
-    let (mut bridge, mut vm, mut gpu) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut bridge, mut patched, mut vm, mut gpu) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for name in integration_tests()? {
         match name.split('_').next() {
             Some("bridge") => bridge.push(name),
+            Some("patched") => patched.push(name),
             Some("vm") => vm.push(name),
             Some("gpu") => gpu.push(name),
             _ => behaviour.push(name),
@@ -83,7 +84,9 @@ pub fn stages() -> Result<Vec<Stage>> {
             &["test", "--no-fail-fast", "--package", "protocol", "--package", "codegen", "--tests"],
         ),
     ];
-    for (name, tests) in [("behaviour", behaviour), ("bridge", bridge), ("vm", vm), ("gpu", gpu)] {
+    for (name, tests) in
+        [("behaviour", behaviour), ("bridge", bridge), ("patched", patched), ("vm", vm), ("gpu", gpu)]
+    {
         if !tests.is_empty() {
             let mut stage = stage(name, &["test", "--no-fail-fast", "--package", "tests", GUESTS]);
             stage.arguments.extend(tests.into_iter().flat_map(|test| ["--test".to_owned(), test]));

@@ -26,6 +26,13 @@ enum Mode {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         program: Vec<String>,
     },
+    /// Such a program on Debian 13's Venus driver with the patches of `guest-driver-patches`, built if need be
+    Patched {
+        /// The vtest socket the driver connects to
+        socket: PathBuf,
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        program: Vec<String>,
+    },
     /// Such a program directly on Debian testing's lavapipe
     Native {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -45,8 +52,15 @@ fn main() -> Result<()> {
 
 fn command(mode: &Mode) -> Result<Command> {
     let (mut command, words) = match mode {
-        Mode::Venus { suite, socket, program } => (client(*suite, program, Device::Venus(socket))?, program),
-        Mode::Native { program } => (client(Suite::Testing, program, Device::Native)?, program),
+        Mode::Venus { suite, socket, program } => {
+            (client(ClientRoot::open(*suite)?, program, Device::Venus(socket))?, program)
+        }
+        Mode::Patched { socket, program } => {
+            (client(ClientRoot::patched()?, program, Device::Venus(socket))?, program)
+        }
+        Mode::Native { program } => {
+            (client(ClientRoot::open(Suite::Testing)?, program, Device::Native)?, program)
+        }
         Mode::Host { executable } => {
             (HostVulkan::lavapipe()?.command(Path::new(&executable[0]))?, executable)
         }
@@ -55,8 +69,7 @@ fn command(mode: &Mode) -> Result<Command> {
     Ok(command)
 }
 
-fn client(suite: Suite, program: &[String], device: Device) -> Result<Command> {
-    let root = ClientRoot::open(suite)?;
+fn client(root: ClientRoot, program: &[String], device: Device) -> Result<Command> {
     match program[0].as_str() {
         "python3" => root.python(&Python::with(&clients::WHEELS)?, device),
         name if root.has(name) => root.command(name, device),

@@ -38,7 +38,15 @@ impl Packages {
     /// # Errors
     /// The packages cannot be had.
     pub fn open(suite: Suite) -> Result<Self> {
-        Ok(Self { root: ClientRoot::open(suite)?.with_more_programs()?, python: Python::with(&WHEELS)? })
+        Self::with(ClientRoot::open(suite)?)
+    }
+
+    /// Programs, and the Mesa of `root`; downloads what is not in the cache.
+    ///
+    /// # Errors
+    /// The packages cannot be had.
+    pub fn with(root: ClientRoot) -> Result<Self> {
+        Ok(Self { root: root.with_more_programs()?, python: Python::with(&WHEELS)? })
     }
 }
 

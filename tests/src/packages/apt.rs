@@ -167,10 +167,7 @@ impl Apt {
     }
 
     fn sources(&self) -> Result<String> {
-        let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
-        let options =
-            if Path::new(keyring).exists() { format!("[signed-by={keyring}] ") } else { String::new() };
-        Ok(format!("deb {options}{} {} main\n", debian_mirror()?, self.suite))
+        Ok(format!("deb {}{} {} main\n", signed_by(), debian_mirror()?, self.suite))
     }
 
     fn settings(&self) -> Result<String> {
@@ -207,8 +204,14 @@ impl Archive {
     }
 }
 
+/// The option of a source that names Debian's keys, if this machine has them in a file.
+pub(super) fn signed_by() -> String {
+    let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
+    if Path::new(keyring).exists() { format!("[signed-by={keyring}] ") } else { String::new() }
+}
+
 /// Proxies and transport options of the machine's apt, without its hooks.
-fn inherited_settings() -> Result<String> {
+pub(super) fn inherited_settings() -> Result<String> {
     let output =
         Command::new("apt-config").args(["dump", "Acquire"]).output().context("cannot run apt-config")?;
     let wanted = ["Acquire::http::", "Acquire::https::", "Acquire::Check-Date"];

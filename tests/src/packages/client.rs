@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use super::patched;
 use super::python::Python;
 use super::root::{PackageRoot, Suite};
 
@@ -33,6 +34,8 @@ pub enum Device<'a> {
 pub struct ClientRoot {
     /// The packages from which the Venus driver comes.
     drivers: PackageRoot,
+    /// The Venus driver that takes the place of theirs, if there is one.
+    patched: Option<PathBuf>,
     /// Debian testing: the programs `drivers` lacks, and the software driver.
     programs: PackageRoot,
 }
@@ -46,7 +49,15 @@ impl ClientRoot {
         let drivers = PackageRoot::with(suite, VULKAN_PACKAGES)?;
         PackageRoot::with(Suite::Testing, VULKAN_PACKAGES)?;
         let programs = PackageRoot::with(Suite::Testing, LLAMA_PACKAGES)?;
-        Ok(Self { drivers, programs })
+        Ok(Self { drivers, patched: None, programs })
+    }
+
+    /// Mesa of Debian 13 with the Venus driver of `guest-driver-patches` in the place of its own; builds it when it has changed.
+    ///
+    /// # Errors
+    /// The packages cannot be had, or the driver not be built.
+    pub fn patched() -> Result<Self> {
+        Ok(Self { patched: Some(patched::driver()?), ..Self::open(Suite::Trixie)? })
     }
 
     /// Adds the programs that only the clients' tests use.
@@ -141,7 +152,10 @@ impl ClientRoot {
                     .env("VN_DEBUG", "vtest")
                     .env("VTEST_SOCKET_NAME", socket)
                     .env("MESA_LOG_LEVEL", "debug");
-                self.drivers.driver_manifest("virtio")?
+                match &self.patched {
+                    Some(driver) => self.drivers.foreign_manifest(driver)?,
+                    None => self.drivers.driver_manifest("virtio")?,
+                }
             }
         };
         command

@@ -7,7 +7,9 @@
 mod apt;
 mod client;
 mod host_vulkan;
+mod installed;
 mod mirror;
+mod patched;
 mod python;
 mod relink;
 mod root;
@@ -15,6 +17,8 @@ mod twin;
 
 pub use client::{ClientRoot, Device};
 pub use host_vulkan::HostVulkan;
+pub use installed::Installed;
+pub use patched::{PATCHED_PACKAGE, patched_package};
 pub use python::{Python, Wheels};
 pub use root::{PackageRoot, Suite};
 

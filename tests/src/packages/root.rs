@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -198,7 +199,21 @@ impl PackageRoot {
     pub fn driver_manifest(&self, driver: &str) -> Result<PathBuf> {
         let library = self.libraries().join(format!("libvulkan_{driver}.so"));
         ensure!(library.exists(), "{} has no Vulkan driver {driver}", self.suite.name());
-        let manifest = self.dir.join(format!("{driver}.json"));
+        self.manifest(&library, &format!("{driver}.json"))
+    }
+
+    /// A manifest for the Vulkan loader that names a driver from elsewhere, which is to run with this root's libraries.
+    ///
+    /// # Errors
+    /// The manifest cannot be written.
+    pub fn foreign_manifest(&self, library: &Path) -> Result<PathBuf> {
+        let mut hasher = DefaultHasher::new();
+        library.hash(&mut hasher);
+        self.manifest(library, &format!("foreign-{:016x}.json", hasher.finish()))
+    }
+
+    fn manifest(&self, library: &Path, name: &str) -> Result<PathBuf> {
+        let manifest = self.dir.join(name);
         let text = format!(
             r#"{{"file_format_version": "1.0.1", "ICD": {{"library_path": {library:?}, "api_version": "1.4.0"}}}}"#
         );

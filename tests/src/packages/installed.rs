@@ -1,0 +1,114 @@
+//! A Debian 13 in which packages are really installed, by its own dpkg and apt: for tests of a package's installation.
+//!
+//! mmdebstrap makes it, once. Each script runs in a fresh copy, as its root, in namespaces of its own; an ordinary user needs user namespaces.
+
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use super::mirror::debian_mirror;
+use super::{apt, cache_dir};
+use crate::program::succeed;
+
+/// What is installed besides a minimal system.
+const PACKAGES: &str = "mesa-vulkan-drivers,vulkan-tools";
+
+/// Keeps the package of the driver, for a test that installs it again without a network.
+const KEEP_STOCK: &str =
+    r#"/usr/sbin/chroot "$1" sh -c 'mkdir /stock && cd /stock && apt-get download -q mesa-vulkan-drivers'"#;
+
+/// Runs in the copy's namespaces: unpacks the archive `$1` as `$2`, shows it the folder `$3` as `/mnt`, and runs the script `$4`.
+const ENTER: &str = r#"
+set -e
+tar --extract --file "$1" --directory "$2" --no-same-owner --exclude='./dev/*' --warning=no-timestamp
+mount --rbind /dev "$2/dev"
+mount --bind "$3" "$2/mnt"
+mount -t proc proc "$2/proc" 2>/dev/null || mount --rbind /proc "$2/proc"
+exec /usr/sbin/chroot "$2" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive sh -ec "$4"
+"#;
+
+/// The archive of such a system, with Debian's own Venus driver and vulkaninfo. Its folder `/stock` has the package of the driver.
+#[derive(Clone, Debug)]
+pub struct Installed(PathBuf);
+
+impl Installed {
+    /// Says why this machine cannot have such a system, if it cannot.
+    #[must_use]
+    pub fn obstacle() -> Option<&'static str> {
+        let runs = |command: &mut Command| {
+            command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+        };
+        if !runs(Command::new("mmdebstrap").arg("--version")) {
+            return Some("mmdebstrap is not installed");
+        }
+        if !runs(namespaces().arg("true")) {
+            return Some("this user may not make namespaces");
+        }
+        None
+    }
+
+    /// Makes the system if it is not in the cache.
+    ///
+    /// # Errors
+    /// The packages cannot be had, or mmdebstrap fails.
+    pub fn trixie() -> Result<Self> {
+        let folder = cache_dir()?.join("installed");
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let mut recipe = DefaultHasher::new();
+        (PACKAGES, KEEP_STOCK).hash(&mut recipe);
+        let archive = folder.join(format!("trixie-{:016x}.tar", recipe.finish()));
+        let lock = File::create(folder.join("lock"))?;
+        lock.lock().context("cannot lock the cache of installed systems")?;
+        if !archive.exists() {
+            make(&archive)?;
+        }
+        Ok(Self(archive))
+    }
+
+    /// Runs a script of the shell in a copy, in which `folder` is `/mnt`. Returns what it printed.
+    ///
+    /// # Errors
+    /// A command of the script fails, or it takes too long.
+    pub fn run(&self, script: &str, folder: &Path) -> Result<String> {
+        let copy = TempDir::new_in(self.0.parent().context("the archive lies in a folder")?)?;
+        let mut command = namespaces();
+        command.args(["sh", "-c", ENTER, "sh"]).arg(&self.0).args([copy.path(), folder]).arg(script);
+        succeed(command, crate::program::LIMIT)
+    }
+}
+
+/// A command that runs another as root of namespaces of its own.
+fn namespaces() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--propagation", "private"]);
+    if !rustix::process::geteuid().is_root() {
+        command.arg("--map-root-user");
+    }
+    command
+}
+
+fn make(archive: &Path) -> Result<()> {
+    eprintln!("packages: installing a Debian 13 with Mesa (about a minute)");
+    let fresh = archive.with_extension("part");
+    let settings = apt::inherited_settings()?;
+    let mut command = Command::new("mmdebstrap");
+    command.args(["--variant=minbase", "--format=tar", "--include", PACKAGES]);
+    command.args(settings.lines().map(|line| format!("--aptopt={}", line.trim_end_matches(';'))));
+    command.args([
+        "--aptopt=APT::Install-Recommends \"false\"",
+        "--aptopt=Acquire::Check-Valid-Until \"false\"",
+    ]);
+    command
+        .args(["doc", "man", "locale"].map(|folder| format!("--dpkgopt=path-exclude=/usr/share/{folder}/*")));
+    command.arg(format!("--customize-hook={KEEP_STOCK}"));
+    command.args(["trixie", "-", &format!("deb {}{} trixie main", apt::signed_by(), debian_mirror()?)]);
+    let output = command.stdin(Stdio::null()).stdout(File::create(&fresh)?).stderr(Stdio::piped()).output();
+    let output = output.context("cannot run mmdebstrap")?;
+    ensure!(output.status.success(), "mmdebstrap failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    fs::rename(&fresh, archive)?;
+    Ok(())
+}
