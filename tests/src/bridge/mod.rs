@@ -42,7 +42,12 @@ struct Clients {
 impl Bridge {
     /// Listens on `path` (a stale socket there is replaced) for clients of the device.
     pub fn listen(path: &Path, gpu: Gpu) -> Result<Self> {
-        let capset = gpu.capset().context("the daemon's capability set")?;
+        Self::listen_as(path, gpu, |capset| capset)
+    }
+
+    /// Does the same, but shows clients what `changed` makes of the daemon's capability set.
+    pub fn listen_as(path: &Path, gpu: Gpu, changed: impl Fn(Vec<u8>) -> Vec<u8>) -> Result<Self> {
+        let capset = changed(gpu.capset().context("the daemon's capability set")?);
         if UnixStream::connect(path).is_err() {
             let _ = std::fs::remove_file(path);
         }

@@ -37,12 +37,20 @@ impl Setup {
     /// # Errors
     /// The daemon refuses it.
     pub fn on(daemon: Daemon) -> Result<Self> {
+        Self::with_capset(daemon, |capset| capset)
+    }
+
+    /// Does the same, but shows clients what `changed` makes of the daemon's capability set, as if the host were another one.
+    ///
+    /// # Errors
+    /// The daemon refuses it.
+    pub fn with_capset(daemon: Daemon, changed: impl Fn(Vec<u8>) -> Vec<u8>) -> Result<Self> {
         // Mesa aborts without a word when the bridge hangs up: what the bridge says tells why a client failed. Whoever comes second finds it there.
         let warnings = env_logger::Env::default().default_filter_or("warn");
         let _ = env_logger::Builder::from_env(warnings).is_test(true).try_init();
         let folder = tempfile::tempdir()?;
         let socket = folder.path().join("vtest.sock");
-        let bridge = Bridge::listen(&socket, daemon.guest()?)?;
+        let bridge = Bridge::listen_as(&socket, daemon.guest()?, changed)?;
         Ok(Self { bridge, socket, _folder: folder, daemon })
     }
 

@@ -1,0 +1,121 @@
+//! What the patches of `guest-driver-patches` change for programs: which extensions there are, and which errors they hear of.
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Signal, kill_process};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tests::clients::Setup;
+use tests::daemon::{Daemon, cpu_time, eventually};
+use tests::packages::{ClientRoot, Device, Suite};
+use tests::program::{LIMIT, Program};
+
+/// Extensions that the patched driver passes on and Debian's does not, of those that a software driver has.
+const EXTENSIONS: &[&str] = &[
+    "VK_EXT_shader_atomic_float",
+    "VK_EXT_shader_atomic_float2",
+    "VK_EXT_shader_image_atomic_int64",
+    "VK_EXT_shader_replicated_composites",
+    "VK_KHR_compute_shader_derivatives",
+    "VK_KHR_cooperative_matrix",
+    "VK_KHR_shader_expect_assume",
+    "VK_KHR_shader_float_controls2",
+    "VK_KHR_shader_maximal_reconvergence",
+    "VK_KHR_shader_quad_control",
+    "VK_KHR_shader_relaxed_extended_instruction",
+    "VK_KHR_shader_subgroup_rotate",
+    "VK_KHR_workgroup_memory_explicit_layout",
+];
+
+/// Processor time of a worker that shows that a program has begun to submit.
+const AT_WORK: Duration = Duration::from_millis(50);
+
+/// Returns which of [`EXTENSIONS`] a program finds, and what it finds out about cooperative matrices.
+fn found(client: &ClientRoot, device: Device<'_>) -> Result<(Vec<&'static str>, Vec<String>)> {
+    let output = Program::start(client.command("vulkaninfo", device)?)?.wait(LIMIT)?;
+    ensure!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let has = |name: &&&str| text.split_whitespace().any(|word| word == **name);
+    let matrices = text.lines().map(str::trim).filter(|line| line.starts_with("cooperativeMatrix"));
+    Ok((EXTENSIONS.iter().filter(has).copied().collect(), matrices.map(str::to_owned).collect()))
+}
+
+#[test]
+fn extensions_of_the_host_reach_a_program_and_say_what_they_say_there() -> Result<()> {
+    let (patched, stock) = (ClientRoot::patched()?, ClientRoot::open(Suite::Trixie)?);
+    let (on_host, of_matrices) = found(&patched, Device::Native)?;
+    ensure!(on_host.len() == EXTENSIONS.len() && !of_matrices.is_empty(), "natively {on_host:?}");
+    let setup = Setup::start()?;
+    assert_eq!(found(&patched, Device::Venus(setup.socket()))?, (on_host, of_matrices));
+    assert_eq!(found(&stock, Device::Venus(setup.socket()))?.0, <[&str; 0]>::default());
+    Ok(())
+}
+
+/// A host that does not say which extensions its protocol has, as the first versions of virglrenderer, has none of those that came later.
+#[test]
+fn a_host_that_names_no_extensions_is_taken_for_one_that_knows_none_of_them() -> Result<()> {
+    let patched = ClientRoot::patched()?;
+    let of_upstream = |mut capset: Vec<u8>| {
+        capset.truncate(160);
+        // Bit 0 of the mask says that it is valid.
+        capset[20..20 + 128].fill(0);
+        capset
+    };
+    let setup = Setup::with_capset(Daemon::start()?, of_upstream)?;
+    assert_eq!(found(&patched, Device::Venus(setup.socket()))?.0, <[&str; 0]>::default());
+    // One without our words behind the mask still has the extensions that the mask names.
+    let setup = Setup::with_capset(Daemon::start()?, |mut capset| {
+        capset.truncate(160);
+        capset
+    })?;
+    assert_eq!(found(&patched, Device::Venus(setup.socket()))?.0, EXTENSIONS);
+    Ok(())
+}
+
+#[test]
+fn an_allocation_beyond_the_quota_fails_itself() -> Result<()> {
+    let patched = ClientRoot::patched()?;
+    let quota = ["--host-memory", "256MiB", "--device-memory", "256MiB"];
+    let setup = Setup::on(Daemon::start_with(&quota)?)?;
+    let mut command = patched.own(Path::new(env!("CARGO_BIN_EXE_hog")), Device::Venus(setup.socket()))?;
+    // A MiB each, none of which is mapped.
+    command.args(["allocations", "1000"]).stdin(Stdio::null());
+    let output = Program::start(command)?.wait(LIMIT)?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success() && text.contains("of allocations: ERROR_OUT_OF_DEVICE_MEMORY"), "{text}");
+    Ok(())
+}
+
+/// Debian's driver ends the program with SIGABRT.
+#[test]
+fn a_program_whose_worker_is_killed_hears_of_a_lost_device() -> Result<()> {
+    let patched = ClientRoot::patched()?;
+    for measure in ["empty 600000\n", "timeline 600000\n", "submissions 64 600000\n"] {
+        let setup = Setup::start()?;
+        let mut command =
+            patched.own(Path::new(env!("CARGO_BIN_EXE_gauge")), Device::Venus(setup.socket()))?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut program = command.spawn()?;
+        let (mut stdin, stdout) =
+            (program.stdin.take().context("piped")?, program.stdout.take().context("piped")?);
+        // What the program says of its device, and the answer to a short measure: it has made all that it needs.
+        let mut answers = BufReader::new(stdout);
+        stdin.write_all(b"empty 1\n")?;
+        (0..2).try_for_each(|_| answers.read_line(&mut String::new()).map(drop))?;
+        let workers = setup.daemon().workers();
+        ensure!(workers.len() == 1, "{workers:?}");
+        let so_far = cpu_time(workers[0])?;
+        stdin.write_all(measure.as_bytes())?;
+        let is_at_work = || cpu_time(workers[0]).is_ok_and(|now| now > so_far + AT_WORK);
+        ensure!(eventually(LIMIT, is_at_work), "the worker has nothing to do");
+        kill_process(workers[0], Signal::KILL)?;
+        let mut said = String::new();
+        program.stderr.take().context("piped")?.read_to_string(&mut said)?;
+        let status = program.wait()?;
+        ensure!(status.code() == Some(1) && status.signal().is_none(), "{measure}{status}\n{said}");
+        ensure!(said.contains("logical device has been lost"), "{measure}{said}");
+    }
+    Ok(())
+}
