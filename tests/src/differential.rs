@@ -243,7 +243,6 @@ pub const GAPS: &[Gap] = &[
             "maintenance6",
             "maintenance7",
             "nestedCommandBuffer",
-            "pipelineRobustness",
         ],
         suites: &[Suite::Trixie],
         patched: true,
@@ -252,6 +251,7 @@ pub const GAPS: &[Gap] = &[
     Gap {
         missing: &[
             "computeDerivativeGroupQuads",
+            "pipelineRobustness",
             "shaderBufferFloat32AtomicAdd",
             "shaderBufferFloat32AtomicMinMax",
             "shaderExpectAssume",

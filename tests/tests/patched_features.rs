@@ -14,6 +14,7 @@ use tests::program::{LIMIT, Program};
 
 /// Extensions that the patched driver passes on and Debian's does not, of those that a software driver has.
 const EXTENSIONS: &[&str] = &[
+    "VK_EXT_pipeline_robustness",
     "VK_EXT_shader_atomic_float",
     "VK_EXT_shader_atomic_float2",
     "VK_EXT_shader_image_atomic_int64",
