@@ -88,7 +88,12 @@ fn capset_is_venus_as_mesa_reads_it() -> Result<()> {
     let capset = guest.capset()?;
     let (fields, _) = capset.as_chunks::<4>();
     let field = |i: usize| u32::from_le_bytes(fields[i]);
-    assert_eq!(fields.len(), 40);
+    assert_eq!(fields.len(), 42);
+    assert_eq!(
+        (field(40), field(41)),
+        (u32::from_le_bytes(*b"VUV1"), 1),
+        "what upstream's protocol does not have"
+    );
     assert_eq!(field(0), 1, "wire_format_version");
     assert_eq!(field(1) >> 22, 1, "major version of the registry");
     assert_eq!(field(2), 1, "vk_ext_command_serialization_spec_version");

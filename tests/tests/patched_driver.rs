@@ -13,7 +13,7 @@ use tests::program::{LIMIT, Program};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_differential");
 
-/// What guests with this driver lack.
+/// The features that guests with this driver lack.
 fn gaps() -> impl Iterator<Item = Gap> {
     GAPS.iter().copied().filter(|gap| gap.patched)
 }

@@ -1,4 +1,4 @@
-//! What the patches of `guest-driver-patches` change for programs: which extensions there are, and which errors they hear of.
+//! The patches of `guest-driver-patches` as programs see them: which extensions there are, and which errors programs hear of.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};

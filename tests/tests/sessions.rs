@@ -58,7 +58,7 @@ fn frontend_that_dies_in_the_middle_of_negotiation_is_survived() -> Result<()> {
         drop(stream);
     }
     assert!(daemon.is_running());
-    assert_eq!(daemon.guest()?.capset()?.len(), 160);
+    assert_eq!(daemon.guest()?.capset()?.len(), protocol::venus::capset::SIZE);
     Ok(())
 }
 
@@ -69,11 +69,11 @@ fn second_frontend_waits_for_the_first_to_go() -> Result<()> {
     let socket = daemon.socket();
     let second = std::thread::spawn(move || Session::connect(&socket, Options::default()).map(Gpu::new));
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(first.capset()?.len(), 160, "the first session is not disturbed");
+    assert_eq!(first.capset()?.len(), protocol::venus::capset::SIZE, "the first session is not disturbed");
     drop(first);
     // Refused or served once the first is gone: both are fine, as long as the daemon serves whoever comes after.
     let _ = second.join().expect("connecting does not panic");
-    assert_eq!(daemon.guest()?.capset()?.len(), 160);
+    assert_eq!(daemon.guest()?.capset()?.len(), protocol::venus::capset::SIZE);
     Ok(())
 }
 
@@ -98,11 +98,11 @@ fn who_connects_or_resets_again_and_again_does_not_fill_the_log() -> Result<()> 
     let mut guest = daemon.guest()?;
     for _ in 0..100 {
         // A queue that was not used is as it was after a reset.
-        assert_eq!(guest.capset()?.len(), 160);
+        assert_eq!(guest.capset()?.len(), protocol::venus::capset::SIZE);
         guest.session.reset()?;
         guest = Gpu::new(guest.session);
     }
-    assert_eq!(guest.capset()?.len(), 160);
+    assert_eq!(guest.capset()?.len(), protocol::venus::capset::SIZE);
     for text in
         ["a frontend has connected", "the frontend has disconnected", "the driver has reset the device"]
     {

@@ -14,7 +14,7 @@ use super::mirror::debian_mirror;
 use super::{apt, cache_dir};
 use crate::program::succeed;
 
-/// What is installed besides a minimal system.
+/// The packages that are installed besides a minimal system.
 const PACKAGES: &str = "mesa-vulkan-drivers,vulkan-tools";
 
 /// Keeps the package of the driver, for a test that installs it again without a network.
