@@ -72,8 +72,8 @@ pub fn first_words(text: &str, words: u32) -> String {
 /// The program fails, or says too little.
 pub fn native(client: &ClientRoot, words: u32) -> Result<String> {
     let mut command = client.native("llama-completion")?;
-    if client.suite() == Suite::Trixie {
-        // Mesa before 26.0 does not pass cooperative matrices on, and other shaders round differently.
+    if client.suite() == Suite::Trixie && !client.is_patched() {
+        // Stock Mesa before 26.0 does not pass cooperative matrices on, and other shaders round differently.
         command.env("GGML_VK_DISABLE_COOPMAT", "1");
     }
     let said = first_words(&run(command, words + SPARE_WORDS)?, words);

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use tests::completion;
 use tests::daemon_process::DaemonProcess;
-use tests::packages::{ClientRoot, HostVulkan, Suite};
+use tests::packages::{ClientRoot, HostVulkan, Suite, patched_driver};
 use tests::vm::{Guest, Options, Script, Vm};
 
 const WORDS: u32 = 32;
@@ -11,6 +11,18 @@ const WORDS: u32 = 32;
 #[test]
 fn debian_13_computes_what_the_host_computes() -> Result<()> {
     computes_what_the_host_computes(Suite::Trixie)
+}
+
+/// The patched library lies where the stock one was; a package puts it beside that one, which `patched_package` looks at.
+#[test]
+fn debian_13_with_the_patched_driver_computes_what_the_host_computes() -> Result<()> {
+    let driver = std::fs::read(patched_driver()?)?;
+    let look = "vulkaninfo --summary && vulkaninfo | grep VK_KHR_cooperative_matrix || exit 1";
+    let script = completion::script(look, WORDS);
+    let script = script.with_file("usr/lib/x86_64-linux-gnu/libvulkan_virtio.so", driver);
+    let output = computes(&ClientRoot::patched()?, &script)?;
+    ensure!(output.contains("+vuv"), "the stock driver is used\n{output}");
+    Ok(())
 }
 
 #[test]
@@ -57,11 +69,17 @@ fn a_guest_uses_two_gpus_one_of_them_without_scanout() -> Result<()> {
 }
 
 fn computes_what_the_host_computes(suite: Suite) -> Result<()> {
-    let expected = completion::native(&ClientRoot::open(suite)?, WORDS)?;
+    computes(&ClientRoot::open(suite)?, &completion::script("vulkaninfo --summary || exit 1", WORDS))
+        .map(drop)
+}
+
+/// Runs `script`, which writes [`WORDS`] words, in a guest with `client`'s Mesa, and compares them with the host's. Returns all that it printed.
+fn computes(client: &ClientRoot, script: &Script) -> Result<String> {
+    let suite = client.suite();
+    let expected = completion::native(client, WORDS)?;
     let guest = Guest::build(suite)?;
     let daemon = DaemonProcess::start(&HostVulkan::lavapipe()?, &[])?;
-    let script = completion::script("vulkaninfo --summary || exit 1", WORDS);
-    let outcome = Vm::run(&guest, &script, &Options { gpus: vec![daemon.socket()], ..Options::default() });
+    let outcome = Vm::run(&guest, script, &Options { gpus: vec![daemon.socket()], ..Options::default() });
     let outcome = outcome.map_err(|error| error.context(daemon.log()))?;
     let output = &outcome.output;
     ensure!(outcome.status == 0, "status {}\n{output}\n{}", outcome.status, daemon.log());
@@ -77,5 +95,5 @@ fn computes_what_the_host_computes(suite: Suite) -> Result<()> {
         daemon.log()
     );
     daemon.stop()?;
-    Ok(())
+    Ok(outcome.output)
 }

@@ -57,7 +57,7 @@ impl ClientRoot {
     /// # Errors
     /// The packages cannot be had, or the driver not be built.
     pub fn patched() -> Result<Self> {
-        Ok(Self { patched: Some(patched::driver()?), ..Self::open(Suite::Trixie)? })
+        Ok(Self { patched: Some(patched::patched_driver()?), ..Self::open(Suite::Trixie)? })
     }
 
     /// Adds the programs that only the clients' tests use.
@@ -73,6 +73,12 @@ impl ClientRoot {
     #[must_use]
     pub fn has(&self, program: &str) -> bool {
         self.programs.program(program).exists()
+    }
+
+    /// Returns whether the driver is the one of `guest-driver-patches`.
+    #[must_use]
+    pub fn is_patched(&self) -> bool {
+        self.patched.is_some()
     }
 
     /// The suite whose Mesa this is.

@@ -34,7 +34,10 @@ pub fn patched_package() -> Result<PathBuf> {
 }
 
 /// The driver in the package, or the one that the environment names.
-pub(super) fn driver() -> Result<PathBuf> {
+///
+/// # Errors
+/// As [`patched_package`].
+pub fn patched_driver() -> Result<PathBuf> {
     if let Some(driver) = std::env::var_os(OVERRIDE).filter(|driver| !driver.is_empty()) {
         let driver = fs::canonicalize(&driver).with_context(|| format!("{OVERRIDE}={}", driver.display()))?;
         ensure!(driver.extension() == Some(OsStr::new("so")), "{OVERRIDE} names {}", driver.display());
