@@ -245,6 +245,10 @@ const RAY_TRACING: &str = "ray tracing pipelines: no command that traces rays is
 pub(crate) const NOT_SHOWN: &[Absent] = &[
     ("shown when a guest's program runs with `VN_DEBUG=mem_budget`", &["VK_EXT_memory_budget"]),
     (
+        "shown by Debian 13's driver with the patches of `guest-driver-patches`",
+        &["VK_NV_cooperative_matrix2", "VK_NV_shader_sm_builtins"],
+    ),
+    (
         "not in the driver's own list up to Mesa 26.2",
         &[
             "VK_EXT_ycbcr_image_arrays",
