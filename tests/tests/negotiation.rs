@@ -91,7 +91,7 @@ fn capset_is_venus_as_mesa_reads_it() -> Result<()> {
     assert_eq!(fields.len(), 42);
     assert_eq!(
         (field(40), field(41)),
-        (u32::from_le_bytes(*b"VUV1"), 1),
+        (u32::from_le_bytes(*b"VUV1"), 3),
         "what upstream's protocol does not have"
     );
     assert_eq!(field(0), 1, "wire_format_version");

@@ -89,6 +89,27 @@ fn an_allocation_beyond_the_quota_fails_itself() -> Result<()> {
     Ok(())
 }
 
+/// A program that has taken all there is uses as much as there was. llvmpipe itself says what the whole machine uses.
+#[test]
+fn a_budget_is_that_of_the_context() -> Result<()> {
+    let patched = ClientRoot::patched()?;
+    let quota = ["--host-memory", "256MiB", "--device-memory", "256MiB"];
+    let setup = Setup::on(Daemon::start_with(&quota)?)?;
+    let used_after = |count: &str| -> Result<String> {
+        let mut command = patched.own(Path::new(env!("CARGO_BIN_EXE_hog")), Device::Venus(setup.socket()))?;
+        command.args(["allocations", count]).stdin(Stdio::null());
+        let output = Program::start(command)?.wait(LIMIT)?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "{}\n{text}", output.status);
+        setup.settle()?;
+        Ok(text.lines().find(|line| line.starts_with("uses ")).context(text.clone())?.to_owned())
+    };
+    assert_eq!(used_after("0")?, "uses 0 of 224 MiB");
+    assert_eq!(used_after("100")?, "uses 100 of 224 MiB");
+    assert_eq!(used_after("1000")?, "uses 224 of 224 MiB");
+    Ok(())
+}
+
 /// Debian's driver ends the program with SIGABRT.
 #[test]
 fn a_program_whose_worker_is_killed_hears_of_a_lost_device() -> Result<()> {

@@ -36,6 +36,10 @@ pub enum Wanted {
         /// Bytes that spare the next question, `least` or more.
         bytes: u64,
     },
+    /// Nothing: the answer's bytes are those that the context holds, granted in advance or used.
+    Held(Heap),
+    /// Nothing: the answer's bytes are those that the context could be granted now beyond what it holds.
+    Room(Heap),
 }
 
 /// Something for each heap.

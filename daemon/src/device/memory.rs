@@ -40,6 +40,14 @@ impl<T> Device<T> {
             Wanted::Credit { heap, least, bytes } => self.credit(owner, heap, least, bytes).map(|bytes| {
                 effects.grant_memory(ctx_id, request, None, bytes);
             }),
+            Wanted::Held(heap) => {
+                effects.grant_memory(ctx_id, request, None, self.quotas.memory.of(heap).held(owner));
+                Ok(())
+            }
+            Wanted::Room(heap) => {
+                effects.grant_memory(ctx_id, request, None, self.quotas.memory.of(heap).room(owner));
+                Ok(())
+            }
         };
         let Err(limit) = granted else { return };
         if self.may_wait(ctx_id) && self.is_coming_free(owner, wanted) {
@@ -59,6 +67,7 @@ impl<T> Device<T> {
             Wanted::Pages(bytes) => (Heap::Host, bytes, 1),
             Wanted::Piece { heap, bytes } => (heap, bytes, 1),
             Wanted::Credit { heap, least, .. } => (heap, least, 0),
+            Wanted::Held(heap) | Wanted::Room(heap) => (heap, 0, 0),
         };
         let PerHeap { device, host } = &self.quotas.memory;
         let memory = match heap {

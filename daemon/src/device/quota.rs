@@ -88,6 +88,15 @@ impl Quota {
         Ok(())
     }
 
+    /// Returns how much more an owner could take now.
+    pub(crate) fn room(&self, owner: Owner) -> u64 {
+        let (held, left) = (self.held(owner), self.total.saturating_sub(self.used));
+        // What an owner may hold is SHARE times what it leaves, and one more.
+        let share = SHARE.saturating_mul(left.saturating_add(1)).saturating_sub(held) / (SHARE + 1);
+        let own = self.each.map_or(u64::MAX, |(_, each)| each.saturating_sub(held));
+        left.min(share).min(own)
+    }
+
     /// Gives back what was taken.
     pub(crate) fn give_back(&mut self, owner: Owner, amount: u64) {
         let Some(held) = self.held.get_mut(&owner) else { return };
@@ -159,6 +168,22 @@ mod tests {
         for total in [8, 63, 64, 1000] {
             assert_eq!(hog(&mut Quota::new("some", total), A), most(total));
         }
+    }
+
+    #[test]
+    fn the_room_of_an_owner_is_what_it_can_take_and_no_more() {
+        for (total, each) in [(0, 9), (1, 9), (7, 3), (400, 1000), (400, 100), (1 << 40, 1 << 39)] {
+            let mut quota = Quota::new("bytes", total).with_each("own bytes", each);
+            for taken in [0, 1, total / 3, total / 2] {
+                for owner in [A, B] {
+                    let room = quota.room(owner);
+                    assert_eq!(quota.check(owner, room, &[]), Ok(()), "{room} of {total}");
+                    assert!(quota.check(owner, room + 1, &[]).is_err(), "{room} of {total}");
+                }
+                let _ = quota.take(A, taken);
+            }
+        }
+        assert_eq!(Quota::new("bytes", u64::MAX).room(A), u64::MAX / (SHARE + 1));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use vulkan::{Allowance, Cancel, Lease, MemoryFile, Piece};
+use vulkan::{Allowance, Cancel, HeapBudget, Lease, MemoryFile, Piece};
 
 /// Bytes asked for at once.
 const STEP: u64 = 64 << 20;
@@ -217,6 +217,15 @@ impl Allowance for Allowances {
         }))
     }
 
+    fn budget(&self, heap: Heap, cancel: &Cancel) -> Option<HeapBudget> {
+        let held = self.ask(Wanted::Held(heap), cancel)?.bytes;
+        let room = self.ask(Wanted::Room(heap), cancel)?.bytes;
+        let mut state = self.state.lock();
+        let credit = state.credit.of(heap);
+        let spare = credit.granted - credit.used;
+        Some(HeapBudget { used: held.saturating_sub(spare), most: held.saturating_add(room) })
+    }
+
     fn reached(&self, limit: &'static str) {
         self.say(&ToDevice::LimitReached { limit: limit.to_owned() });
     }
@@ -255,7 +264,9 @@ mod tests {
             let ToDevice::MemoryWanted { request, wanted } = message else { panic!("{message:?}") };
             match (bytes, wanted) {
                 (None, _) => self.allowances.refused(request),
-                (Some(bytes), Wanted::Credit { .. }) => self.allowances.granted(request, None, bytes, None),
+                (Some(bytes), Wanted::Credit { .. } | Wanted::Held(_) | Wanted::Room(_)) => {
+                    self.allowances.granted(request, None, bytes, None)
+                }
                 (Some(bytes), Wanted::Piece { .. }) => {
                     self.allowances.granted(request, Some(MemoryId(7)), bytes, None);
                 }
@@ -282,6 +293,21 @@ mod tests {
                 (asking.join().unwrap(), wanted)
             })
         }
+    }
+
+    #[test]
+    fn a_budget_is_what_is_held_and_what_there_is_room_for_and_credit_in_advance_is_not_used() {
+        let rig = Rig::new();
+        let cancel = Cancel::default();
+        let (one, _) = rig.asking(|a| a.credit(Heap::Device, 1 << 20, &cancel), Some(STEP));
+        let budget = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| rig.allowances.budget(Heap::Device, &cancel));
+            assert_eq!(rig.answer(Some(STEP + 5)), Wanted::Held(Heap::Device));
+            assert_eq!(rig.answer(Some(1000)), Wanted::Room(Heap::Device));
+            asking.join().unwrap()
+        });
+        assert_eq!(budget, Some(HeapBudget { used: (1 << 20) + 5, most: STEP + 1005 }));
+        drop(one);
     }
 
     #[test]

@@ -64,7 +64,7 @@ mod submit;
 mod validity;
 
 pub use backing::capture::map;
-pub use context::allowance::{Allowance, Lease, MemoryFile, Piece};
+pub use context::allowance::{Allowance, HeapBudget, Lease, MemoryFile, Piece};
 pub use context::budget::{Budget, Counted};
 pub use context::cancel::Cancel;
 pub use context::error::ContextLost;

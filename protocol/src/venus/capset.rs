@@ -19,6 +19,9 @@ pub const PRIVATE_MAGIC: u32 = u32::from_le_bytes(*b"VUV1");
 /// Bit 0 of the private features: `VK_NV_cooperative_matrix2`, whose command has the private number of `commands.toml`.
 pub const PRIVATE_COOPERATIVE_MATRIX2: u32 = 1;
 
+/// Bit 1 of the private features: the figures of `VK_EXT_memory_budget` are those of the context.
+pub const PRIVATE_MEMORY_BUDGET: u32 = 2;
+
 /// Extensions that upstream's protocol does not have. The mask does not name them: an upstream driver that comes to know one of them may
 /// have other numbers for its commands.
 const PRIVATE: &[&str] = &["VK_NV_cooperative_matrix2"];
@@ -58,7 +61,7 @@ impl Capset {
         writer.u32(1); // supports_multiple_timelines
         writer.u32(0); // use_guest_vram
         writer.u32(PRIVATE_MAGIC);
-        writer.u32(PRIVATE_COOPERATIVE_MATRIX2);
+        writer.u32(PRIVATE_COOPERATIVE_MATRIX2 | PRIVATE_MEMORY_BUDGET);
         bytes
     }
 }
@@ -93,7 +96,7 @@ mod tests {
         let capset = Capset { vk_xml_version: api_version(1, 3, 345), venus_protocol_spec_version: 2 };
         let bytes = capset.to_bytes();
         let fields = [0, 4, 8, 12, 16, 148, 152, 156, 160, 164].map(|at| word(&bytes, at));
-        assert_eq!(fields, [1, 0x40_3159, 1, 2, 1, 1, 1, 0, 0x3156_5556, 1]);
+        assert_eq!(fields, [1, 0x40_3159, 1, 2, 1, 1, 1, 0, 0x3156_5556, 3]);
     }
 
     #[test]

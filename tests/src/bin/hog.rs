@@ -25,6 +25,8 @@ fn main() -> Result<()> {
         "work" => device.take(most, Device::work),
         other => anyhow::bail!("what is {other}?"),
     };
+    let (used, most) = device.budget();
+    println!("uses {used} of {most} MiB");
     let ending = error.map_or_else(|| "no limit".into(), |error| format!("{error:?}"));
     println!("got {got} of {kind}: {ending}");
     std::io::stdout().flush()?;
@@ -38,7 +40,8 @@ struct Device {
     queue: vk::Queue,
     commands: vk::CommandPool,
     visible: u32,
-    _instance: ash::Instance,
+    physical: vk::PhysicalDevice,
+    instance: ash::Instance,
     _entry: ash::Entry,
 }
 
@@ -67,7 +70,16 @@ impl Device {
         // SAFETY: the device is live.
         let commands = unsafe { device.create_command_pool(&vk::CommandPoolCreateInfo::default(), None) }?;
         let visible = visible.context("no host-visible memory")? as u32;
-        Ok(Self { device, queue, commands, visible, _instance: instance, _entry: entry })
+        Ok(Self { device, queue, commands, visible, physical, instance, _entry: entry })
+    }
+
+    /// Returns what the first heap says of its use and of its budget, in MiB; 0 without `VK_EXT_memory_budget`.
+    fn budget(&self) -> (u64, u64) {
+        let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+        let mut properties = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
+        // SAFETY: the physical device is live, and the structures live until the call returns.
+        unsafe { self.instance.get_physical_device_memory_properties2(self.physical, &mut properties) };
+        (budget.heap_usage[0] / MIB, budget.heap_budget[0] / MIB)
     }
 
     /// Takes until there is no more, at most so often.

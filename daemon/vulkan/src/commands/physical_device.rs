@@ -4,13 +4,15 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
+use crate::context::allowance::HeapBudget;
 use crate::context::error::Fault;
 use crate::driver::generated::sys;
-use crate::driver::physical_device::PhysicalDevice;
+use crate::driver::physical_device::{PhysicalDevice, heap_kind};
 use crate::execution::call::Call;
 use crate::lowering::lower::{Lower as _, Raise as _, raise_pointer};
 use crate::shape::{extensions, reshape};
 use ash::vk;
+use config::Heap;
 use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// `vkEnumerateDeviceExtensionProperties`.
@@ -242,6 +244,33 @@ fn memory(m: &vk::PhysicalDeviceMemoryProperties) -> venus::PhysicalDeviceMemory
     out
 }
 
+/// Makes of the driver's budget that of this context. What the context has is counted by the device process: a driver may count other processes' memory
+/// too. What it could have is bounded by its quotas, by what the heap shows, and by what the driver says is free.
+fn budget_of_context<'a>(
+    call: &Call<'_>,
+    memory: &vk::PhysicalDeviceMemoryProperties,
+    of_driver: venus::PhysicalDeviceMemoryBudgetPropertiesEXT<'a>,
+) -> venus::PhysicalDeviceMemoryBudgetPropertiesEXT<'a> {
+    let allowance = &call.context.env.allowance;
+    let unknown = HeapBudget { used: 0, most: u64::MAX };
+    let of = |heap| allowance.budget(heap, call.cancel).unwrap_or(unknown);
+    let heaps = memory.memory_heaps_as_slice();
+    let mut budget = of_driver;
+    let figures = budget.heap_budget.iter_mut().zip(&mut budget.heap_usage);
+    for ((most, used), heap) in figures.zip(heaps) {
+        let of_context = match heaps {
+            // A driver with one heap takes what guests map out of it, which counts as memory of the host too.
+            [heap] => of(heap_kind(heap)).bounded_by(of(Heap::Host)),
+            _ => of(heap_kind(heap)),
+        };
+        let free = most.saturating_sub(*used);
+        // Heaps of one kind are counted together, so one may seem to hold more than its size.
+        *used = of_context.used.min(heap.size);
+        *most = of_context.most.min(used.saturating_add(free)).clamp(*used, heap.size);
+    }
+    budget
+}
+
 /// `vkGetPhysicalDeviceMemoryProperties2`.
 pub(crate) fn get_physical_device_memory_properties2<'a>(
     call: &Call<'a>,
@@ -264,12 +293,7 @@ pub(crate) fn get_physical_device_memory_properties2<'a>(
             shaped.p_next = call.arena.slice_try_fill(raised.p_next.len(), |i| {
                 Ok::<_, Fault>(match raised.p_next[i] {
                     ChainStruct::PhysicalDeviceMemoryBudgetPropertiesEXT(budget) => {
-                        let mut budget = *budget;
-                        for (budget, heap) in
-                            budget.heap_budget.iter_mut().zip(physical.memory.memory_heaps_as_slice())
-                        {
-                            *budget = heap.size.min(*budget);
-                        }
+                        let budget = budget_of_context(call, &physical.memory, *budget);
                         ChainStruct::PhysicalDeviceMemoryBudgetPropertiesEXT(call.arena.value(budget)?)
                     }
                     other => other,

@@ -17,6 +17,9 @@ pub trait Allowance: Send + Sync {
     /// Permission to allocate memory that nobody else will see.
     fn credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<Lease>;
 
+    /// Returns how much memory of a heap the context has, and how much it could come to have now.
+    fn budget(&self, heap: Heap, cancel: &Cancel) -> Option<HeapBudget>;
+
     /// Reports that a limit of `config::ContextLimits` is reached, for the first time perhaps.
     fn reached(&self, limit: &'static str);
 
@@ -26,6 +29,23 @@ pub trait Allowance: Send + Sync {
     /// Reports that `command` has waited for long for the completion of a submission that uses its object. The command is refused if the
     /// submission `is_blocked`, which means that it waits itself.
     fn overdue(&self, command: &'static str, is_blocked: bool);
+}
+
+/// The memory of one heap, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeapBudget {
+    /// The bytes that the context has.
+    pub used: u64,
+    /// The bytes that it could have now, with those that it has.
+    pub most: u64,
+}
+
+impl HeapBudget {
+    /// Returns the budget of memory of which some counts for another one too.
+    pub(crate) fn bounded_by(self, other: Self) -> Self {
+        let room = |budget: Self| budget.most.saturating_sub(budget.used);
+        Self { most: self.used.saturating_add(room(self).min(room(other))), ..self }
+    }
 }
 
 /// Something granted; it is given back when this is dropped.

@@ -91,7 +91,12 @@ pub(crate) fn host_extensions(
 
 /// The heap that memory of a type is in.
 pub(crate) fn heap(memory: &vk::PhysicalDeviceMemoryProperties, ty: &vk::MemoryType) -> Heap {
-    match memory.memory_heaps[ty.heap_index as usize].flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL) {
+    heap_kind(&memory.memory_heaps[ty.heap_index as usize])
+}
+
+/// The kind of a heap.
+pub(crate) fn heap_kind(heap: &vk::MemoryHeap) -> Heap {
+    match heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL) {
         true => Heap::Device,
         false => Heap::Host,
     }

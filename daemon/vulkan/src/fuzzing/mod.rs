@@ -14,7 +14,9 @@ pub(super) mod world_for_tests;
 
 use super::context::error::ContextLost;
 use super::execution::context::Environment;
-use super::{Allowance, Cancel, Lease, MemoryFile, Piece, Renderer, ResourceMemory, ResourceTable};
+use super::{
+    Allowance, Cancel, HeapBudget, Lease, MemoryFile, Piece, Renderer, ResourceMemory, ResourceTable,
+};
 use config::{
     CacheKey, ContextLimits, DriverMapped, GpuChoice, Heap, MemoryBackEnd, MemoryId, MemoryTrial, Protection,
     Queues, ShaderLimits,
@@ -165,6 +167,10 @@ impl Allowance for Allowed {
 
     fn credit(&self, _: Heap, bytes: u64, _: &Cancel) -> Option<Lease> {
         (bytes <= ALLOWED_MAX).then(|| Lease::new(|| ()))
+    }
+
+    fn budget(&self, _: Heap, _: &Cancel) -> Option<HeapBudget> {
+        Some(HeapBudget { used: 0, most: ALLOWED_MAX })
     }
 
     fn reached(&self, _: &'static str) {}

@@ -243,7 +243,10 @@ const RAY_TRACING: &str = "ray tracing pipelines: no command that traces rays is
 
 /// Extensions that are passed although Mesa's driver up to 26.2 shows them to no application, and what would.
 pub(crate) const NOT_SHOWN: &[Absent] = &[
-    ("shown when a guest's program runs with `VN_DEBUG=mem_budget`", &["VK_EXT_memory_budget"]),
+    (
+        "shown by the patched driver, and by Mesa 26 if a program runs with `VN_DEBUG=mem_budget`",
+        &["VK_EXT_memory_budget"],
+    ),
     (
         "shown by Debian 13's driver with the patches of `guest-driver-patches`",
         &["VK_NV_cooperative_matrix2", "VK_NV_shader_sm_builtins"],

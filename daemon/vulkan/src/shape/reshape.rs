@@ -91,8 +91,8 @@ pub(crate) const RESHAPED: &[Reshaped] = &[
     ),
     (
         "memoryHeaps",
-        "no larger than what the context may allocate (`--device-memory` and its neighbours), nor is the budget of \
-         VK_EXT_memory_budget",
+        "no larger than what the context may allocate (`--device-memory` and its neighbours); what VK_EXT_memory_budget says is \
+         counted for the context",
         "drivers of guests do not wait for an allocation's result",
     ),
     ("maxMemoryAllocationSize, maxBufferSize", "no more than the largest heap", "as for heaps"),
