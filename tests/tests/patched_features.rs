@@ -75,32 +75,35 @@ fn a_host_that_names_no_extensions_is_taken_for_one_that_knows_none_of_them() ->
     Ok(())
 }
 
-#[test]
-fn an_allocation_beyond_the_quota_fails_itself() -> Result<()> {
-    let patched = ClientRoot::patched()?;
-    let quota = ["--host-memory", "256MiB", "--device-memory", "256MiB"];
-    let setup = Setup::on(Daemon::start_with(&quota)?)?;
-    let mut command = patched.own(Path::new(env!("CARGO_BIN_EXE_hog")), Device::Venus(setup.socket()))?;
-    // A MiB each, none of which is mapped.
-    command.args(["allocations", "1000"]).stdin(Stdio::null());
+/// A VM that may have 256 MiB, of which one program gets seven eighths.
+fn small() -> Result<Setup> {
+    Setup::on(Daemon::start_with(&["--host-memory", "256MiB", "--device-memory", "256MiB"])?)
+}
+
+/// Returns what a program says that allocates so many times a MiB, which it does not map.
+fn allocating(count: &str, setup: &Setup) -> Result<String> {
+    let program = Path::new(env!("CARGO_BIN_EXE_hog"));
+    let mut command = ClientRoot::patched()?.own(program, Device::Venus(setup.socket()))?;
+    command.args(["allocations", count]).stdin(Stdio::null());
     let output = Program::start(command)?.wait(LIMIT)?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(output.status.success() && text.contains("of allocations: ERROR_OUT_OF_DEVICE_MEMORY"), "{text}");
+    ensure!(output.status.success(), "{}\n{text}", output.status);
+    Ok(text)
+}
+
+#[test]
+fn an_allocation_beyond_the_quota_fails_itself() -> Result<()> {
+    let text = allocating("1000", &small()?)?;
+    ensure!(text.contains("of allocations: ERROR_OUT_OF_DEVICE_MEMORY"), "{text}");
     Ok(())
 }
 
 /// A program that has taken all there is uses as much as there was. llvmpipe itself says what the whole machine uses.
 #[test]
 fn a_budget_is_that_of_the_context() -> Result<()> {
-    let patched = ClientRoot::patched()?;
-    let quota = ["--host-memory", "256MiB", "--device-memory", "256MiB"];
-    let setup = Setup::on(Daemon::start_with(&quota)?)?;
+    let setup = small()?;
     let used_after = |count: &str| -> Result<String> {
-        let mut command = patched.own(Path::new(env!("CARGO_BIN_EXE_hog")), Device::Venus(setup.socket()))?;
-        command.args(["allocations", count]).stdin(Stdio::null());
-        let output = Program::start(command)?.wait(LIMIT)?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        ensure!(output.status.success(), "{}\n{text}", output.status);
+        let text = allocating(count, &setup)?;
         setup.settle()?;
         Ok(text.lines().find(|line| line.starts_with("uses ")).context(text.clone())?.to_owned())
     };

@@ -107,9 +107,13 @@ impl Uses {
     /// Checks the ids of an instruction that calls a function for each element: the function may come later.
     fn called(&mut self, at: usize, callback: &Callback<'_>, scope: &Scope<'_>) -> Result<(), ErrorKind> {
         callback.values.into_iter().try_for_each(|used| values(used, scope))?;
+        if callback.is_sure {
+            // `Functions` looks at it in the end, as at the function of a call.
+            return Ok(());
+        }
         for id in callback.functions {
             let found = scope.ids.any(*id)?;
-            if found.at == 0 || callback.is_sure {
+            if found.at == 0 {
                 self.late(at, &[*id], Late::Function);
             } else if found.opcode != op::FUNCTION {
                 values(&[*id], scope)?;

@@ -32,7 +32,7 @@ pub trait Allowance: Send + Sync {
 }
 
 /// The memory of one heap, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapBudget {
     /// The bytes that the context has.
     pub used: u64,
