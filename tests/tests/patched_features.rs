@@ -98,6 +98,20 @@ fn an_allocation_beyond_the_quota_fails_itself() -> Result<()> {
     Ok(())
 }
 
+/// The driver keeps an empty block for the next small allocation, but not when another allocation would fail.
+#[test]
+fn small_allocations_share_memory_and_keep_none_that_others_need() -> Result<()> {
+    let setup = small()?;
+    let program = Path::new(env!("CARGO_BIN_EXE_small_memory"));
+    let mut command = ClientRoot::patched()?.own(program, Device::Venus(setup.socket()))?;
+    command.args(["4096", "limited"]).stdin(Stdio::null());
+    let output = Program::start(command)?.wait(LIMIT)?;
+    let text = [output.stdout, output.stderr].concat();
+    ensure!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&text));
+    setup.settle()?;
+    Ok(())
+}
+
 /// A program that has taken all there is uses as much as there was. llvmpipe itself says what the whole machine uses.
 #[test]
 fn a_budget_is_that_of_the_context() -> Result<()> {
