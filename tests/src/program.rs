@@ -1,6 +1,6 @@
 //! Programs that are run to their end, or to the end of patience: a client that lost its connection may spin for ever.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
 use std::io::Read;
@@ -105,6 +105,18 @@ impl Background {
     /// Returns what the program wrote to standard error so far.
     pub fn errors(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// Waits for the end; one that is still running after `limit` is an error.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        bail!("still running after {limit:?}: {}", self.errors())
     }
 
     /// Returns whether the program still runs.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tests::clients::Setup;
 use tests::daemon::{Daemon, cpu_time, eventually};
 use tests::packages::{ClientRoot, Device, Suite};
-use tests::program::{LIMIT, Program};
+use tests::program::{Background, LIMIT, Program};
 
 /// Extensions that the patched driver passes on and Debian's does not, of those that a software driver has.
 const EXTENSIONS: &[&str] = &[
@@ -156,5 +156,21 @@ fn a_program_whose_worker_is_killed_hears_of_a_lost_device() -> Result<()> {
         ensure!(status.code() == Some(1) && status.signal().is_none(), "{measure}{status}\n{said}");
         ensure!(said.contains("logical device has been lost"), "{measure}{said}");
     }
+    Ok(())
+}
+
+/// The program itself looks at what each call reports.
+#[test]
+fn a_program_cleans_up_after_a_lost_device_and_computes_on_another() -> Result<()> {
+    let setup = Setup::start()?;
+    let program = Path::new(env!("CARGO_BIN_EXE_lost_device"));
+    let mut program = Background::start(ClientRoot::patched()?.own(program, Device::Venus(setup.socket()))?)?;
+    let is_ready = eventually(LIMIT, || !program.is_running() || program.said().ends_with("ready\n"));
+    let workers = setup.daemon().workers();
+    ensure!(is_ready && workers.len() == 1, "{workers:?}: {}", program.errors());
+    kill_process(workers[0], Signal::KILL)?;
+    let status = program.wait(LIMIT)?;
+    let (said, errors) = (program.said(), program.errors());
+    ensure!(status.success() && said.ends_with("cleaned up\ncomputes again\n"), "{status}\n{said}{errors}");
     Ok(())
 }

@@ -1,0 +1,36 @@
+//! A program whose device is taken away: it asks everything that can report the loss, cleans up, and computes on another device.
+//!
+//! It says "ready" when its device has worked, and waits for what never comes until whoever started it has taken the device away. It
+//! says "computes again" at its end, and fails if anything reports something other than a lost device.
+
+#![deny(unsafe_code)]
+
+mod gpu;
+
+use anyhow::Result;
+use gpu::Gpu;
+use std::io::Write;
+
+fn main() -> Result<()> {
+    let entry = gpu::loader()?;
+    let gpu = Gpu::open(&entry)?;
+    let objects = gpu.make()?;
+    gpu.compute(&objects)?;
+    say("ready")?;
+    gpu.wait_until_lost(&objects)?;
+    gpu.ask(&objects)?;
+    gpu.look_at_outputs(&objects)?;
+    gpu.destroy(objects);
+    say("cleaned up")?;
+
+    let gpu = Gpu::open(&entry)?;
+    let objects = gpu.make()?;
+    gpu.compute(&objects)?;
+    gpu.destroy(objects);
+    say("computes again")
+}
+
+fn say(what: &str) -> Result<()> {
+    println!("{what}");
+    Ok(std::io::stdout().flush()?)
+}
