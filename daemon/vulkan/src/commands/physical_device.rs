@@ -12,7 +12,7 @@ use crate::execution::call::Call;
 use crate::lowering::lower::{Lower as _, Raise as _, raise_pointer};
 use crate::shape::{extensions, reshape};
 use ash::vk;
-use config::Heap;
+use config::PerHeap;
 use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// `vkEnumerateDeviceExtensionProperties`.
@@ -253,15 +253,15 @@ fn budget_of_context<'a>(
 ) -> venus::PhysicalDeviceMemoryBudgetPropertiesEXT<'a> {
     let allowance = &call.context.env.allowance;
     let unknown = HeapBudget { used: 0, most: u64::MAX };
-    let of = |heap| allowance.budget(heap, call.cancel).unwrap_or(unknown);
+    let mut counted = allowance.budget(call.cancel).unwrap_or(PerHeap::each(|_| unknown));
     let heaps = memory.memory_heaps_as_slice();
     let mut budget = of_driver;
     let figures = budget.heap_budget.iter_mut().zip(&mut budget.heap_usage);
     for ((most, used), heap) in figures.zip(heaps) {
-        let of_context = match heaps {
+        let of_context = match (*counted.of(heap_kind(heap)), heaps) {
             // A driver with one heap takes what guests map out of it, which counts as memory of the host too.
-            [heap] => of(heap_kind(heap)).bounded_by(of(Heap::Host)),
-            _ => of(heap_kind(heap)),
+            (of_context, [_]) => of_context.bounded_by(counted.host),
+            (of_context, _) => of_context,
         };
         let free = most.saturating_sub(*used);
         // Heaps of one kind are counted together, so one may seem to hold more than its size.
