@@ -80,11 +80,11 @@ fn small() -> Result<Setup> {
     Setup::on(Daemon::start_with(&["--host-memory", "256MiB", "--device-memory", "256MiB"])?)
 }
 
-/// Returns what a program says that allocates so many times a MiB, which it does not map.
-fn allocating(count: &str, setup: &Setup) -> Result<String> {
+/// Returns what a program says that allocates so many times a MiB, which it does not map: "allocations", or "freed" if it gives them back.
+fn allocating(kind: &str, count: &str, setup: &Setup) -> Result<String> {
     let program = Path::new(env!("CARGO_BIN_EXE_hog"));
     let mut command = ClientRoot::patched()?.own(program, Device::Venus(setup.socket()))?;
-    command.args(["allocations", count]).stdin(Stdio::null());
+    command.args([kind, count]).stdin(Stdio::null());
     let output = Program::start(command)?.wait(LIMIT)?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "{}\n{text}", output.status);
@@ -93,23 +93,24 @@ fn allocating(count: &str, setup: &Setup) -> Result<String> {
 
 #[test]
 fn an_allocation_beyond_the_quota_fails_itself() -> Result<()> {
-    let text = allocating("1000", &small()?)?;
+    let text = allocating("allocations", "1000", &small()?)?;
     ensure!(text.contains("of allocations: ERROR_OUT_OF_DEVICE_MEMORY"), "{text}");
     Ok(())
 }
 
-/// A program that has taken all there is uses as much as there was. llvmpipe itself says what the whole machine uses.
+/// A program that has taken all there is uses as much as there was. What it gave back is kept for its next allocations for a while, and not used. llvmpipe itself says what the whole machine uses.
 #[test]
 fn a_budget_is_that_of_the_context() -> Result<()> {
     let setup = small()?;
-    let used_after = |count: &str| -> Result<String> {
-        let text = allocating(count, &setup)?;
+    let used_after = |kind: &str, count: &str| -> Result<String> {
+        let text = allocating(kind, count, &setup)?;
         setup.settle()?;
         Ok(text.lines().find(|line| line.starts_with("uses ")).context(text.clone())?.to_owned())
     };
-    assert_eq!(used_after("0")?, "uses 0 of 224 MiB");
-    assert_eq!(used_after("100")?, "uses 100 of 224 MiB");
-    assert_eq!(used_after("1000")?, "uses 224 of 224 MiB");
+    assert_eq!(used_after("allocations", "0")?, "uses 0 of 224 MiB");
+    assert_eq!(used_after("allocations", "100")?, "uses 100 of 224 MiB");
+    assert_eq!(used_after("allocations", "1000")?, "uses 224 of 224 MiB");
+    assert_eq!(used_after("freed", "100")?, "uses 0 of 224 MiB");
     Ok(())
 }
 

@@ -41,6 +41,11 @@ pub struct HeapBudget {
 }
 
 impl HeapBudget {
+    /// Returns the budget of a context that uses so many bytes of what it has for nothing.
+    pub(crate) fn without(self, unused: u64) -> Self {
+        Self { used: self.used.saturating_sub(unused), ..self }
+    }
+
     /// Returns the budget of memory of which some counts for another one too.
     pub(crate) fn bounded_by(self, other: Self) -> Self {
         let room = |budget: Self| budget.most.saturating_sub(budget.used);
