@@ -9,7 +9,8 @@ use std::process::Stdio;
 use std::time::Duration;
 use tests::clients::Setup;
 use tests::daemon::{Daemon, cpu_time, eventually};
-use tests::packages::{ClientRoot, Device, Suite};
+use tests::daemon_process::build_example;
+use tests::packages::{ClientRoot, Device, HostVulkan, PackageRoot, Suite};
 use tests::program::{LIMIT, Program};
 
 /// Extensions that the patched driver passes on and Debian's does not, of those that a software driver has.
@@ -72,6 +73,38 @@ fn a_host_that_names_no_extensions_is_taken_for_one_that_knows_none_of_them() ->
         capset
     })?;
     assert_eq!(found(&patched, Device::Venus(setup.socket()))?.0, EXTENSIONS);
+    Ok(())
+}
+
+/// Returns what a program finds out about small floats: extensions, and members of their structs.
+fn small_floats(client: &ClientRoot, setup: &Setup) -> Result<Vec<String>> {
+    // Debian 13's own program knows neither struct.
+    let program = PackageRoot::with(Suite::Testing, &["vulkan-tools"])?.program("vulkaninfo");
+    let output = Program::start(client.own(&program, Device::Venus(setup.socket()))?)?.wait(LIMIT)?;
+    ensure!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    Ok(text.lines().filter(|line| line.contains("bfloat16") || line.contains("float8")).map(words).collect())
+}
+
+#[test]
+fn small_floats_of_the_host_reach_a_program_with_their_features() -> Result<()> {
+    let layer = build_example("tests", "small_floats_layer")?.with_file_name("libsmall_floats_layer.so");
+    let vulkan = HostVulkan::small_floats(&layer)?;
+    let setup = Setup::on(Daemon::start_on(&vulkan, &[])?)?;
+    let expected = [
+        "vk_ext_shader_float8 : extension revision 1",
+        "vk_khr_shader_bfloat16 : extension revision 1",
+        "vkphysicaldeviceshaderbfloat16featureskhr:",
+        "shaderbfloat16type = true",
+        "shaderbfloat16dotproduct = false",
+        "shaderbfloat16cooperativematrix = true",
+        "vkphysicaldeviceshaderfloat8featuresext:",
+        "shaderfloat8 = false",
+        "shaderfloat8cooperativematrix = true",
+    ];
+    assert_eq!(small_floats(&ClientRoot::patched()?, &setup)?, expected);
+    assert_eq!(small_floats(&ClientRoot::open(Suite::Trixie)?, &setup)?, <[&str; 0]>::default());
     Ok(())
 }
 
