@@ -68,7 +68,8 @@ impl Daemon {
         DaemonProcess::start(vulkan, &arguments).map(|process| Self(Some(process)))
     }
 
-    fn start_on(vulkan: &HostVulkan, options: &[&str]) -> Result<Self> {
+    /// Starts the daemon on this driver, which has to be there for as long, with further options.
+    pub fn start_on(vulkan: &HostVulkan, options: &[&str]) -> Result<Self> {
         let selection = gpu_selection();
         let selection = selection.iter().flat_map(|gpu| ["--gpu", gpu.as_str()]);
         let further = std::env::var("VHOST_USER_VULKAN_OPTIONS").unwrap_or_default();

@@ -237,14 +237,14 @@ pub fn build_daemon(release: bool) -> Result<PathBuf> {
     Ok(target.join(if release { "release" } else { "debug" }).join("vhost-user-vulkan"))
 }
 
-/// Builds an example of the daemon's package in the debug profile, and returns its executable.
+/// Builds an example of a package in the debug profile, and returns its executable; `lib{name}.so` lies there instead if it is a library.
 ///
 /// # Errors
 /// It does not build.
-pub fn build_example(name: &str) -> Result<PathBuf> {
+pub fn build_example(package: &str, name: &str) -> Result<PathBuf> {
     let target = own_profile()?.parent().context("a profile lies in the target folder")?.to_owned();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "daemon", "--example", name]);
+    cargo.args(["build", "--quiet", "--package", package, "--example", name]);
     cargo.current_dir(env!("CARGO_MANIFEST_DIR")).arg("--target-dir").arg(&target);
     ensure!(cargo.status().context("cannot run cargo")?.success(), "{name} does not build");
     Ok(target.join("debug/examples").join(name))

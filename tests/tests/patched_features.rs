@@ -9,7 +9,8 @@ use std::process::Stdio;
 use std::time::Duration;
 use tests::clients::Setup;
 use tests::daemon::{Daemon, cpu_time, eventually};
-use tests::packages::{ClientRoot, Device, Suite};
+use tests::daemon_process::build_example;
+use tests::packages::{ClientRoot, Device, HostVulkan, PackageRoot, Suite};
 use tests::program::{Background, LIMIT, Program};
 
 /// Extensions that the patched driver passes on and Debian's does not, of those that a software driver has.
@@ -75,16 +76,48 @@ fn a_host_that_names_no_extensions_is_taken_for_one_that_knows_none_of_them() ->
     Ok(())
 }
 
+/// Returns what a program finds out about small floats: extensions, and members of their structs.
+fn small_floats(client: &ClientRoot, setup: &Setup) -> Result<Vec<String>> {
+    // Debian 13's own program knows neither struct.
+    let program = PackageRoot::with(Suite::Testing, &["vulkan-tools"])?.program("vulkaninfo");
+    let output = Program::start(client.own(&program, Device::Venus(setup.socket()))?)?.wait(LIMIT)?;
+    ensure!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    Ok(text.lines().filter(|line| line.contains("bfloat16") || line.contains("float8")).map(words).collect())
+}
+
+#[test]
+fn small_floats_of_the_host_reach_a_program_with_their_features() -> Result<()> {
+    let layer = build_example("tests", "small_floats_layer")?.with_file_name("libsmall_floats_layer.so");
+    let vulkan = HostVulkan::small_floats(&layer)?;
+    let setup = Setup::on(Daemon::start_on(&vulkan, &[])?)?;
+    let expected = [
+        "vk_ext_shader_float8 : extension revision 1",
+        "vk_khr_shader_bfloat16 : extension revision 1",
+        "vkphysicaldeviceshaderbfloat16featureskhr:",
+        "shaderbfloat16type = true",
+        "shaderbfloat16dotproduct = false",
+        "shaderbfloat16cooperativematrix = true",
+        "vkphysicaldeviceshaderfloat8featuresext:",
+        "shaderfloat8 = false",
+        "shaderfloat8cooperativematrix = true",
+    ];
+    assert_eq!(small_floats(&ClientRoot::patched()?, &setup)?, expected);
+    assert_eq!(small_floats(&ClientRoot::open(Suite::Trixie)?, &setup)?, <[&str; 0]>::default());
+    Ok(())
+}
+
 /// A VM that may have 256 MiB, of which one program gets seven eighths.
 fn small() -> Result<Setup> {
     Setup::on(Daemon::start_with(&["--host-memory", "256MiB", "--device-memory", "256MiB"])?)
 }
 
-/// Returns what a program says that allocates so many times a MiB, which it does not map.
-fn allocating(count: &str, setup: &Setup) -> Result<String> {
+/// Returns what a program says that allocates so many times a MiB, which it does not map: "allocations", or "freed" if it gives them back.
+fn allocating(kind: &str, count: &str, setup: &Setup) -> Result<String> {
     let program = Path::new(env!("CARGO_BIN_EXE_hog"));
     let mut command = ClientRoot::patched()?.own(program, Device::Venus(setup.socket()))?;
-    command.args(["allocations", count]).stdin(Stdio::null());
+    command.args([kind, count]).stdin(Stdio::null());
     let output = Program::start(command)?.wait(LIMIT)?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "{}\n{text}", output.status);
@@ -93,7 +126,7 @@ fn allocating(count: &str, setup: &Setup) -> Result<String> {
 
 #[test]
 fn an_allocation_beyond_the_quota_fails_itself() -> Result<()> {
-    let text = allocating("1000", &small()?)?;
+    let text = allocating("allocations", "1000", &small()?)?;
     ensure!(text.contains("of allocations: ERROR_OUT_OF_DEVICE_MEMORY"), "{text}");
     Ok(())
 }
@@ -112,18 +145,20 @@ fn small_allocations_share_memory_and_keep_none_that_others_need() -> Result<()>
     Ok(())
 }
 
-/// A program that has taken all there is uses as much as there was. llvmpipe itself says what the whole machine uses.
+/// A program that has taken all there is uses as much as there was. What it gave back is kept for its next allocations for a while, and is not
+/// used. llvmpipe itself says what the whole machine uses.
 #[test]
 fn a_budget_is_that_of_the_context() -> Result<()> {
     let setup = small()?;
-    let used_after = |count: &str| -> Result<String> {
-        let text = allocating(count, &setup)?;
+    let used_after = |kind: &str, count: &str| -> Result<String> {
+        let text = allocating(kind, count, &setup)?;
         setup.settle()?;
         Ok(text.lines().find(|line| line.starts_with("uses ")).context(text.clone())?.to_owned())
     };
-    assert_eq!(used_after("0")?, "uses 0 of 224 MiB");
-    assert_eq!(used_after("100")?, "uses 100 of 224 MiB");
-    assert_eq!(used_after("1000")?, "uses 224 of 224 MiB");
+    assert_eq!(used_after("allocations", "0")?, "uses 0 of 224 MiB");
+    assert_eq!(used_after("allocations", "100")?, "uses 100 of 224 MiB");
+    assert_eq!(used_after("allocations", "1000")?, "uses 224 of 224 MiB");
+    assert_eq!(used_after("freed", "100")?, "uses 0 of 224 MiB");
     Ok(())
 }
 

@@ -16,4 +16,4 @@ pub use limits::{
     ANCHORS_MAX, BROKER_BACKLOG, ContextLimits, DeviceLimits, FRONTEND_TIMEOUT, GPUS_MAX, HangLimits,
     LAUNCHER_BACKLOG, SHARE, ShaderLimits, most,
 };
-pub use memory::{Heap, MemoryId, PerHeap, Wanted};
+pub use memory::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};

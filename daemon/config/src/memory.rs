@@ -36,14 +36,19 @@ pub enum Wanted {
         /// Bytes that spare the next question, `least` or more.
         bytes: u64,
     },
-    /// Nothing: the answer's bytes are those that the context holds, granted in advance or used.
-    Held(Heap),
-    /// Nothing: the answer's bytes are those that the context could be granted now beyond what it holds.
-    Room(Heap),
+}
+
+/// The memory of one kind that counts for a context, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryCount {
+    /// The bytes that the context holds, granted in advance or used.
+    pub held: u64,
+    /// The bytes that it could be granted now beyond those.
+    pub room: u64,
 }
 
 /// Something for each heap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerHeap<T> {
     /// For [`Heap::Device`].
     pub device: T,
@@ -52,6 +57,11 @@ pub struct PerHeap<T> {
 }
 
 impl<T> PerHeap<T> {
+    /// Makes the value for each heap.
+    pub fn each(mut make: impl FnMut(Heap) -> T) -> Self {
+        Self { device: make(Heap::Device), host: make(Heap::Host) }
+    }
+
     /// Returns the value for this heap.
     pub fn of(&mut self, heap: Heap) -> &mut T {
         match heap {

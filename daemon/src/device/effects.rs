@@ -1,7 +1,7 @@
 //! This file declares what the device asks of the world.
 
 use super::error::{EffectFailed, GuestError};
-use config::MemoryId;
+use config::{MemoryCount, MemoryId, PerHeap};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
 
@@ -69,6 +69,9 @@ pub(crate) trait Effects {
 
     /// Tells a worker that its driver may allocate so many bytes, as a piece of this name if it asked for one.
     fn grant_memory(&mut self, ctx_id: ContextId, request: u32, memory: Option<MemoryId>, bytes: u64);
+
+    /// Tells a worker how much memory its context has and could have.
+    fn tell_budget(&mut self, ctx_id: ContextId, request: u32, memory: PerHeap<MemoryCount>);
 
     /// Tells a worker that it may not, because of this limit.
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: &'static str);

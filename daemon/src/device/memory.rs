@@ -10,7 +10,7 @@ use super::context::Context;
 use super::pieces::Waiting;
 use super::quota::Owner;
 use super::{Device, Effects};
-use config::{Heap, MemoryId, PerHeap, Wanted};
+use config::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashSet;
 
@@ -40,14 +40,6 @@ impl<T> Device<T> {
             Wanted::Credit { heap, least, bytes } => self.credit(owner, heap, least, bytes).map(|bytes| {
                 effects.grant_memory(ctx_id, request, None, bytes);
             }),
-            Wanted::Held(heap) => {
-                effects.grant_memory(ctx_id, request, None, self.quotas.memory.of(heap).held(owner));
-                Ok(())
-            }
-            Wanted::Room(heap) => {
-                effects.grant_memory(ctx_id, request, None, self.quotas.memory.of(heap).room(owner));
-                Ok(())
-            }
         };
         let Err(limit) = granted else { return };
         if self.may_wait(ctx_id) && self.is_coming_free(owner, wanted) {
@@ -55,6 +47,21 @@ impl<T> Device<T> {
         } else {
             effects.refuse_memory(ctx_id, request, limit);
         }
+    }
+
+    /// A worker asks how much memory its context has and could have. Answered at once.
+    pub(crate) fn budget_wanted<E: Effects<Ticket = T>>(
+        &mut self,
+        ctx_id: ContextId,
+        request: u32,
+        effects: &mut E,
+    ) {
+        let owner = self.owner(Some(ctx_id));
+        let counted = |heap| {
+            let quota = self.quotas.memory.of(heap);
+            MemoryCount { held: quota.held(owner), room: quota.room(owner) }
+        };
+        effects.tell_budget(ctx_id, request, PerHeap::each(counted));
     }
 
     fn may_wait(&self, ctx_id: ContextId) -> bool {
@@ -67,7 +74,6 @@ impl<T> Device<T> {
             Wanted::Pages(bytes) => (Heap::Host, bytes, 1),
             Wanted::Piece { heap, bytes } => (heap, bytes, 1),
             Wanted::Credit { heap, least, .. } => (heap, least, 0),
-            Wanted::Held(heap) | Wanted::Room(heap) => (heap, 0, 0),
         };
         let PerHeap { device, host } = &self.quotas.memory;
         let memory = match heap {

@@ -1,7 +1,7 @@
 //! Memory of drivers, counted: shares, holders, and what is left when a worker has ended.
 
 use super::*;
-use config::{Heap, Wanted};
+use config::{Heap, MemoryCount, PerHeap, Wanted};
 
 const MIB: u64 = 1 << 20;
 
@@ -72,6 +72,31 @@ fn one_context_leaves_the_other_its_share() {
     assert_eq!(rig.device.memory_used(), (63 * MIB, 0));
     rig.device.credit_returned(ContextId(1), Heap::Device, 50 * MIB);
     assert_eq!(rig.want(2, credit(40, 40)), Asked::Grant(2, 9, None, 40 * MIB));
+}
+
+#[test]
+fn a_budget_is_what_a_context_holds_and_what_it_would_be_granted() {
+    let mut rig = rig();
+    rig.want(1, credit(8, 8));
+    rig.pages(1, 30 * MIB);
+    rig.pages(2, 16 * MIB);
+    let budget = |rig: &mut Rig, ctx_id| {
+        rig.device.budget_wanted(ContextId(ctx_id), 4, &mut rig.world);
+        match rig.asked()[..] {
+            [Asked::Budget(found, 4, memory)] if found == ctx_id => memory,
+            ref other => panic!("{other:?}"),
+        }
+    };
+    let PerHeap { device, host } = budget(&mut rig, 1);
+    assert_eq!(host, MemoryCount { held: 30 * MIB, room: 10 * MIB });
+    assert_eq!((device.held, device.room / MIB), (8 * MIB, 48));
+    let other = budget(&mut rig, 2);
+    assert_eq!((other.device.held, other.host.held), (0, 16 * MIB));
+    // All of it, and no byte more.
+    let all = |bytes| Wanted::Credit { heap: Heap::Device, least: bytes, bytes };
+    assert_eq!(rig.want(1, all(device.room + 1)), Asked::RefuseMemory(1, 9, "device_memory"));
+    assert_eq!(rig.want(1, all(device.room)), Asked::Grant(1, 9, None, device.room));
+    assert_eq!(budget(&mut rig, 1).device, MemoryCount { held: 8 * MIB + device.room, room: 0 });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The device with a fake world: every effect is noted, tickets are numbers, workers answer when the test says so.
 
 use super::*;
-use config::{ContextLimits, DeviceLimits, MemoryId};
+use config::{ContextLimits, DeviceLimits, MemoryCount, MemoryId, PerHeap};
 use protocol::ids::{BlobId, CapsetId, FenceId, RingIdx, ScanoutId};
 use protocol::ids::{ContextId, ResourceId};
 use protocol::virtio_gpu::{
@@ -27,6 +27,7 @@ enum Asked {
     Make(u32, u32, u64, u64),
     Grant(u32, u32, Option<u64>, u64),
     RefuseMemory(u32, u32, &'static str),
+    Budget(u32, u32, PerHeap<MemoryCount>),
     Forget(u64),
     BlobGone(u32, u64),
     Revoke(u32),
@@ -87,6 +88,9 @@ impl Effects for World {
     }
     fn grant_memory(&mut self, ctx_id: ContextId, request: u32, memory: Option<MemoryId>, bytes: u64) {
         let _ = self.ask(Asked::Grant(ctx_id.0, request, memory.map(|memory| memory.0), bytes));
+    }
+    fn tell_budget(&mut self, ctx_id: ContextId, request: u32, memory: PerHeap<MemoryCount>) {
+        let _ = self.ask(Asked::Budget(ctx_id.0, request, memory));
     }
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: &'static str) {
         let _ = self.ask(Asked::RefuseMemory(ctx_id.0, request, limit));

@@ -1,6 +1,6 @@
 //! The messages themselves. Order matters: a worker handles [`ToWorker`] messages strictly one after another.
 
-use config::{CacheKey, ContextLimits, GpuChoice, GpuInfo, Heap, MemoryId, Wanted};
+use config::{CacheKey, ContextLimits, GpuChoice, GpuInfo, Heap, MemoryCount, MemoryId, PerHeap, Wanted};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -119,6 +119,13 @@ pub enum ToWorker {
         /// The number of the request, as in [`ToDevice::MemoryWanted`].
         request: u32,
     },
+    /// Answer to [`ToDevice::BudgetWanted`]. Handled ahead of what came before.
+    Budget {
+        /// The number of the request, as in [`ToDevice::BudgetWanted`].
+        request: u32,
+        /// The memory of the context.
+        memory: PerHeap<MemoryCount>,
+    },
     /// A blob of this piece that the worker exported is gone, and nobody has it mapped: sent once for each blob whose memory the driver
     /// maps out of a device node, and must not free before; and for each of other memory that the worker holds and no other was given,
     /// which it must not use for something else before.
@@ -181,6 +188,11 @@ pub enum ToDevice {
         request: u32,
         /// The memory that is needed.
         wanted: Wanted,
+    },
+    /// The guest asks how much memory it has and could have; answered by [`ToWorker::Budget`].
+    BudgetWanted {
+        /// A number for the answer, of those of [`Self::MemoryWanted`].
+        request: u32,
     },
     /// The worker does not hold a piece any more that it was given, once; one given twice is returned twice.
     MemoryReturned {

@@ -13,7 +13,7 @@ use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
 use crate::ipc::{Fence, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, ToWorker};
 use crate::transport::{PendingResponse, QUEUES, Session, SessionError};
-use config::MemoryId;
+use config::{MemoryCount, MemoryId, PerHeap};
 use log::Level;
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
@@ -218,6 +218,10 @@ impl Effects for World {
 
     fn grant_memory(&mut self, ctx_id: ContextId, request: u32, memory: Option<MemoryId>, bytes: u64) {
         self.send(ctx_id, ToWorker::MemoryGranted { request, memory, bytes }, None);
+    }
+
+    fn tell_budget(&mut self, ctx_id: ContextId, request: u32, memory: PerHeap<MemoryCount>) {
+        self.send(ctx_id, ToWorker::Budget { request, memory }, None);
     }
 
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: &'static str) {

@@ -499,6 +499,9 @@ impl Server {
             ToDevice::MemoryWanted { request, wanted } => {
                 self.device.memory_wanted(ctx_id, request, wanted, &mut self.world);
             }
+            ToDevice::BudgetWanted { request } => {
+                self.device.budget_wanted(ctx_id, request, &mut self.world);
+            }
             ToDevice::MemoryReturned { memory } => {
                 self.device.memory_returned(ctx_id, memory, &mut self.world);
             }

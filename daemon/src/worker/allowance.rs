@@ -5,7 +5,7 @@
 //! what is asked for.
 
 use crate::ipc::{Channel, ToDevice};
-use config::{Heap, MemoryId, PerHeap, Wanted};
+use config::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use std::fmt::Display;
@@ -50,13 +50,19 @@ struct Credit {
 enum Request {
     /// Somebody waits for the answer.
     Open,
-    /// Nobody waits any more.
-    Abandoned(Wanted),
-    /// The memory is here.
-    Answered(Option<Granted>),
+    /// Nobody waits any more for this memory, or, if it is none, for the budget.
+    Abandoned(Option<Wanted>),
+    /// The answer is here.
+    Answered(Answer),
 }
 
-/// A positive answer.
+enum Answer {
+    Granted(Granted),
+    Refused,
+    Budget(PerHeap<MemoryCount>),
+}
+
+/// Memory that was granted.
 struct Granted {
     memory: Option<MemoryId>,
     bytes: u64,
@@ -77,12 +83,17 @@ impl Allowances {
 
     /// `ToWorker::MemoryGranted` came.
     pub(super) fn granted(&self, request: u32, memory: Option<MemoryId>, bytes: u64, file: Option<OwnedFd>) {
-        self.answer(request, Some(Granted { memory, bytes, file }));
+        self.answer(request, Answer::Granted(Granted { memory, bytes, file }));
     }
 
     /// `ToWorker::MemoryRefused` came.
     pub(super) fn refused(&self, request: u32) {
-        self.answer(request, None);
+        self.answer(request, Answer::Refused);
+    }
+
+    /// `ToWorker::Budget` came.
+    pub(super) fn counted(&self, request: u32, memory: PerHeap<MemoryCount>) {
+        self.answer(request, Answer::Budget(memory));
     }
 
     /// A piece that was made for another context, and is shown to this one.
@@ -90,16 +101,16 @@ impl Allowances {
         Piece::new(memory, self.held(memory))
     }
 
-    fn answer(&self, request: u32, granted: Option<Granted>) {
+    fn answer(&self, request: u32, answer: Answer) {
         let mut state = self.state.lock();
         match state.requests.remove(&request) {
             Some(Request::Open) => {
-                state.requests.insert(request, Request::Answered(granted));
+                state.requests.insert(request, Request::Answered(answer));
                 self.answered.notify_all();
             }
             Some(Request::Abandoned(wanted)) => {
                 drop(state);
-                if let Some(granted) = granted {
+                if let (Some(wanted), Answer::Granted(granted)) = (wanted, answer) {
                     self.decline(wanted, granted);
                 }
             }
@@ -118,18 +129,29 @@ impl Allowances {
     }
 
     fn ask(&self, wanted: Wanted, cancel: &Cancel) -> Option<Granted> {
+        match self.answer_to(Some(wanted), cancel)? {
+            Answer::Granted(granted) => Some(granted),
+            Answer::Refused | Answer::Budget(_) => None,
+        }
+    }
+
+    /// Asks for memory, or for the budget, and waits for the answer.
+    fn answer_to(&self, wanted: Option<Wanted>, cancel: &Cancel) -> Option<Answer> {
         let mut state = self.state.lock();
         let request = state.next_request;
         state.next_request = request.wrapping_add(1);
         state.requests.insert(request, Request::Open);
         drop(state);
-        self.say(&ToDevice::MemoryWanted { request, wanted });
+        self.say(&match wanted {
+            Some(wanted) => ToDevice::MemoryWanted { request, wanted },
+            None => ToDevice::BudgetWanted { request },
+        });
         let start = Instant::now();
         let mut state = self.state.lock();
         loop {
             if matches!(state.requests.get(&request), Some(Request::Answered(_))) {
                 return match state.requests.remove(&request) {
-                    Some(Request::Answered(granted)) => granted,
+                    Some(Request::Answered(answer)) => Some(answer),
                     _ => None,
                 };
             }
@@ -217,13 +239,14 @@ impl Allowance for Allowances {
         }))
     }
 
-    fn budget(&self, heap: Heap, cancel: &Cancel) -> Option<HeapBudget> {
-        let held = self.ask(Wanted::Held(heap), cancel)?.bytes;
-        let room = self.ask(Wanted::Room(heap), cancel)?.bytes;
+    fn budget(&self, cancel: &Cancel) -> Option<PerHeap<HeapBudget>> {
+        let Answer::Budget(mut memory) = self.answer_to(None, cancel)? else { return None };
         let mut state = self.state.lock();
-        let credit = state.credit.of(heap);
-        let spare = credit.granted - credit.used;
-        Some(HeapBudget { used: held.saturating_sub(spare), most: held.saturating_add(room) })
+        Some(PerHeap::each(|heap| {
+            let MemoryCount { held, room } = *memory.of(heap);
+            let Credit { granted, used } = *state.credit.of(heap);
+            HeapBudget { used: held.saturating_sub(granted - used), most: held.saturating_add(room) }
+        }))
     }
 
     fn reached(&self, limit: &'static str) {
@@ -264,9 +287,7 @@ mod tests {
             let ToDevice::MemoryWanted { request, wanted } = message else { panic!("{message:?}") };
             match (bytes, wanted) {
                 (None, _) => self.allowances.refused(request),
-                (Some(bytes), Wanted::Credit { .. } | Wanted::Held(_) | Wanted::Room(_)) => {
-                    self.allowances.granted(request, None, bytes, None)
-                }
+                (Some(bytes), Wanted::Credit { .. }) => self.allowances.granted(request, None, bytes, None),
                 (Some(bytes), Wanted::Piece { .. }) => {
                     self.allowances.granted(request, Some(MemoryId(7)), bytes, None);
                 }
@@ -301,13 +322,30 @@ mod tests {
         let cancel = Cancel::default();
         let (one, _) = rig.asking(|a| a.credit(Heap::Device, 1 << 20, &cancel), Some(STEP));
         let budget = std::thread::scope(|scope| {
-            let asking = scope.spawn(|| rig.allowances.budget(Heap::Device, &cancel));
-            assert_eq!(rig.answer(Some(STEP + 5)), Wanted::Held(Heap::Device));
-            assert_eq!(rig.answer(Some(1000)), Wanted::Room(Heap::Device));
+            let asking = scope.spawn(|| rig.allowances.budget(&cancel));
+            let (message, _) = rig.peer.receive::<ToDevice>().unwrap();
+            let ToDevice::BudgetWanted { request } = message else { panic!("{message:?}") };
+            let device = MemoryCount { held: STEP + 5, room: 1000 };
+            rig.allowances.counted(request, PerHeap { device, host: MemoryCount { held: 7, room: 2 } });
             asking.join().unwrap()
         });
-        assert_eq!(budget, Some(HeapBudget { used: (1 << 20) + 5, most: STEP + 1005 }));
+        let device = HeapBudget { used: (1 << 20) + 5, most: STEP + 1005 };
+        assert_eq!(budget, Some(PerHeap { device, host: HeapBudget { used: 7, most: 9 } }));
+        assert_eq!(rig.said(), None, "one question");
         drop(one);
+    }
+
+    #[test]
+    fn who_does_not_hear_of_its_budget_knows_none_and_owes_nothing() {
+        let rig = Rig::new();
+        let cancel = Cancel::default();
+        cancel.cancel();
+        assert_eq!(rig.allowances.budget(&cancel), None);
+        let (message, _) = rig.peer.receive::<ToDevice>().unwrap();
+        let ToDevice::BudgetWanted { request } = message else { panic!("{message:?}") };
+        rig.allowances.counted(request, PerHeap::default());
+        assert_eq!(rig.said(), None);
+        assert!(rig.allowances.state.lock().requests.is_empty());
     }
 
     #[test]

@@ -168,6 +168,7 @@ impl<B: Backend> Worker<B> {
             ToWorker::AttachResource { .. }
             | ToWorker::MemoryGranted { .. }
             | ToWorker::MemoryRefused { .. }
+            | ToWorker::Budget { .. }
             | ToWorker::BlobGone { .. } => {}
             ToWorker::DetachResource { resource_id } => self.context.resources.detach(resource_id, number),
             ToWorker::Submit { size, inline, fence } => self.submit(size, inline, fd, fence),
@@ -258,6 +259,10 @@ fn handle_on_arrival<B: Backend>(
         }
         ToWorker::MemoryRefused { request } => {
             allowances.refused(request);
+            return None;
+        }
+        ToWorker::Budget { request, memory } => {
+            allowances.counted(request, memory);
             return None;
         }
         ToWorker::BlobGone { memory } => {

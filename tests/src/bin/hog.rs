@@ -7,6 +7,7 @@
 
 use anyhow::{Context, Result};
 use ash::vk;
+use std::cell::RefCell;
 use std::io::{Read, Write};
 
 const MIB: u64 = 1 << 20;
@@ -19,6 +20,7 @@ fn main() -> Result<()> {
     let (got, error) = match kind.as_str() {
         "memory" => device.take(most, |device| device.memory(MIB).and_then(|memory| device.map(memory))),
         "allocations" => device.take(most, |device| device.memory(MIB).map(drop)),
+        "freed" => device.take_and_free(most),
         "maps" => device.take(most, |device| device.memory(4096).and_then(|memory| device.map(memory))),
         "objects" => device.take(most, Device::event),
         "shaders" => device.take(most, Device::shader),
@@ -90,6 +92,17 @@ impl Device {
             }
         }
         (most, None)
+    }
+
+    /// Takes memory, and gives it all back.
+    fn take_and_free(&self, most: u32) -> (u32, Option<vk::Result>) {
+        let taken = RefCell::new(Vec::new());
+        let got = self.take(most, |device| device.memory(MIB).map(|memory| taken.borrow_mut().push(memory)));
+        for memory in taken.into_inner() {
+            // SAFETY: the memory is live, and nothing uses it.
+            unsafe { self.device.free_memory(memory, None) };
+        }
+        got
     }
 
     fn memory(&self, bytes: u64) -> Result<vk::DeviceMemory, vk::Result> {

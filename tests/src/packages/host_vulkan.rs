@@ -29,10 +29,14 @@ pub enum HostVulkan {
     Poisoned(PackageRoot),
     /// The software driver twice, as two GPUs; the second is in the folder.
     Twins(PackageRoot, Arc<TempDir>),
+    /// The software driver below a layer, which is in the folder, by which it has the extensions of small floats and says that it has features of theirs.
+    SmallFloats(PackageRoot, Arc<TempDir>),
 }
 
 /// The layer's name in its manifest.
 const VALIDATION: &str = "VK_LAYER_KHRONOS_validation";
+/// The name of the layer of small floats.
+const SMALL_FLOATS: &str = "VK_LAYER_small_floats";
 
 impl HostVulkan {
     /// The software driver; downloads it when it is not in the cache.
@@ -63,6 +67,31 @@ impl HostVulkan {
         Ok(Self::Twins(root, Arc::new(folder)))
     }
 
+    /// The software driver with the extensions of small floats, for programs that make no device with them; `layer` is the library built of
+    /// `tests/examples/small_floats_layer.rs`.
+    ///
+    /// # Errors
+    /// The packages cannot be had, or the layer cannot be copied.
+    pub fn small_floats(layer: &Path) -> Result<Self> {
+        let root = PackageRoot::with(Suite::Testing, super::client::VULKAN_PACKAGES)?;
+        let (folder, library) = (TempDir::new()?, "libsmall_floats_layer.so");
+        let extension = |name| serde_json::json!({ "name": name, "spec_version": "1", "entrypoints": [] });
+        let extensions = ["VK_KHR_shader_bfloat16", "VK_EXT_shader_float8"].map(extension);
+        let manifest = serde_json::json!({ "file_format_version": "1.2.0", "layer": {
+            "name": SMALL_FLOATS, "type": "GLOBAL", "library_path": library, "api_version": "1.3.0",
+            "implementation_version": "1", "description": "small floats",
+            "device_extensions": extensions,
+            "disable_environment": { "DISABLE_SMALL_FLOATS": "1" },
+        }});
+        fs::write(folder.path().join("small_floats.json"), manifest.to_string())?;
+        fs::copy(layer, folder.path().join(library))?;
+        // Another user may load it.
+        for path in [folder.path(), &folder.path().join(library), &folder.path().join("small_floats.json")] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(Self::SmallFloats(root, Arc::new(folder)))
+    }
+
     /// A command that runs `executable`, built on this machine, with this driver. The executable may start itself
     /// again through `/proc/self/exe` as long as it passes its environment on.
     ///
@@ -71,9 +100,8 @@ impl HostVulkan {
     pub fn command(&self, executable: &Path) -> Result<Command> {
         let root = match self {
             Self::System => return Ok(Command::new(executable)),
-            Self::Lavapipe(root) | Self::Validated(root) | Self::Poisoned(root) | Self::Twins(root, _) => {
-                root
-            }
+            Self::Lavapipe(root) | Self::Validated(root) | Self::Poisoned(root) => root,
+            Self::Twins(root, _) | Self::SmallFloats(root, _) => root,
         };
         let mut command = Command::new(relinked(executable, root)?);
         command
@@ -91,6 +119,13 @@ impl HostVulkan {
             command
                 .env("VK_DRIVER_FILES", std::env::join_paths(manifests)?)
                 .env("LD_LIBRARY_PATH", root.library_path(&[folder.to_owned()]));
+        }
+        if let Self::SmallFloats(root, folder) = self {
+            let folder = folder.path();
+            command
+                .env("LD_LIBRARY_PATH", root.library_path(&[folder.to_owned()]))
+                .env("VK_IMPLICIT_LAYER_PATH", folder)
+                .env("VK_LOADER_LAYERS_ALLOW", SMALL_FLOATS);
         }
         if let Self::Validated(root) = self {
             // The manifest names the library alone; the loader finds it by the library path.

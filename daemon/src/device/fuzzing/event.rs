@@ -102,6 +102,8 @@ pub(crate) enum Says {
     Refused(Id),
     /// The worker asks for memory, or lets go of some.
     Wants(Wanted),
+    /// The worker asks how much there is.
+    WantsBudget,
     Returns(Id),
     GivesCredit {
         heap: Heap,
@@ -133,6 +135,7 @@ impl Arbitrary<'_> for Says {
             12..=15 => Self::Wants(wanted(u)?),
             16..=18 => Self::Returns(u.arbitrary()?),
             19 => Self::GivesCredit { heap: heap(u)?, pages: u.int_in_range(0..=4)? },
+            20 => Self::WantsBudget,
             _ => Self::Signalled { ring_idx: u.arbitrary()?, fence: u.arbitrary()? },
         })
     }

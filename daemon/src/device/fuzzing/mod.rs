@@ -132,6 +132,11 @@ impl Rig {
                 self.world.wants(ctx_id, self.requests);
                 self.device.memory_wanted(ctx_id, self.requests, *wanted, &mut self.world);
             }
+            Says::WantsBudget => {
+                self.requests += 1;
+                self.world.wants(ctx_id, self.requests);
+                self.device.budget_wanted(ctx_id, self.requests, &mut self.world);
+            }
             Says::Returns(id) => {
                 if let Some(memory) = self.world.recent_memory(id.0) {
                     self.device.memory_returned(ctx_id, memory, &mut self.world);

@@ -2,7 +2,7 @@
 
 use super::{LIMITS, WINDOW};
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
-use config::MemoryId;
+use config::{MemoryCount, MemoryId, PerHeap};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
 use std::collections::{BTreeMap, BTreeSet};
@@ -193,6 +193,12 @@ impl Effects for World {
     fn grant_memory(&mut self, ctx_id: ContextId, request: u32, memory: Option<MemoryId>, _: u64) {
         self.effects += 1;
         assert!(memory.is_none_or(|memory| self.memories.insert(memory.0)));
+        self.answer(ctx_id, request);
+    }
+
+    fn tell_budget(&mut self, ctx_id: ContextId, request: u32, memory: PerHeap<MemoryCount>) {
+        self.effects += 1;
+        assert!(memory.device.room <= LIMITS.device_memory && memory.host.room <= LIMITS.host_memory);
         self.answer(ctx_id, request);
     }
 

@@ -3,7 +3,7 @@
 use super::pages::Pages;
 use super::reuse_key::ReuseKey;
 use crate::context::allowance::{Lease, MemoryFile, Piece};
-use config::MemoryId;
+use config::{Heap, MemoryId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -68,6 +68,11 @@ impl Memory {
             Made::Exportable { piece, .. } | Made::Imported(piece) => piece.memory,
             Made::DriverMapped(file) => file.piece.memory,
         }
+    }
+
+    /// Returns whether memory with this key counts for a heap of this kind. Pages are the host's, and may be the GPU's too.
+    pub fn counts_for(&self, key: &ReuseKey, heap: Heap) -> bool {
+        key.heap == heap || heap == Heap::Device && matches!(self.made, Made::Pages(_, Some(_)))
     }
 
     /// Returns whether the driver did not make the memory itself: a buffer or image that is bound to it has to say so when it is created.

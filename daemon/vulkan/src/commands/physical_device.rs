@@ -12,7 +12,7 @@ use crate::execution::call::Call;
 use crate::lowering::lower::{Lower as _, Raise as _, raise_pointer};
 use crate::shape::{extensions, reshape};
 use ash::vk;
-use config::Heap;
+use config::PerHeap;
 use protocol::venus::generated::{self as venus, ChainStruct};
 
 /// `vkEnumerateDeviceExtensionProperties`.
@@ -245,25 +245,35 @@ fn memory(m: &vk::PhysicalDeviceMemoryProperties) -> venus::PhysicalDeviceMemory
 }
 
 /// Makes of the driver's budget that of this context. What the context has is counted by the device process: a driver may count other processes' memory
-/// too. What it could have is bounded by its quotas, by what the heap shows, and by what the driver says is free.
+/// too. What it could have is bounded by its quotas, by what the heap shows, and by what the driver says is free. Memory that is kept to be used
+/// again makes room for whatever is allocated next: it is free.
 fn budget_of_context<'a>(
     call: &Call<'_>,
-    memory: &vk::PhysicalDeviceMemoryProperties,
+    physical: &PhysicalDevice,
     of_driver: venus::PhysicalDeviceMemoryBudgetPropertiesEXT<'a>,
 ) -> venus::PhysicalDeviceMemoryBudgetPropertiesEXT<'a> {
-    let allowance = &call.context.env.allowance;
+    let (allowance, pool) = (&call.context.env.allowance, &call.context.pool);
     let unknown = HeapBudget { used: 0, most: u64::MAX };
-    let of = |heap| allowance.budget(heap, call.cancel).unwrap_or(unknown);
-    let heaps = memory.memory_heaps_as_slice();
+    let mut counted = allowance.budget(call.cancel).unwrap_or(PerHeap::each(|_| unknown));
+    let mut counted = PerHeap::each(|heap| {
+        let kept = pool.room(|_, memory, key| memory.counts_for(key, heap));
+        counted.of(heap).without(kept)
+    });
+    let heaps = physical.memory.memory_heaps_as_slice();
+    let types = physical.memory.memory_types_as_slice();
     let mut budget = of_driver;
     let figures = budget.heap_budget.iter_mut().zip(&mut budget.heap_usage);
-    for ((most, used), heap) in figures.zip(heaps) {
-        let of_context = match heaps {
+    for (((most, used), heap), index) in figures.zip(heaps).zip(0..) {
+        let of_context = match (*counted.of(heap_kind(heap)), heaps) {
             // A driver with one heap takes what guests map out of it, which counts as memory of the host too.
-            [heap] => of(heap_kind(heap)).bounded_by(of(Heap::Host)),
-            _ => of(heap_kind(heap)),
+            (of_context, [_]) => of_context.bounded_by(counted.host),
+            (of_context, _) => of_context,
         };
-        let free = most.saturating_sub(*used);
+        let kept = pool.room(|device, _, key| {
+            let of_type = types.get(key.type_index as usize);
+            std::ptr::eq(&*device.physical, physical) && of_type.is_some_and(|ty| ty.heap_index == index)
+        });
+        let free = most.saturating_sub(*used).saturating_add(kept);
         // Heaps of one kind are counted together, so one may seem to hold more than its size.
         *used = of_context.used.min(heap.size);
         *most = of_context.most.min(used.saturating_add(free)).clamp(*used, heap.size);
@@ -293,7 +303,7 @@ pub(crate) fn get_physical_device_memory_properties2<'a>(
             shaped.p_next = call.arena.slice_try_fill(raised.p_next.len(), |i| {
                 Ok::<_, Fault>(match raised.p_next[i] {
                     ChainStruct::PhysicalDeviceMemoryBudgetPropertiesEXT(budget) => {
-                        let budget = budget_of_context(call, &physical.memory, *budget);
+                        let budget = budget_of_context(call, &physical, *budget);
                         ChainStruct::PhysicalDeviceMemoryBudgetPropertiesEXT(call.arena.value(budget)?)
                     }
                     other => other,

@@ -1,7 +1,7 @@
 //! Memory that the device process lets this context have, and its return when it is not used any more.
 
 use super::cancel::Cancel;
-use config::{Heap, MemoryId};
+use config::{Heap, MemoryId, PerHeap};
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -17,8 +17,8 @@ pub trait Allowance: Send + Sync {
     /// Permission to allocate memory that nobody else will see.
     fn credit(&self, heap: Heap, bytes: u64, cancel: &Cancel) -> Option<Lease>;
 
-    /// Returns how much memory of a heap the context has, and how much it could come to have now.
-    fn budget(&self, heap: Heap, cancel: &Cancel) -> Option<HeapBudget>;
+    /// Returns how much memory the context has, and how much it could come to have now.
+    fn budget(&self, cancel: &Cancel) -> Option<PerHeap<HeapBudget>>;
 
     /// Reports that a limit of `config::ContextLimits` is reached, for the first time perhaps.
     fn reached(&self, limit: &'static str);
@@ -31,7 +31,7 @@ pub trait Allowance: Send + Sync {
     fn overdue(&self, command: &'static str, is_blocked: bool);
 }
 
-/// The memory of one heap, in bytes.
+/// The memory of one kind of heap, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapBudget {
     /// The bytes that the context has.
@@ -41,6 +41,11 @@ pub struct HeapBudget {
 }
 
 impl HeapBudget {
+    /// Returns the budget of a context that uses so many bytes of what it has for nothing.
+    pub(crate) fn without(self, unused: u64) -> Self {
+        Self { used: self.used.saturating_sub(unused), ..self }
+    }
+
     /// Returns the budget of memory of which some counts for another one too.
     pub(crate) fn bounded_by(self, other: Self) -> Self {
         let room = |budget: Self| budget.most.saturating_sub(budget.used);

@@ -62,6 +62,11 @@ impl<T> FreeList<T> {
         self.remove(last)
     }
 
+    /// The pieces that are kept.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ReuseKey, &T)> {
+        self.kept.iter().map(|kept| (&kept.key, &kept.what))
+    }
+
     /// Takes what is too old.
     pub(crate) fn take_old(&mut self, now: Instant) -> Vec<T> {
         let age = self.bounds.age;

@@ -77,12 +77,7 @@ impl Pool {
     pub fn take(&self, device: &Arc<Device>, key: &ReuseKey) -> Option<(u64, Arc<Memory>)> {
         let mut state = self.0.state.lock();
         let State { free_list, shown, .. } = &mut *state;
-        let fits = |object: &Object| {
-            let Some(memory) = memory(object) else { return false };
-            is_of(object, device)
-                && memory.is_sole()
-                && memory.piece().is_none_or(|piece| !shown.contains_key(&piece))
-        };
+        let fits = |object: &Object| is_of(object, device) && sole_memory(object, shown).is_some();
         let object = free_list.take(key, fits)?;
         drop(state);
         Some((object.raw, object.get_shared::<venus::DeviceMemory>()?))
@@ -125,6 +120,16 @@ impl Pool {
             None => return false,
         }
         true
+    }
+
+    /// Returns the bytes that [`Self::flush`] would make room for, of the memory that `counts`.
+    pub fn room(&self, counts: impl Fn(&Device, &Memory, &ReuseKey) -> bool) -> u64 {
+        let state = self.0.state.lock();
+        let bytes = |(key, object): (&ReuseKey, &Object)| {
+            let memory = sole_memory(object, &state.shown)?;
+            object.device.as_ref().is_some_and(|device| counts(device, memory, key)).then_some(key.size)
+        };
+        state.free_list.iter().filter_map(bytes).sum()
     }
 
     /// Frees all that is kept; returns false if that is nothing.
@@ -206,6 +211,12 @@ impl Shared {
 
 fn memory(object: &Object) -> Option<&Memory> {
     object.get::<venus::DeviceMemory>()
+}
+
+/// Memory that nobody else has.
+fn sole_memory<'o>(object: &'o Object, shown: &FxHashMap<MemoryId, usize>) -> Option<&'o Memory> {
+    let is_shown = |memory: &Memory| memory.piece().is_some_and(|piece| shown.contains_key(&piece));
+    memory(object).filter(|memory| memory.is_sole() && !is_shown(memory))
 }
 
 fn is_of(object: &Object, device: &Arc<Device>) -> bool {

@@ -133,6 +133,32 @@ fn pages_that_something_else_is_made_of_are_not_used_again() {
 }
 
 #[test]
+fn what_is_kept_is_room_unless_somebody_else_has_it() {
+    let world = World::reliable();
+    let room = || {
+        let pool = &world.renderer.context().pool;
+        [PRIVATE, PAGES, MAPPED].map(|ty| pool.room(|_, _, key| key.type_index == ty) / SIZE)
+    };
+    for (id, ty) in [(10, PRIVATE), (11, PAGES), (12, PAGES), (13, MAPPED)] {
+        drop(world.allocate_of(id, &[], SIZE, ty));
+    }
+    let file = world.renderer.export(12, SIZE, true).unwrap().file.unwrap();
+    let (lent, memory) = world.lend(13);
+    drop(lent);
+    assert_eq!(room(), [0, 0, 0]);
+    (10..=13).for_each(|id| world.free(id));
+    assert_eq!(room(), [1, 1, 0]);
+    drop(file);
+    assert_eq!(room(), [1, 2, 0]);
+    world.renderer.blob_gone(memory);
+    assert_eq!(room(), [1, 2, 1]);
+    drop(world.allocate_of(14, &[], SIZE, PRIVATE));
+    assert_eq!(room(), [0, 2, 1]);
+    assert!(world.renderer.context().pool.flush());
+    assert_eq!(room(), [0, 0, 0]);
+}
+
+#[test]
 fn what_nobody_wants_goes_by_itself() {
     let world = World::reliable();
     let alive = fuzzing::live();

@@ -18,8 +18,8 @@ use super::{
     Allowance, Cancel, HeapBudget, Lease, MemoryFile, Piece, Renderer, ResourceMemory, ResourceTable,
 };
 use config::{
-    CacheKey, ContextLimits, DriverMapped, GpuChoice, Heap, MemoryBackEnd, MemoryId, MemoryTrial, Protection,
-    Queues, ShaderLimits,
+    CacheKey, ContextLimits, DriverMapped, GpuChoice, Heap, MemoryBackEnd, MemoryId, MemoryTrial, PerHeap,
+    Protection, Queues, ShaderLimits,
 };
 #[cfg(test)]
 pub use null_state::at_barriers;
@@ -169,8 +169,8 @@ impl Allowance for Allowed {
         (bytes <= ALLOWED_MAX).then(|| Lease::new(|| ()))
     }
 
-    fn budget(&self, _: Heap, _: &Cancel) -> Option<HeapBudget> {
-        Some(HeapBudget { used: 0, most: ALLOWED_MAX })
+    fn budget(&self, _: &Cancel) -> Option<PerHeap<HeapBudget>> {
+        Some(PerHeap::each(|_| HeapBudget { used: 0, most: ALLOWED_MAX }))
     }
 
     fn reached(&self, _: &'static str) {}

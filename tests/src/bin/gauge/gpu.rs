@@ -218,16 +218,33 @@ impl Timeline<'_> {
     /// Submits, and waits until the semaphore has the next value.
     pub(crate) fn run(&mut self, commands: &[vk::CommandBuffer]) -> Result<()> {
         self.value += 1;
+        self.submit(commands)?;
+        self.wait(self.value)
+    }
+
+    fn submit(&self, commands: &[vk::CommandBuffer]) -> Result<()> {
         let (semaphores, values) = ([self.semaphore], [self.value]);
         let mut points = vk::TimelineSemaphoreSubmitInfo::default().signal_semaphore_values(&values);
         let info = vk::SubmitInfo::default().command_buffers(commands).signal_semaphores(&semaphores);
         let info = [info.push_next(&mut points)];
+        // SAFETY: the queue is used by this thread alone; infos live until the call returns.
+        unsafe { self.gpu.device.queue_submit(self.gpu.queue, &info, vk::Fence::null()) }
+            .context("submitting")
+    }
+
+    /// Waits until the semaphore has this value.
+    pub(crate) fn wait(&self, value: u64) -> Result<()> {
+        let (semaphores, values) = ([self.semaphore], [value]);
         let wait = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
-        // SAFETY: the queue is used by this thread alone; infos live until their calls return.
-        unsafe {
-            self.gpu.device.queue_submit(self.gpu.queue, &info, vk::Fence::null()).context("submitting")?;
-            self.calls.wait_semaphores(&wait, u64::MAX).context("waiting")
-        }
+        // SAFETY: the semaphore is live, and infos live until the call returns.
+        unsafe { self.calls.wait_semaphores(&wait, u64::MAX) }.context("waiting")
+    }
+
+    /// Gives the semaphore this value, which is higher than it has and than what is pending gives it.
+    pub(crate) fn signal(&self, value: u64) -> Result<()> {
+        let info = vk::SemaphoreSignalInfo::default().semaphore(self.semaphore).value(value);
+        // SAFETY: the semaphore is live, and the info lives until the call returns.
+        unsafe { self.calls.signal_semaphore(&info) }.context("signalling")
     }
 }
 

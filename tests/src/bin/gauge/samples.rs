@@ -11,6 +11,7 @@ pub(crate) struct Samples {
     least: usize,
     nanoseconds: Vec<u64>,
     processor: Duration,
+    sleeps: Option<u64>,
 }
 
 /// The number of samples that are taken at least, however long that takes, unless stated otherwise.
@@ -19,8 +20,8 @@ const LEAST: usize = 3;
 impl Samples {
     /// Begins measurements that are taken for so long.
     pub(crate) fn new(limit: Duration) -> Self {
-        let (start, nanoseconds, processor) = (Instant::now(), Vec::new(), processor_time());
-        Self { start, limit, least: LEAST, nanoseconds, processor }
+        let (processor, sleeps) = (processor_time(), sleeps());
+        Self { start: Instant::now(), limit, least: LEAST, nanoseconds: Vec::new(), processor, sleeps }
     }
 
     /// Sets the number of samples that are taken at least.
@@ -61,7 +62,8 @@ impl Samples {
         sorted.get(sorted.len() / 2).copied().unwrap_or_default() as f64
     }
 
-    /// One line of JSON, of `parts` equal parts of each sample. Times are in nanoseconds.
+    /// One line of JSON, of `parts` equal parts of each sample. Times are in nanoseconds. Processor time is that of the process, sleeps are
+    /// those of the calling thread; both are sums, of what happened between the samples too.
     pub(crate) fn to_json(&self, parts: u64) -> String {
         let mut sorted = self.nanoseconds.clone();
         sorted.sort_unstable();
@@ -74,6 +76,7 @@ impl Samples {
             "count": sorted.len(), "mean": mean, "min": at(0.0), "p10": at(0.1), "p25": at(0.25), "median": at(0.5),
             "p75": at(0.75), "p90": at(0.9), "p99": at(0.99), "seconds": self.start.elapsed().as_secs_f64(),
             "processor_seconds": (processor_time() - self.processor).as_secs_f64(),
+            "sleeps": sleeps().zip(self.sleeps).map(|(now, before)| now - before),
         })
         .to_string()
     }
@@ -81,4 +84,11 @@ impl Samples {
 
 fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
+
+/// Returns how often this thread has slept until now, where the kernel counts it.
+fn sleeps() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
 }

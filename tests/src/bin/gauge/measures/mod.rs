@@ -63,6 +63,7 @@ impl<'g> Bench<'g> {
             "empty" => self.empty(words.time()?),
             "dispatch" => self.dispatch(words.time()?),
             "timeline" => self.timeline(words.time()?),
+            "waits" => self.waits(Duration::from_micros(words.number()?), words.time()?),
             "paced" => self.paced(Duration::from_micros(words.number()?), words.time()?),
             "submissions" => self.submissions(words.number()? as usize, words.time()?),
             "graph" => self.graph(words.number()? as usize, words.number()? != 0, words.time()?),

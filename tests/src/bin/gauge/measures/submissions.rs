@@ -3,7 +3,8 @@
 use super::{Bench, missing};
 use crate::kernel::{Commands, Shader, Steps};
 use crate::samples::Samples;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// The contents of one submission of a graph: some 20 us of a GPU's time.
@@ -29,6 +30,32 @@ impl Bench<'_> {
         let pipeline = self.small.pipeline(3, 1)?;
         let commands = self.small.dispatch(&pipeline)?;
         Ok(Samples::new(time).repeat(|| timeline.run(&commands.handles))?.to_json(1))
+    }
+
+    /// A wait for a timeline semaphore that another thread signals so long after the wait has begun, whatever the device is like.
+    pub(super) fn waits(&self, length: Duration, time: Duration) -> Result<String> {
+        let Some(timeline) = self.gpu.timeline()? else { return missing("timeline semaphores") };
+        std::thread::scope(|scope| {
+            // Ends with this function, and the other thread with it.
+            let (begins, begun) = mpsc::channel();
+            let timeline = &timeline;
+            let signals = scope.spawn(move || {
+                begun.into_iter().try_for_each(|value| {
+                    std::thread::sleep(length);
+                    timeline.signal(value)
+                })
+            });
+            let (mut samples, mut value) = (Samples::new(time), 0);
+            while samples.more() {
+                value += 1;
+                begins.send(value)?;
+                samples.time(|| timeline.wait(value))?;
+            }
+            let said = samples.to_json(1);
+            drop(begins);
+            signals.join().map_err(|_| anyhow!("a thread panicked"))??;
+            Ok(said)
+        })
     }
 
     /// A dispatch of one workgroup and a wait for it, once in each `period`.

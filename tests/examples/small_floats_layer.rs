@@ -1,0 +1,127 @@
+//! A Vulkan layer by which a software driver has features that no software driver has: those of small floats, as far as programs ask for them.
+//!
+//! Its manifest names the extensions, which the loader then adds to the driver's. The layer is made for programs that only ask: a device with these
+//! features cannot be made. It follows "LoaderLayerInterface" of the Vulkan loader.
+
+#![allow(
+    unsafe_code,
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a layer is called by the loader, and calls the driver"
+)]
+
+use ash::vk;
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::transmute;
+use std::sync::{Mutex, PoisonError};
+
+/// `VkStructureType` of the structs of `VK_KHR_shader_bfloat16` and `VK_EXT_shader_float8`, and what their members say.
+const SHOWN: [(i32, &[u32]); 2] = [(1_000_141_000, &[1, 0, 1]), (1_000_567_000, &[0, 1])];
+
+/// The way to the driver, and the last instance that was made.
+static NEXT: Mutex<Option<(vk::PFN_vkGetInstanceProcAddr, vk::Instance)>> = Mutex::new(None);
+
+/// `VkNegotiateLayerInterface`, up to what this layer writes.
+#[repr(C)]
+pub struct Negotiation {
+    s_type: i32,
+    p_next: *mut c_void,
+    version: u32,
+    get_instance_proc_addr: vk::PFN_vkGetInstanceProcAddr,
+}
+
+/// `VkLayerInstanceCreateInfo`.
+#[repr(C)]
+struct LayerInfo {
+    s_type: vk::StructureType,
+    p_next: *mut LayerInfo,
+    function: u32,
+    link: *mut Link,
+}
+
+/// `VkLayerInstanceLink`.
+#[repr(C)]
+struct Link {
+    next: *mut Link,
+    get_instance_proc_addr: vk::PFN_vkGetInstanceProcAddr,
+}
+
+/// Tells the loader where the layer's functions are.
+///
+/// # Safety
+/// The loader calls it with a struct that it has filled in.
+#[unsafe(no_mangle)]
+pub unsafe extern "system" fn vkNegotiateLoaderLayerInterfaceVersion(out: *mut Negotiation) -> vk::Result {
+    // SAFETY: the caller's struct is writable.
+    unsafe { (*out).get_instance_proc_addr = get_instance_proc_addr };
+    vk::Result::SUCCESS
+}
+
+unsafe extern "system" fn get_instance_proc_addr(
+    instance: vk::Instance,
+    name: *const c_char,
+) -> vk::PFN_vkVoidFunction {
+    // SAFETY: the caller passes a string; functions are cast back by who calls them, by their names.
+    unsafe {
+        match CStr::from_ptr(name).to_bytes() {
+            b"vkGetInstanceProcAddr" => {
+                transmute::<vk::PFN_vkGetInstanceProcAddr, vk::PFN_vkVoidFunction>(get_instance_proc_addr)
+            }
+            b"vkCreateInstance" => {
+                transmute::<vk::PFN_vkCreateInstance, vk::PFN_vkVoidFunction>(create_instance)
+            }
+            b"vkGetPhysicalDeviceFeatures2" | b"vkGetPhysicalDeviceFeatures2KHR" => {
+                transmute::<vk::PFN_vkGetPhysicalDeviceFeatures2, vk::PFN_vkVoidFunction>(get_features)
+            }
+            _ => next().and_then(|(get, _)| get(instance, name)),
+        }
+    }
+}
+
+fn next() -> Option<(vk::PFN_vkGetInstanceProcAddr, vk::Instance)> {
+    *NEXT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+unsafe extern "system" fn create_instance(
+    info: *const vk::InstanceCreateInfo<'_>,
+    allocator: *const vk::AllocationCallbacks<'_>,
+    instance: *mut vk::Instance,
+) -> vk::Result {
+    // SAFETY: the loader chains the link to the next layer, function 0, which is writable, and the driver has this function.
+    unsafe {
+        let mut found = (*info).p_next.cast::<LayerInfo>().cast_mut();
+        while (*found).s_type != vk::StructureType::LOADER_INSTANCE_CREATE_INFO || (*found).function != 0 {
+            found = (*found).p_next;
+        }
+        let get = (*(*found).link).get_instance_proc_addr;
+        (*found).link = (*(*found).link).next;
+        let create: Option<vk::PFN_vkCreateInstance> =
+            transmute(get(vk::Instance::null(), c"vkCreateInstance".as_ptr()));
+        let Some(create) = create else { return vk::Result::ERROR_INITIALIZATION_FAILED };
+        let result = create(info, allocator, instance);
+        if result == vk::Result::SUCCESS {
+            *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some((get, *instance));
+        }
+        result
+    }
+}
+
+unsafe extern "system" fn get_features(
+    device: vk::PhysicalDevice,
+    features: *mut vk::PhysicalDeviceFeatures2<'_>,
+) {
+    let Some((get, instance)) = next() else { return };
+    // SAFETY: the caller's chain is writable, and its structs are as long as their types say; the driver has this function.
+    unsafe {
+        let ask: Option<vk::PFN_vkGetPhysicalDeviceFeatures2> =
+            transmute(get(instance, c"vkGetPhysicalDeviceFeatures2".as_ptr()));
+        let Some(ask) = ask else { return };
+        ask(device, features);
+        let mut found = (*features).p_next.cast::<vk::BaseOutStructure<'_>>();
+        while !found.is_null() {
+            for (_, values) in SHOWN.iter().filter(|(ty, _)| *ty == (*found).s_type.as_raw()) {
+                found.add(1).cast::<u32>().copy_from_nonoverlapping(values.as_ptr(), values.len());
+            }
+            found = (*found).p_next;
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The waits of the patched driver beside those of Debian's: how often they sleep, and what processor time they take.
+//!
+//! Both drivers wait by turns for the same device, and for another thread of the program, which takes exactly as long whatever the device is
+//! like. Sleeps are counted rather than timed: a busy machine makes waits longer, of both drivers, and does not make a driver sleep that polls.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::path::Path;
+use tests::clients::Setup;
+use tests::packages::{ClientRoot, Device, Suite};
+use tests::stand::Dialogue;
+
+/// The number of turns of each driver.
+const TURNS: usize = 5;
+
+/// A wait as it was in the median of the turns.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    sleeps: f64,
+    /// Seconds of processor time of the program.
+    processor: f64,
+}
+
+/// A program on one driver, and what it found in each turn.
+struct Side {
+    gauge: Dialogue,
+    turns: Vec<Wait>,
+}
+
+impl Side {
+    fn start(client: &ClientRoot, setup: &Setup) -> Result<Self> {
+        let command = client.own(Path::new(env!("CARGO_BIN_EXE_gauge")), Device::Venus(setup.socket()))?;
+        let gauge = Dialogue::start(command)?;
+        gauge.hear()?;
+        Ok(Self { gauge, turns: Vec::new() })
+    }
+
+    fn turn(&mut self, measure: &str) -> Result<()> {
+        self.gauge.say(measure)?;
+        let said: Value = serde_json::from_str(&self.gauge.hear()?)?;
+        let number = |key: &str| said[key].as_f64().with_context(|| format!("no {key} in {said}"));
+        let of_each = |key| Ok::<_, anyhow::Error>(number(key)? / number("count")?);
+        self.turns.push(Wait { sleeps: of_each("sleeps")?, processor: of_each("processor_seconds")? });
+        Ok(())
+    }
+
+    fn median(&self) -> Wait {
+        let median = |of: fn(&Wait) -> f64| {
+            let mut sorted: Vec<f64> = self.turns.iter().map(of).collect();
+            sorted.sort_unstable_by(f64::total_cmp);
+            sorted[sorted.len() / 2]
+        };
+        Wait { sleeps: median(|wait| wait.sleeps), processor: median(|wait| wait.processor) }
+    }
+}
+
+/// Returns what a wait is like with both drivers, the patched one first.
+fn by_turns(measure: &str) -> Result<[Wait; 2]> {
+    let (patched, stock) = (ClientRoot::patched()?, ClientRoot::open(Suite::Trixie)?);
+    let setup = Setup::start()?;
+    let mut sides = [Side::start(&patched, &setup)?, Side::start(&stock, &setup)?];
+    for _ in 0..TURNS {
+        sides.iter_mut().try_for_each(|side| side.turn(measure))?;
+    }
+    let medians = sides.map(|side| side.median());
+    println!("{measure}: {medians:?}");
+    Ok(medians)
+}
+
+/// One test, as each measure wants the processors for itself. Where other programs want them, either driver sleeps and computes less, down to
+/// nothing, so each bound leaves something that does not depend on the other driver.
+#[test]
+fn short_waits_are_polled_for_and_long_ones_are_slept_through() -> Result<()> {
+    // Debian's driver sleeps once for nearly each.
+    let [patched, stock] = by_turns("empty 500")?;
+    ensure!(patched.sleeps < stock.sleeps / 2.0 + 0.25, "short waits sleep: {patched:?}, {stock:?}");
+    // Steps that do not grow would be five times as many as Debian's.
+    let [patched, stock] = by_turns("waits 20000 1000")?;
+    ensure!(patched.sleeps < stock.sleeps + 10.0, "long waits wake up often: {patched:?}, {stock:?}");
+    // To poll for the end alone would take more than a millisecond.
+    ensure!(patched.processor < stock.processor + 100e-6, "long waits compute: {patched:?}, {stock:?}");
+    Ok(())
+}
