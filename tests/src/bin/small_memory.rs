@@ -152,7 +152,7 @@ impl Gpu {
             let piece = Piece { buffer, memory, at: at.cast(), bytes, value };
             for word in piece.ends() {
                 // A load first: see `many_blobs` for what QEMU's emulation does to a first access that is a store.
-                let _ = word.read_volatile();
+                ensure!(word.read_volatile() == 0, "new memory of {bytes} bytes is not zero");
                 word.write_volatile(value);
             }
             self.device.bind_buffer_memory(buffer, memory, 0)?;
