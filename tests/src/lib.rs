@@ -31,4 +31,5 @@ pub mod shares;
 pub mod siege;
 pub mod sources;
 pub mod stand;
+pub mod validation;
 pub mod vm;

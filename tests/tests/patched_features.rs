@@ -11,7 +11,7 @@ use tests::clients::Setup;
 use tests::daemon::{Daemon, cpu_time, eventually};
 use tests::daemon_process::build_example;
 use tests::packages::{ClientRoot, Device, HostVulkan, PackageRoot, Suite};
-use tests::program::{Background, LIMIT, Program};
+use tests::program::{Background, LIMIT, Program, succeed};
 
 /// Extensions that the patched driver passes on and Debian's does not, of those that a software driver has.
 const EXTENSIONS: &[&str] = &[
@@ -131,6 +131,18 @@ fn an_allocation_beyond_the_quota_fails_itself() -> Result<()> {
     Ok(())
 }
 
+/// Debian's driver ends the program with SIGSEGV.
+#[test]
+fn a_thread_may_end_after_the_driver_was_unloaded() -> Result<()> {
+    let setup = Setup::start()?;
+    let program = Path::new(env!("CARGO_BIN_EXE_unloaded_driver"));
+    let mut command = ClientRoot::patched()?.own(program, Device::Venus(setup.socket()))?;
+    command.stdin(Stdio::null());
+    succeed(command, LIMIT)?;
+    setup.settle()?;
+    Ok(())
+}
+
 /// The driver keeps an empty block for the next small allocation, but not when another allocation would fail.
 #[test]
 fn small_allocations_share_memory_and_keep_none_that_others_need() -> Result<()> {
@@ -138,9 +150,7 @@ fn small_allocations_share_memory_and_keep_none_that_others_need() -> Result<()>
     let program = Path::new(env!("CARGO_BIN_EXE_small_memory"));
     let mut command = ClientRoot::patched()?.own(program, Device::Venus(setup.socket()))?;
     command.args(["4096", "limited"]).stdin(Stdio::null());
-    let output = Program::start(command)?.wait(LIMIT)?;
-    let text = [output.stdout, output.stderr].concat();
-    ensure!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&text));
+    succeed(command, LIMIT)?;
     setup.settle()?;
     Ok(())
 }

@@ -36,9 +36,10 @@ const UNSAFE: &[(&str, usize)] = &[
     ("tests/src/bin/many_blobs.rs", 14),
     ("tests/src/bin/many_threads/gpu.rs", 17),
     ("tests/src/bin/residue/gpu.rs", 9),
-    ("tests/src/bin/small_memory.rs", 8),
+    ("tests/src/bin/small_memory/", 8),
     ("tests/src/bin/tenant/gpu.rs", 9),
     ("tests/src/bin/share_memory/gpu.rs", 11),
+    ("tests/src/bin/unloaded_driver/", 1),
 ];
 
 /// Crates in which the compiler forbids it.

@@ -1,0 +1,52 @@
+//! Clients before a daemon whose workers have the Khronos validation layer between themselves and the driver.
+
+use crate::clients::Setup;
+use crate::daemon::{Daemon, eventually};
+use crate::program::{LIMIT, succeed};
+use anyhow::{Result, ensure};
+use std::path::Path;
+use std::process::Command;
+
+/// The message that the layer prints in every process it is loaded into.
+const PRESENT: &str = "CURRENT-VALIDATION-ENABLED";
+/// The beginning of the layer's message about an error; the name of the error follows.
+const FINDING: &str = "Validation Error: [ ";
+
+/// Errors that programs make themselves, natively as well.
+const KNOWN: &[(&str, &str)] = &[
+    ("UNASSIGNED-vkAllocateMemory-maxMemoryAllocationSize", "a case asks for too much"),
+    ("VUID-vkAllocateMemory-pAllocateInfo-01713", "the same case"),
+    (
+        "VUID-VkShaderModuleCreateInfo-pCode-08742",
+        "shaders of derivative cases name the older of two extensions",
+    ),
+    ("VUID-StandaloneSpirv-None-10684", "shaders of VkFFT say how far apart words of workgroup memory are"),
+];
+
+/// Runs a client against a validated host and returns what was found and is not [`KNOWN`], each kind once.
+///
+/// # Errors
+/// The client or the daemon fails, or the layer is not there.
+pub fn findings(client: impl FnOnce(&Path) -> Result<Command>) -> Result<Vec<String>> {
+    findings_with(&[], client)
+}
+
+/// Does what [`findings`] does, with options for the daemon.
+///
+/// # Errors
+/// As [`findings`].
+pub fn findings_with(options: &[&str], client: impl FnOnce(&Path) -> Result<Command>) -> Result<Vec<String>> {
+    let setup = Setup::on(Daemon::start_validated(options)?)?;
+    succeed(client(setup.socket())?, LIMIT)?;
+    setup.settle()?;
+    // What workers print reaches the log by way of the device process.
+    eventually(LIMIT, || setup.daemon().log().matches(PRESENT).count() > 1);
+    let log = setup.daemon().log();
+    ensure!(log.matches(PRESENT).count() > 1, "the layer is not in probe and worker:\n{log}");
+    let known = |text: &&str| KNOWN.iter().any(|(name, _)| text.starts_with(name));
+    let found = log.split(FINDING).skip(1).filter(|text| !known(text));
+    let mut found: Vec<_> = found.map(|text| text.chars().take(800).collect()).collect();
+    found.sort_unstable();
+    found.dedup_by_key(|text: &mut String| text.split(' ').next().map(str::to_owned));
+    Ok(found)
+}
