@@ -23,7 +23,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("VUID-StandaloneSpirv-None-10684", "shaders of VkFFT say how far apart words of workgroup memory are"),
 ];
 
-/// Runs a client against a validated host and returns what was found and is not [`KNOWN`], each kind once.
+/// Runs a client against a validated host and returns the errors that it does not make natively as well, each kind once.
 ///
 /// # Errors
 /// The client or the daemon fails, or the layer is not there.
