@@ -1,6 +1,6 @@
 //! Programs that are run to their end, or to the end of patience: a client that lost its connection may spin for ever.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
 use std::io::Read;
@@ -49,14 +49,7 @@ impl Program {
 
     /// Waits for the end; a program that is still running after `limit` is killed and has no status of its own.
     pub fn end_within(mut self, limit: Duration) -> Result<(Option<ExitStatus>, Output)> {
-        let deadline = Instant::now() + limit;
-        let mut status = None;
-        while status.is_none() && Instant::now() < deadline {
-            status = self.child.try_wait()?;
-            if status.is_none() {
-                std::thread::sleep(Duration::from_millis(3));
-            }
-        }
+        let status = end_of(&mut self.child, limit)?;
         self.kill();
         let last = self.child.wait()?;
         let mut output = self.output.drain(..).map(|thread| thread.join().unwrap_or_default());
@@ -109,14 +102,8 @@ impl Background {
 
     /// Waits for the end; one that is still running after `limit` is an error.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let deadline = Instant::now() + limit;
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            std::thread::sleep(Duration::from_millis(3));
-        }
-        bail!("still running after {limit:?}: {}", self.errors())
+        let status = end_of(&mut self.child, limit)?;
+        status.with_context(|| format!("still running after {limit:?}: {}", self.errors()))
     }
 
     /// Returns whether the program still runs.
@@ -139,6 +126,18 @@ pub fn succeed(command: Command, limit: Duration) -> Result<String> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
     Ok(stdout)
+}
+
+/// Waits for the end of a process; returns nothing if it is still running after `limit`.
+fn end_of(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + limit;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    Ok(None)
 }
 
 fn collect(mut stream: impl Read) -> Vec<u8> {

@@ -2,6 +2,8 @@
 
 use crate::clients::Setup;
 use crate::daemon::{Daemon, eventually};
+use crate::differential::shaders;
+use crate::packages::{ClientRoot, Device};
 use crate::program::{LIMIT, succeed};
 use anyhow::{Result, ensure};
 use std::path::Path;
@@ -29,6 +31,19 @@ const KNOWN: &[(&str, &str)] = &[
 /// The client or the daemon fails, or the layer is not there.
 pub fn findings(client: impl FnOnce(&Path) -> Result<Command>) -> Result<Vec<String>> {
     findings_with(&[], client)
+}
+
+/// Does what [`findings`] does with the differential suite `program` on the driver of `client`.
+///
+/// # Errors
+/// As [`findings`], or the suite's shaders do not compile.
+pub fn findings_in_differential(program: &Path, client: &ClientRoot) -> Result<Vec<String>> {
+    let shaders = shaders(program)?;
+    findings(|socket| {
+        let mut command = client.own(program, Device::Venus(socket))?;
+        command.arg("run").arg(&shaders);
+        Ok(command)
+    })
 }
 
 /// Does what [`findings`] does, with options for the daemon.

@@ -4,9 +4,8 @@ use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use tests::clients::{Files, NCNN, OPERATORS, Packages, Place, VKDISPATCH, WGPU, WHISPER};
 use tests::completion;
-use tests::differential::shaders;
 use tests::packages::{ClientRoot, Device, Suite};
-use tests::validation::{findings, findings_with};
+use tests::validation::{findings, findings_in_differential, findings_with};
 
 #[test]
 fn queries_of_vulkaninfo_are_valid() -> Result<()> {
@@ -52,13 +51,7 @@ fn work_of_independent_programs_is_valid() -> Result<()> {
 #[test]
 fn differential_suite_is_valid() -> Result<()> {
     let program = Path::new(env!("CARGO_BIN_EXE_differential"));
-    let shaders = shaders(program)?;
-    let client = ClientRoot::open(Suite::Testing)?;
-    let found = findings(|socket| {
-        let mut command = client.own(program, Device::Venus(socket))?;
-        command.arg("run").arg(&shaders);
-        Ok(command)
-    })?;
+    let found = findings_in_differential(program, &ClientRoot::open(Suite::Testing)?)?;
     ensure!(found.is_empty(), "{found:#?}");
     Ok(())
 }

@@ -113,15 +113,18 @@ fn small() -> Result<Setup> {
     Setup::on(Daemon::start_with(&["--host-memory", "256MiB", "--device-memory", "256MiB"])?)
 }
 
+/// Runs one of our programs to its end, demands success, and returns what it said.
+fn said_by(program: &str, arguments: &[&str], setup: &Setup) -> Result<String> {
+    let mut command = ClientRoot::patched()?.own(Path::new(program), Device::Venus(setup.socket()))?;
+    command.args(arguments);
+    let said = succeed(command, LIMIT)?;
+    setup.settle()?;
+    Ok(said)
+}
+
 /// Returns what a program says that allocates so many times a MiB, which it does not map: "allocations", or "freed" if it gives them back.
 fn allocating(kind: &str, count: &str, setup: &Setup) -> Result<String> {
-    let program = Path::new(env!("CARGO_BIN_EXE_hog"));
-    let mut command = ClientRoot::patched()?.own(program, Device::Venus(setup.socket()))?;
-    command.args([kind, count]).stdin(Stdio::null());
-    let output = Program::start(command)?.wait(LIMIT)?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(output.status.success(), "{}\n{text}", output.status);
-    Ok(text)
+    said_by(env!("CARGO_BIN_EXE_hog"), &[kind, count], setup)
 }
 
 #[test]
@@ -134,25 +137,13 @@ fn an_allocation_beyond_the_quota_fails_itself() -> Result<()> {
 /// Debian's driver ends the program with SIGSEGV.
 #[test]
 fn a_thread_may_end_after_the_driver_was_unloaded() -> Result<()> {
-    let setup = Setup::start()?;
-    let program = Path::new(env!("CARGO_BIN_EXE_unloaded_driver"));
-    let mut command = ClientRoot::patched()?.own(program, Device::Venus(setup.socket()))?;
-    command.stdin(Stdio::null());
-    succeed(command, LIMIT)?;
-    setup.settle()?;
-    Ok(())
+    said_by(env!("CARGO_BIN_EXE_unloaded_driver"), &[], &Setup::start()?).map(drop)
 }
 
 /// The driver keeps an empty block for the next small allocation, but not when another allocation would fail.
 #[test]
 fn small_allocations_share_memory_and_keep_none_that_others_need() -> Result<()> {
-    let setup = small()?;
-    let program = Path::new(env!("CARGO_BIN_EXE_small_memory"));
-    let mut command = ClientRoot::patched()?.own(program, Device::Venus(setup.socket()))?;
-    command.args(["4096", "limited"]).stdin(Stdio::null());
-    succeed(command, LIMIT)?;
-    setup.settle()?;
-    Ok(())
+    said_by(env!("CARGO_BIN_EXE_small_memory"), &["4096", "limited"], &small()?).map(drop)
 }
 
 /// A program that has taken all there is uses as much as there was. What it gave back is kept for its next allocations for a while, and is not
@@ -162,7 +153,6 @@ fn a_budget_is_that_of_the_context() -> Result<()> {
     let setup = small()?;
     let used_after = |kind: &str, count: &str| -> Result<String> {
         let text = allocating(kind, count, &setup)?;
-        setup.settle()?;
         Ok(text.lines().find(|line| line.starts_with("uses ")).context(text.clone())?.to_owned())
     };
     assert_eq!(used_after("allocations", "0")?, "uses 0 of 224 MiB");

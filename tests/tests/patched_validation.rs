@@ -2,9 +2,8 @@
 
 use anyhow::{Result, ensure};
 use std::path::Path;
-use tests::differential::shaders;
 use tests::packages::{ClientRoot, Device};
-use tests::validation::findings;
+use tests::validation::{findings, findings_in_differential};
 
 /// Small allocations are bound at other offsets than the program's.
 #[test]
@@ -23,13 +22,7 @@ fn small_memory_is_bound_where_it_may_be() -> Result<()> {
 #[test]
 fn differential_suite_is_valid_on_the_patched_driver() -> Result<()> {
     let program = Path::new(env!("CARGO_BIN_EXE_differential"));
-    let shaders = shaders(program)?;
-    let client = ClientRoot::patched()?;
-    let found = findings(|socket| {
-        let mut command = client.own(program, Device::Venus(socket))?;
-        command.arg("run").arg(&shaders);
-        Ok(command)
-    })?;
+    let found = findings_in_differential(program, &ClientRoot::patched()?)?;
     ensure!(found.is_empty(), "{found:#?}");
     Ok(())
 }

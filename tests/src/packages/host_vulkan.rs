@@ -74,7 +74,10 @@ impl HostVulkan {
     /// The packages cannot be had, or the layer cannot be copied.
     pub fn small_floats(layer: &Path) -> Result<Self> {
         let root = PackageRoot::with(Suite::Testing, super::client::VULKAN_PACKAGES)?;
-        let (folder, library) = (TempDir::new()?, "libsmall_floats_layer.so");
+        let library = "libsmall_floats_layer.so";
+        let folder = TempDir::new()?;
+        let [manifest_file, library_file] =
+            ["small_floats.json", library].map(|name| folder.path().join(name));
         let extension = |name| serde_json::json!({ "name": name, "spec_version": "1", "entrypoints": [] });
         let extensions = ["VK_KHR_shader_bfloat16", "VK_EXT_shader_float8"].map(extension);
         let manifest = serde_json::json!({ "file_format_version": "1.2.0", "layer": {
@@ -83,10 +86,10 @@ impl HostVulkan {
             "device_extensions": extensions,
             "disable_environment": { "DISABLE_SMALL_FLOATS": "1" },
         }});
-        fs::write(folder.path().join("small_floats.json"), manifest.to_string())?;
-        fs::copy(layer, folder.path().join(library))?;
+        fs::write(&manifest_file, manifest.to_string())?;
+        fs::copy(layer, &library_file)?;
         // Another user may load it.
-        for path in [folder.path(), &folder.path().join(library), &folder.path().join("small_floats.json")] {
+        for path in [folder.path(), &library_file, &manifest_file] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
         }
         Ok(Self::SmallFloats(root, Arc::new(folder)))

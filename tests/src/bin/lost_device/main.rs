@@ -1,7 +1,7 @@
 //! A program whose device is taken away: it asks everything that can report the loss, cleans up, and computes on another device.
 //!
-//! It says "ready" when its device has worked, and waits for what never comes until whoever started it has taken the device away. It
-//! says "computes again" at its end, and fails if anything reports something other than a lost device.
+//! The program prints "ready" when its device has worked, and then waits for a fence that nothing signals, until the test has killed the
+//! worker. It prints "computes again" at its end, and fails if any call reports something other than a lost device.
 
 #![deny(unsafe_code)]
 

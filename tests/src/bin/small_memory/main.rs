@@ -1,7 +1,7 @@
-//! A guest program: takes many small pieces of memory that can be mapped, each with a buffer, and has the device fill them. With the
+//! A guest program that takes many small pieces of memory that can be mapped, each with a buffer, and has the device fill them. With the
 //! word `limited`, it also looks whether all memory that can be had in the beginning can be had in the end.
 //!
-//! Runs inside a test guest, where each mapping of the device's window is a line in `/proc/self/maps`. It calls Vulkan as any application
+//! The program runs inside a test guest, where each mapping of the device's window is a line in `/proc/self/maps`. It calls Vulkan as any application
 //! does, which is why this file holds `unsafe`: every handle is made and destroyed in it, every pointer comes from `vkMapMemory`.
 
 #![allow(unsafe_code, clippy::multiple_unsafe_ops_per_block, reason = "an application's calls into Vulkan")]

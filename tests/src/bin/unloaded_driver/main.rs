@@ -1,6 +1,6 @@
 //! A program whose thread uses Vulkan, and ends after the loader has unloaded the driver with the last instance.
 //!
-//! It calls Vulkan as any application does, which is why this file holds `unsafe`: every handle is made and destroyed in it.
+//! The program calls Vulkan as any application does, which is why this file holds `unsafe`: every handle is made and destroyed in it.
 
 #![allow(unsafe_code, clippy::multiple_unsafe_ops_per_block, reason = "an application's calls into Vulkan")]
 
