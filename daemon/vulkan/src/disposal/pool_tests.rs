@@ -4,7 +4,6 @@ use super::pool::AGE;
 use crate::fuzzing;
 use crate::fuzzing::world_for_tests::{DEVICE, MAPPED, PAGES, PRIVATE, SIZE, World};
 use protocol::venus::generated as venus;
-use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use venus::{ChainStruct, Command};
@@ -102,7 +101,6 @@ fn a_device_gets_its_own_memory_only_and_takes_it_along() {
 
 #[test]
 fn memory_with_a_blob_waits_until_it_is_gone() {
-    let _control = File::open("/dev/urandom").unwrap();
     let world = World::reliable();
     drop(world.allocate(10, &[]));
     let lent = handle(&world, 10);

@@ -7,6 +7,7 @@ use crate::{Cancel, Renderer, fuzzing};
 use config::MemoryId;
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated as venus;
+use std::fs::File;
 use std::sync::Arc;
 use venus::{ChainStruct, Command};
 
@@ -23,10 +24,15 @@ pub(crate) const PAGES: u32 = 1;
 /// A type that the driver maps.
 pub(crate) const MAPPED: u32 = 2;
 
+/// Of the nodes of `/dev/zero`'s driver that are open in this process, it has the highest number, so that tests may open others.
+const CONTROL_NODE: &str = "/dev/urandom";
+
 /// A context with a device of the null driver.
 pub(crate) struct World {
     /// The renderer that executes its commands.
     pub renderer: Renderer,
+    /// The node that stands for what keeps the memory of the null driver alive, which is lent out of `/dev/zero`.
+    _control_node: File,
     _exclusive: fuzzing::Exclusive,
 }
 
@@ -47,7 +53,11 @@ impl World {
     }
 
     fn on(exclusive: fuzzing::Exclusive) -> Self {
-        let world = Self { renderer: fuzzing::renderer(Arc::new(NoResources)), _exclusive: exclusive };
+        let world = Self {
+            renderer: fuzzing::renderer(Arc::new(NoResources)),
+            _control_node: File::open(CONTROL_NODE).unwrap(),
+            _exclusive: exclusive,
+        };
         let create = venus::CreateInstance { p_create_info: None, p_instance: Some(&INSTANCE) };
         world.execute(&Command::CreateInstance(create));
         world.execute(&Command::EnumeratePhysicalDevices(venus::EnumeratePhysicalDevices {

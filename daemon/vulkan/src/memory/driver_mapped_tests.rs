@@ -5,12 +5,10 @@ use crate::fuzzing;
 use crate::fuzzing::world_for_tests::{DEVICE, SIZE, World};
 use protocol::venus::generated as venus;
 use rustix::fs::makedev;
-use std::fs::File;
 use venus::{ChainStruct, Command};
 
 #[test]
 fn what_the_driver_maps_is_lent_with_what_keeps_it_alive() {
-    let _control = File::open("/dev/urandom").unwrap();
     let world = World::new();
     assert!(matches!(world.allocate(10, &[]).made, Made::DriverMapped(_)));
     let (exported, memory) = world.lend(10);
@@ -27,7 +25,6 @@ fn what_the_driver_maps_is_lent_with_what_keeps_it_alive() {
 
 #[test]
 fn lent_memory_and_its_device_stay_until_the_last_blob_is_gone() {
-    let _control = File::open("/dev/urandom").unwrap();
     let world = World::new();
     drop(world.allocate(10, &[]));
     let (first, memory) = world.lend(10);
@@ -47,7 +44,6 @@ fn lent_memory_and_its_device_stay_until_the_last_blob_is_gone() {
 
 #[test]
 fn memory_that_was_given_back_is_freed_when_the_guest_says_so() {
-    let _control = File::open("/dev/urandom").unwrap();
     let world = World::new();
     drop(world.allocate(10, &[]));
     let (_, memory) = world.lend(10);
@@ -72,7 +68,6 @@ fn what_others_may_import_is_made_of_pages() {
 
 #[test]
 fn of_two_buffers_the_one_stays_that_fits_its_memory() {
-    let _control = File::open("/dev/urandom").unwrap();
     let world = World::with_luck(8);
     let handle_types = venus::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
     let export = venus::ExportMemoryAllocateInfo { handle_types, ..Default::default() };
