@@ -9,6 +9,7 @@
 pub mod acceptance;
 pub mod attacks;
 pub mod bench;
+pub mod booted;
 pub mod bridge;
 pub mod broker;
 pub mod cgroup;

@@ -54,7 +54,7 @@ fn package_takes_the_stock_drivers_place_and_gives_it_back() -> Result<()> {
     let setup = Setup::start()?;
     let folder = setup.socket().parent().context("the socket lies in a folder")?;
     fs::copy(&package, folder.join("patched.deb"))?;
-    let text = Installed::trixie()?.run(&SCRIPT.replace("PACKAGE", PATCHED_PACKAGE), folder)?;
+    let text = Installed::guest()?.run(&SCRIPT.replace("PACKAGE", PATCHED_PACKAGE), folder)?;
     for (name, is_ours) in
         [("before", false), ("installed", true), ("after an upgrade of Mesa", true), ("purged", false)]
     {

@@ -1,6 +1,7 @@
-//! A Debian 13 in which packages are really installed, by its own dpkg and apt: for tests of a package's installation.
+//! A Debian in which packages are really installed, by its own dpkg and apt: for tests of a package's installation.
 //!
 //! mmdebstrap makes it, once. Each script runs in a fresh copy, as its root, in namespaces of its own; an ordinary user needs user namespaces.
+//! `crate::booted` starts systemd in such a copy.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,8 +15,33 @@ use super::mirror::debian_mirror;
 use super::{apt, cache_dir};
 use crate::program::succeed;
 
-/// The packages that are installed besides a minimal system.
-const PACKAGES: &str = "mesa-vulkan-drivers,vulkan-tools";
+/// A description of a system: the packages besides a minimal one.
+#[derive(Debug, Hash)]
+struct Recipe {
+    suite: &'static str,
+    packages: &'static [&'static str],
+    /// A script of the shell that runs when all is installed, with the system's folder as `$1`.
+    hook: &'static str,
+}
+
+/// A guest's Debian 13, with Debian's own Venus driver and vulkaninfo. Its folder `/stock` has the package of the driver.
+const GUEST: Recipe =
+    Recipe { suite: "trixie", packages: &["mesa-vulkan-drivers", "vulkan-tools"], hook: KEEP_STOCK };
+
+/// A host for virtual machines: systemd, libvirt, a QEMU that has the device, and the software driver.
+const VM_HOST: Recipe = Recipe {
+    suite: "testing",
+    packages: &[
+        "dbus",
+        "libvirt-clients",
+        "libvirt-daemon-system",
+        "libvulkan1",
+        "mesa-vulkan-drivers",
+        "qemu-system-x86",
+        "systemd-sysv",
+    ],
+    hook: "true",
+};
 
 /// Keeps the package of the driver, for a test that installs it again without a network.
 const KEEP_STOCK: &str =
@@ -31,7 +57,7 @@ mount -t proc proc "$2/proc" 2>/dev/null || mount --rbind /proc "$2/proc"
 exec /usr/sbin/chroot "$2" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive sh -ec "$4"
 "#;
 
-/// The archive of such a system, with Debian's own Venus driver and vulkaninfo. Its folder `/stock` has the package of the driver.
+/// The archive of such a system.
 #[derive(Clone, Debug)]
 pub struct Installed(PathBuf);
 
@@ -51,22 +77,46 @@ impl Installed {
         None
     }
 
-    /// Makes the system if it is not in the cache.
+    /// The Debian 13 of a guest, with Debian's own Venus driver and vulkaninfo. Its folder `/stock` has the package of the driver.
     ///
     /// # Errors
     /// The packages cannot be had, or mmdebstrap fails.
-    pub fn trixie() -> Result<Self> {
+    pub fn guest() -> Result<Self> {
+        Self::of(&GUEST)
+    }
+
+    /// A host for virtual machines of the coming release: systemd, libvirt, QEMU and the software driver.
+    ///
+    /// # Errors
+    /// As [`Installed::guest`].
+    pub fn vm_host() -> Result<Self> {
+        Self::of(&VM_HOST)
+    }
+
+    /// Makes the system if it is not in the cache.
+    fn of(recipe: &Recipe) -> Result<Self> {
         let folder = cache_dir()?.join("installed");
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let mut recipe = DefaultHasher::new();
-        (PACKAGES, KEEP_STOCK).hash(&mut recipe);
-        let archive = folder.join(format!("trixie-{:016x}.tar", recipe.finish()));
+        let mut content = DefaultHasher::new();
+        recipe.hash(&mut content);
+        let archive = folder.join(format!("{}-{:016x}.tar", recipe.suite, content.finish()));
         let lock = File::create(folder.join("lock"))?;
         lock.lock().context("cannot lock the cache of installed systems")?;
         if !archive.exists() {
-            make(&archive)?;
+            make(recipe, &archive)?;
         }
         Ok(Self(archive))
+    }
+
+    /// The archive's path.
+    pub(crate) fn archive(&self) -> &Path {
+        &self.0
+    }
+
+    /// An empty folder on the archive's disk.
+    pub(crate) fn folder_for_copy(&self) -> Result<TempDir> {
+        let cache = self.0.parent().context("the archive lies in a folder")?;
+        TempDir::new_in(cache).context("cannot make a folder for a copy")
     }
 
     /// Runs a script of the shell in a copy, in which `folder` is `/mnt`. Returns what it printed.
@@ -74,7 +124,7 @@ impl Installed {
     /// # Errors
     /// A command of the script fails, or it takes too long.
     pub fn run(&self, script: &str, folder: &Path) -> Result<String> {
-        let copy = TempDir::new_in(self.0.parent().context("the archive lies in a folder")?)?;
+        let copy = self.folder_for_copy()?;
         let mut command = namespaces();
         command.args(["sh", "-c", ENTER, "sh"]).arg(&self.0).args([copy.path(), folder]).arg(script);
         succeed(command, crate::program::LIMIT)
@@ -91,12 +141,13 @@ fn namespaces() -> Command {
     command
 }
 
-fn make(archive: &Path) -> Result<()> {
-    eprintln!("packages: installing a Debian 13 with Mesa (about a minute)");
+fn make(recipe: &Recipe, archive: &Path) -> Result<()> {
+    let suite = recipe.suite;
+    eprintln!("packages: installing a Debian {suite} (about a minute)");
     let fresh = archive.with_extension("part");
     let settings = apt::inherited_settings()?;
     let mut command = Command::new("mmdebstrap");
-    command.args(["--variant=minbase", "--format=tar", "--include", PACKAGES]);
+    command.args(["--variant=minbase", "--format=tar", "--include", &recipe.packages.join(",")]);
     command.args(settings.lines().map(|line| format!("--aptopt={}", line.trim_end_matches(';'))));
     command.args([
         "--aptopt=APT::Install-Recommends \"false\"",
@@ -104,8 +155,8 @@ fn make(archive: &Path) -> Result<()> {
     ]);
     command
         .args(["doc", "man", "locale"].map(|folder| format!("--dpkgopt=path-exclude=/usr/share/{folder}/*")));
-    command.arg(format!("--customize-hook={KEEP_STOCK}"));
-    command.args(["trixie", "-", &format!("deb {}{} trixie main", apt::signed_by(), debian_mirror()?)]);
+    command.arg(format!("--customize-hook={}", recipe.hook));
+    command.args([suite, "-", &format!("deb {}{} {suite} main", apt::signed_by(), debian_mirror()?)]);
     let output = command.stdin(Stdio::null()).stdout(File::create(&fresh)?).stderr(Stdio::piped()).output();
     let output = output.context("cannot run mmdebstrap")?;
     ensure!(output.status.success(), "mmdebstrap failed:\n{}", String::from_utf8_lossy(&output.stderr));

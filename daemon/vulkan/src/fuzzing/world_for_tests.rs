@@ -24,7 +24,7 @@ pub(crate) const PAGES: u32 = 1;
 /// A type that the driver maps.
 pub(crate) const MAPPED: u32 = 2;
 
-/// Of the nodes of `/dev/zero`'s driver that are open in this process, it has the highest number, so that tests may open others.
+/// The node has the highest number of those of `/dev/zero`'s driver that are open in this process, so that tests may open others.
 const CONTROL_NODE: &str = "/dev/urandom";
 
 /// A context with a device of the null driver.

@@ -1,0 +1,163 @@
+//! A virtual machine that libvirt manages, with a daemon that systemd starts when QEMU connects: it computes what the host computes, also when it
+//! is paused meanwhile, is not saved, and finds a daemon again that was restarted between two machines.
+//!
+//! libvirt, QEMU and systemd are those of Debian's coming release, installed by its own tools and running below a systemd of their own.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use tempfile::TempDir;
+use tests::booted::Booted;
+use tests::completion;
+use tests::daemon_process::daemon_executable;
+use tests::packages::{ClientRoot, Installed, Suite};
+use tests::program::LIMIT;
+use tests::vm::{Guest, pause};
+
+/// The words that a guest generates: it takes long enough to be paused in between.
+const WORDS: u32 = 200;
+
+/// The page that says what to add to a domain; its pieces are tested.
+const PAGE: &str = include_str!("../../docs/libvirt.md");
+
+/// A domain that boots a kernel, and whose console and command have a file each. The pieces of the page stand for `OPENING`, `MEMORY` and `DEVICE`.
+const DOMAIN: &str = r"
+OPENING
+  <name>web</name>
+  <memory unit='MiB'>1536</memory>
+  MEMORY
+  <os>
+    <type arch='x86_64' machine='q35'>hvm</type>
+    <kernel>/var/lib/libvirt/images/kernel</kernel>
+    <initrd>/var/lib/libvirt/images/initramfs</initrd>
+    <cmdline>console=ttyS0 panic=-1</cmdline>
+  </os>
+  <features><acpi/></features>
+  <cpu mode='maximum'/>
+  <on_crash>destroy</on_crash>
+  <devices>
+    <serial type='file'><source path='/var/lib/libvirt/images/console'/><target port='0'/></serial>
+    <serial type='file'><source path='/var/lib/libvirt/images/output'/><target port='1'/></serial>
+    <memballoon model='none'/>
+  </devices>
+  DEVICE
+</domain>
+";
+
+/// The domain with the pieces of the page, emulated.
+fn domain() -> Result<String> {
+    let pieces: Vec<_> = PAGE.split("```xml\n").skip(1).filter_map(|text| text.split("```").next()).collect();
+    let [opening, memory, device] = pieces[..] else { bail!("the page has pieces {pieces:?}") };
+    let domain = DOMAIN.replace("OPENING", opening).replace("MEMORY", memory).replace("DEVICE", device);
+    Ok(domain.replace("type='kvm'", "type='qemu'"))
+}
+
+/// Installs the daemon and its units, and puts the guest where libvirt finds it.
+const INSTALL: &str = r#"
+install -m 755 /mnt/vhost-user-vulkan /usr/bin/
+useradd --system --groups kvm,render,video vhost-user-vulkan
+cat >/etc/systemd/system/vhost-user-vulkan@.socket <<'END'
+[Socket]
+ListenStream=/run/vhost-user-vulkan/%i.sock
+SocketGroup=kvm
+SocketMode=0660
+END
+cat >/etc/systemd/system/vhost-user-vulkan@.service <<'END'
+[Service]
+ExecStart=/usr/bin/vhost-user-vulkan --fd 3 --max-submit-time 60min --max-submit-time-contended 60min
+User=vhost-user-vulkan
+END
+cp /mnt/kernel /mnt/initramfs /var/lib/libvirt/images/
+# There are no controllers to divide in these namespaces, and QEMU itself writes to the files.
+printf 'cgroup_controllers = []\nstdio_handler = "file"\n' >>/etc/libvirt/qemu.conf
+systemctl daemon-reload
+systemctl start vhost-user-vulkan@web.socket
+virsh define /mnt/domain.xml
+"#;
+
+/// Succeeds if the daemon does not run.
+const NO_DAEMON: &str = "! systemctl is-active --quiet vhost-user-vulkan@web.service";
+
+struct Host {
+    system: Booted,
+    _shown: TempDir,
+}
+
+impl Host {
+    fn start() -> Result<Self> {
+        let shown = TempDir::new()?;
+        let guest = Guest::build(Suite::Testing)?;
+        let script = completion::script("echo begins", WORDS);
+        guest.write_initramfs(&script, &shown.path().join("initramfs"))?;
+        fs::copy(guest.kernel(), shown.path().join("kernel"))?;
+        fs::copy(daemon_executable()?, shown.path().join("vhost-user-vulkan"))?;
+        fs::write(shown.path().join("domain.xml"), domain()?)?;
+        let system = Booted::boot(&Installed::vm_host()?, shown.path())?;
+        system.run(INSTALL)?;
+        Ok(Self { system, _shown: shown })
+    }
+
+    /// Runs a script; an error has what the guest and the daemon said.
+    fn run(&self, script: &str) -> Result<String> {
+        self.system.run(script).map_err(|error| error.context(self.evidence()))
+    }
+
+    fn wait_for(&self, script: &str) -> Result<String> {
+        self.system.wait_for(script, LIMIT).map_err(|error| error.context(self.evidence()))
+    }
+
+    fn evidence(&self) -> String {
+        let logs =
+            "cd /var/lib/libvirt/images; tail -n 40 console output || true; journalctl -n 60 --no-pager";
+        self.system.run(logs).unwrap_or_else(|error| format!("{error:#}"))
+    }
+
+    /// Waits for the end of the machine, and returns the words that its guest has generated.
+    fn words(&self) -> Result<Option<String>> {
+        self.wait_for("[ \"$(virsh domstate web)\" = 'shut off' ]")?;
+        let output = self.run("cat /var/lib/libvirt/images/output")?;
+        Ok(completion::words_of(&output, WORDS))
+    }
+}
+
+#[test]
+fn a_machine_of_libvirt_computes() -> Result<()> {
+    if let Some(why) = Booted::obstacle() {
+        println!("skipped: {why}");
+        return Ok(());
+    }
+    let expected = Some(completion::native(&ClientRoot::open(Suite::Testing)?, WORDS)?);
+    let host = Host::start()?;
+    host.run(NO_DAEMON)?;
+    host.run("virsh start web")?;
+    host.wait_for("[ $(wc -w </var/lib/libvirt/images/output) -gt 20 ]")?;
+    let state = host.run("systemctl show --property ActiveState --value vhost-user-vulkan@web.service")?;
+    ensure!(state.trim() == "active", "{state}");
+
+    let said = "wc -w </var/lib/libvirt/images/output";
+    host.run("virsh suspend web")?;
+    let before = host.run(said)?;
+    thread::sleep(pause(Duration::from_secs(1)));
+    ensure!(host.run(said)? == before, "a paused machine goes on");
+    let saving = host.run("! virsh save web /var/lib/libvirt/images/saved 2>&1")?;
+    ensure!(saving.contains("non-migratable device"), "{saving}");
+    let refusal = saving.split_once("cannot migrate domain").map(|(_, reason)| reason.lines().next());
+    println!("saving is refused: {refusal:?}");
+    host.run("virsh resume web")?;
+    let words = host.words()?;
+    ensure!(words == expected, "{words:?}, {expected:?}\n{}", host.evidence());
+
+    // The daemon ends between two machines; the next one starts it again.
+    host.run("systemctl stop vhost-user-vulkan@web.service")?;
+    host.run(NO_DAEMON)?;
+    host.run("virsh start web")?;
+    let words = host.words()?;
+    ensure!(words == expected, "{words:?}, {expected:?}\n{}", host.evidence());
+
+    host.run("virsh start web")?;
+    host.wait_for("[ $(wc -w </var/lib/libvirt/images/output) -gt 20 ]")?;
+    host.run("virsh destroy web && virsh undefine web")?;
+    Ok(())
+}
