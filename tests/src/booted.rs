@@ -22,7 +22,6 @@ const BOOT: &str = r#"
 set -e
 tar --extract --file "$1" --directory "$2" --exclude='./dev/*' --warning=no-timestamp
 hostname host
-ip link set lo up
 mount --bind "$2" "$2"
 cd "$2"
 mount -t tmpfs -o mode=755 dev dev
