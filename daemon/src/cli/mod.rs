@@ -175,6 +175,11 @@ pub(crate) enum Role {
         #[command(flatten)]
         control: Control,
     },
+    /// Have a running broker read its file again: VMs are added, removed and changed, and the others notice nothing
+    Reload {
+        #[command(flatten)]
+        control: Control,
+    },
     /// Serve one context
     #[command(hide = true)]
     Worker {
