@@ -71,3 +71,42 @@ impl<P> Reader<P> {
 
 /// The thread's name.
 const THREAD: &str = "reader";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    /// The time after which a test counts as hung.
+    const LONG: Duration = Duration::from_secs(300);
+
+    fn next(reader: &mut Reader<u32>) -> (Vec<u32>, Result<Settings, Problem>) {
+        let begun = Instant::now();
+        loop {
+            if let Some(read) = reader.take() {
+                return read;
+            }
+            assert!(begun.elapsed() < LONG, "nothing is read");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn who_asks_during_a_reading_gets_what_the_file_says_then_once_for_all() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let command = clap::Command::new("test").arg(clap::Arg::new("socket").long("socket-path"));
+        let command = command.arg(clap::Arg::new("level").long("log-level"));
+        let epoll = Arc::new(readiness::instance().unwrap());
+        let file = VmsFile::new(path.path().to_owned(), command, "info".into());
+        let mut reader = Reader::new(file, &epoll, 0).unwrap();
+        reader.ask(Some(1));
+        reader.ask(Some(2));
+        reader.ask(None);
+        reader.ask(Some(3));
+        std::fs::write(path.path(), "[vm.a]\nsocket-path = \"/a\"").unwrap();
+        assert_eq!(next(&mut reader).0, [1]);
+        let (who, read) = next(&mut reader);
+        assert_eq!((who, read.unwrap().vms.len()), (vec![2, 3], 1));
+        assert!(reader.take().is_none() && reader.current.is_none());
+    }
+}

@@ -1,5 +1,7 @@
 //! Device processes that are played: what they may say, and that one which says more ends alone.
 
+mod reload;
+
 use super::*;
 use crate::broker::control::Request;
 use crate::broker::settings::share::{Change, Policy};
