@@ -164,7 +164,7 @@ fn notes(later: &[Later]) -> Vec<String> {
     let of = |key: &String| {
         let vms = later.iter().filter(|(_, keys)| keys.contains(key)).map(|(name, _)| name.as_str());
         format!(
-            "{key}: {} keep their parts until their device processes are started again; write {key} into their tables to have that now",
+            "{key}: the part changes when the device process is started again, for {}; write {key} into the VM's table to have it changed now",
             vms.collect::<Vec<_>>().join(", ")
         )
     };

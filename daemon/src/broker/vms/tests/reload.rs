@@ -161,7 +161,7 @@ fn a_part_that_has_to_wait_is_told_with_the_remedy() {
         told.notes,
         [
             "log-grants: what the file says now holds when the broker is started again, which ends the GPUs of all VMs",
-            "host-memory: a, b keep their parts until their device processes are started again; write host-memory into their tables to have that now",
+            "host-memory: the part changes when the device process is started again, for a, b; write host-memory into the VM's table to have it changed now",
         ]
     );
     assert_eq!((world.broker.vms[0].settings.parts.len(), &world.broker.settings.log_grants), (1, &None));
