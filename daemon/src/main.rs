@@ -46,6 +46,7 @@ fn main() -> ExitCode {
             operate(broker::kill(&control.path(), &context))
         }
         Ok(Cli { role: Some(Role::Reload { control }), .. }) => operate(broker::reload(&control.path())),
+        Ok(Cli { role: Some(Role::Recipe(recipe)), .. }) => recipe.print(),
         Ok(Cli { role: Some(Role::Worker { child }), .. }) => become_worker(child),
         Ok(Cli { role: Some(Role::Launcher { child, exe, cgroup }), .. }) => {
             become_launcher(child, exe, cgroup.as_deref())

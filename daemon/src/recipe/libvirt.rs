@@ -2,7 +2,6 @@
 //! QEMU needs to know.
 
 use super::{Unfit, qemu, word};
-use std::fmt::Write;
 use std::path::Path;
 
 /// The namespace of arguments that are passed on.
@@ -16,16 +15,12 @@ pub(super) const ACCESS: &str = "<access mode='shared'/>";
 ///
 /// The path cannot be in it as it is.
 pub fn libvirt(socket: &Path) -> Result<String, Unfit> {
-    let mut rules = String::new();
-    for line in confinement(socket)?.lines() {
-        let _ = writeln!(rules, "  {line}");
-    }
     Ok(format!(
         "<!-- For `virsh edit`. The first line of the domain gets the attribute xmlns:qemu. -->\n\
          <domain type='kvm' xmlns:qemu='{NAMESPACE}'>\n  \
          <!-- Beside <memory>: -->\n{}  \
          <!-- Last, before </domain>: -->\n{}\
-         </domain>\n<!--\n{rules}-->\n",
+         </domain>\n",
         memory_backing(),
         commandline(socket)?
     ))
@@ -73,7 +68,7 @@ mod tests {
     use roxmltree::Document;
 
     #[test]
-    fn the_text_is_a_document_with_both_parts_and_the_rules() {
+    fn the_text_is_a_document_with_both_parts() {
         let text = libvirt(Path::new("/run/vhost-user-vulkan/a.sock")).unwrap();
         let document = Document::parse(&text).unwrap();
         let named = |name: &str| document.descendants().filter(|node| node.has_tag_name(name)).count();
