@@ -10,6 +10,7 @@
 //! | `ipc` | messages between device process and worker | |
 //! | `sandbox` | starting and confining processes | ipc |
 //! | `broker` | several VMs on one host, and their shares | ipc, sandbox |
+//! | `recipe` | what VMMs need to be told, as text | |
 //! | `serve` | the device process | transport, device, ipc, sandbox |
 //! | `worker` | the worker process | ipc, sandbox |
 //!
@@ -30,6 +31,7 @@ mod device;
 #[cfg(feature = "fuzzing")]
 pub mod device;
 pub mod ipc;
+pub mod recipe;
 pub mod sandbox;
 pub mod serve;
 #[cfg(not(feature = "fuzzing"))]

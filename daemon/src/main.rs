@@ -7,7 +7,7 @@ mod interpose;
 use anyhow::{Context, bail};
 use cli::{Child, Cli, MapDeviceMemory, Role, Serve};
 use config::{GpuChoice, GpuInfo, HangLimits, Protection};
-use daemon::broker::{self, ClientError, Settings, Watch};
+use daemon::broker::{self, ClientError, VmsFile, Watch};
 use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
 use daemon::sandbox::{
     self, Delegated, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited, only_standard_input,
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     }
     let result = match Cli::read() {
         Ok(Cli { role: None, config: Some(file), check_config, serve }) => {
-            become_broker(&file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS)
+            become_broker(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS)
         }
         Ok(Cli { role: None, serve, .. }) => become_device(serve).map(|()| ExitCode::SUCCESS),
         Ok(Cli { role: Some(Role::Status { watch, json, control }), .. }) => {
@@ -45,6 +45,8 @@ fn main() -> ExitCode {
         Ok(Cli { role: Some(Role::Kill { context, control }), .. }) => {
             operate(broker::kill(&control.path(), &context))
         }
+        Ok(Cli { role: Some(Role::Reload { control }), .. }) => operate(broker::reload(&control.path())),
+        Ok(Cli { role: Some(Role::Recipe(recipe)), .. }) => recipe.print(),
         Ok(Cli { role: Some(Role::Worker { child }), .. }) => become_worker(child),
         Ok(Cli { role: Some(Role::Launcher { child, exe, cgroup }), .. }) => {
             become_launcher(child, exe, cgroup.as_deref())
@@ -185,14 +187,15 @@ fn control_group(options: &Serve) -> anyhow::Result<Option<(PathBuf, Option<u64>
 }
 
 /// Serves several VMs, each by a device process of its own.
-fn become_broker(file: &Path, check_only: bool, level: LevelFilter) -> anyhow::Result<()> {
-    let settings = Settings::read(file, &Serve::command(), &level.as_str().to_ascii_lowercase())?;
+fn become_broker(file: PathBuf, check_only: bool, level: LevelFilter) -> anyhow::Result<()> {
+    let file = VmsFile::new(file, Serve::command(), level.as_str().to_ascii_lowercase());
+    let settings = file.read()?;
     if check_only {
         return Ok(());
     }
     start_logging(level);
     raise_descriptor_limit()?;
-    broker::serve(settings).context("the broker cannot go on")
+    broker::serve(settings, file).context("the broker cannot go on")
 }
 
 fn operate(result: Result<(), ClientError>) -> anyhow::Result<ExitCode> {

@@ -24,6 +24,7 @@ const START: Duration = Duration::from_secs(300);
 pub struct Broker {
     child: Child,
     folder: TempDir,
+    defaults: String,
 }
 
 impl Broker {
@@ -55,23 +56,25 @@ impl Broker {
 
     fn start_by(mut command: Command, top: &str, defaults: &str, vms: &[(&str, &str)]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        let mut file = format!("control-socket = \"{}\"\n{top}\n", path("control"));
-        // A busy machine's software driver is slow; no test here is about hangs.
-        file += "[defaults]\nmax-submit-time = \"10min\"\nmax-submit-time-contended = \"10min\"\n";
-        file += &format!("{defaults}\n");
-        for (name, keys) in vms {
-            file += &format!("[vm.{name}]\nsocket-path = \"{}\"\n{keys}\n", path(name));
-        }
-        fs::write(folder.path().join("config"), &file)?;
+        write_config(folder.path(), top, defaults, vms)?;
         let log = File::create(folder.path().join("log"))?;
         command.arg("--config").arg(folder.path().join("config"));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let broker = Self { child: command.spawn().context("cannot start the broker")?, folder };
+        let child = command.spawn().context("cannot start the broker")?;
+        let broker = Self { child, folder, defaults: defaults.to_owned() };
         for (name, _) in vms {
             ensure!(eventually(START, || broker.listens(name)), "{name} does not listen\n{}", broker.log());
         }
         Ok(broker)
+    }
+
+    /// Writes the configuration anew, which the broker does not notice by itself. A VM's `socket-path` is made of its name, unless its keys
+    /// have one.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn rewrite(&self, top: &str, vms: &[(&str, &str)]) -> Result<()> {
+        write_config(self.folder.path(), top, &self.defaults, vms)
     }
 
     /// A file in its folder.
@@ -199,6 +202,21 @@ impl Drop for Broker {
         let _ = self.child.wait();
         println!("the broker's log:\n{}", self.log());
     }
+}
+
+fn write_config(folder: &Path, top: &str, defaults: &str, vms: &[(&str, &str)]) -> Result<()> {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let mut file = format!("control-socket = \"{}\"\n{top}\n", path("control"));
+    // A busy machine's software driver is slow; no test here is about hangs.
+    file += "[defaults]\nmax-submit-time = \"10min\"\nmax-submit-time-contended = \"10min\"\n";
+    file += &format!("{defaults}\n");
+    for (name, keys) in vms {
+        file += &format!("[vm.{name}]\n{keys}\n");
+        if !keys.contains("socket-path") {
+            file += &format!("socket-path = \"{}\"\n", path(name));
+        }
+    }
+    Ok(fs::write(folder.join("config"), &file)?)
 }
 
 /// The program, on the driver under test, without options.

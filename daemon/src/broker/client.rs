@@ -119,6 +119,20 @@ pub fn kill(socket: &Path, context: &str) -> Result<(), ClientError> {
     ask(socket, &Request::Kill { vm: vm.to_owned(), context }).map(|_| ())
 }
 
+/// Has the broker read its file again, and shows what became of it: the counts on a line, and a line for each thing that has to wait.
+///
+/// # Errors
+///
+/// As [`ask`], or the file is wrong, and nothing has changed; or what it says cannot be written.
+pub fn reload(socket: &Path) -> Result<(), ClientError> {
+    let Answer::Reloaded(reloaded) = ask(socket, &Request::Reload)? else {
+        return Err(ClientError::Protocol(socket.to_owned(), "no result of reading the file again".into()));
+    };
+    let lines: String = reloaded.notes.iter().map(|note| format!("{note}\n")).collect();
+    let written = std::io::stdout().lock().write_all(format!("{reloaded}\n{lines}").as_bytes());
+    written.map_err(ClientError::Output)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

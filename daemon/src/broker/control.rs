@@ -1,5 +1,6 @@
 //! Requests and answers on the control socket: one JSON object on a line, and one for each answer.
 
+use super::reload::Reloaded;
 use super::report::status::Status;
 use super::settings::share::Change;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,8 @@ pub enum Request {
         /// The number of the context, as [`Request::Status`] tells it.
         context: u32,
     },
+    /// The operator wants the configuration file to be read again, and what it says to hold.
+    Reload,
 }
 
 /// The answer.
@@ -32,6 +35,8 @@ pub enum Request {
 pub enum Answer {
     /// The answer to [`Request::Status`].
     Status(Status),
+    /// The answer to [`Request::Reload`].
+    Reloaded(Reloaded),
     /// The request is carried out, or that has begun.
     Done,
     /// The request cannot be carried out.
@@ -74,6 +79,7 @@ mod tests {
         assert_eq!(read(br#"{"request":"set","vm":"web","change":{"weight":7,"ceiling":"25%"}}"#), Ok(set));
         let kill = Request::Kill { vm: "web".into(), context: 3 };
         assert_eq!(read(br#"{"request":"kill","vm":"web","context":3}"#), Ok(kill));
+        assert_eq!(read(br#"{"request":"reload"}"#), Ok(Request::Reload));
     }
 
     #[test]
@@ -95,7 +101,13 @@ mod tests {
     fn answers_come_back_as_they_were() {
         let mut status = Status::default();
         status.vms.push(super::super::report::status::VmStatus { name: "web".into(), ..Default::default() });
-        for answer in [Answer::Status(status), Answer::Done, Answer::Error { error: "no\nthing".into() }] {
+        let reloaded = Reloaded { added: vec!["web".into()], ..Reloaded::default() };
+        for answer in [
+            Answer::Status(status),
+            Answer::Reloaded(reloaded),
+            Answer::Done,
+            Answer::Error { error: "no\nthing".into() },
+        ] {
             let line = line(&answer);
             assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
             assert_eq!(serde_json::from_slice::<Answer>(&line).unwrap(), answer);

@@ -4,11 +4,12 @@
 use super::control::{self, Answer, REQUEST_BYTES, Request};
 use super::http::{self, Asked};
 use super::process::Process;
+use super::reload::model;
 use super::report::{metrics, table};
 use super::run::Broker;
 use super::settings::share::{Change, Policy, WEIGHTS};
-use super::settings::{Settings, VmSettings};
-use super::vm::Vm;
+use super::settings::{Settings, VmSettings, VmsFile};
+use super::vm::Vms;
 use crate::ipc::{Channel, HeldMemory, SharedGpu, ToBroker};
 use arbitrary::{Result, Unstructured};
 use clap::{Arg, ArgAction, Command, value_parser};
@@ -103,17 +104,26 @@ fn check_share(share: &Share) {
     assert!(share.ceiling.is_none_or(|ceiling| (0.01..=1.0).contains(&ceiling)), "{share:?}");
 }
 
-/// A configuration file: what is accepted can be started, and what is shared out is no more than there is; what is refused is refused
-/// with one line. Returns how many VMs there were.
+/// Configuration files, one or, behind a zero byte, another that takes its place: what is accepted can be started, and what is shared out is
+/// no more than there is; what is refused is refused with one line; what follows from the second makes of the first what it says. Returns
+/// how many VMs there were.
 pub fn fuzz_settings(bytes: &[u8]) -> usize {
     let Ok(text) = std::str::from_utf8(bytes) else { return 0 };
+    let files: Vec<_> = text.splitn(2, '\0').filter_map(settings_of).collect();
+    for old in &files {
+        files.iter().for_each(|new| model::check(old, new));
+    }
+    files.iter().map(|settings| settings.vms.len()).sum()
+}
+
+fn settings_of(text: &str) -> Option<Settings> {
     let command = command();
     let settings = match Settings::parse(text, &command, "info") {
         Ok(settings) => settings,
         Err(problem) => {
             let said = problem.to_string();
             assert!(!said.is_empty() && !said.contains(char::is_control), "{said:?}");
-            return 0;
+            return None;
         }
     };
     assert!((1..=256).contains(&settings.vms.len()));
@@ -129,14 +139,14 @@ pub fn fuzz_settings(bytes: &[u8]) -> usize {
         let parts: Vec<_> = parts.map(|part| i128::from(part.expect("each VM has a part"))).collect();
         assert!(parts.iter().sum::<i128>() <= total.into(), "{parts:?} of {total}");
     }
-    settings.vms.len()
+    Some(settings)
 }
 
 fn check_vm(vm: &VmSettings, command: &Command, policy: Policy) {
     check_share(&vm.share);
     assert!(policy != Policy::Equal || vm.share.weight == 100, "an equal share is weighted");
     assert!(value(vm, "socket-path").is_some() && value(vm, "log-level").is_some(), "{vm:?}");
-    for word in &vm.arguments {
+    for word in vm.arguments.iter().chain(&vm.parts) {
         let word = word.to_str().expect("it comes from text");
         let name = word.strip_prefix("--").map(|word| word.split('=').next().unwrap_or_default());
         let known =
@@ -148,8 +158,9 @@ fn check_vm(vm: &VmSettings, command: &Command, policy: Policy) {
 
 /// The value of an option of a VM.
 fn value<'a>(vm: &'a VmSettings, key: &str) -> Option<&'a str> {
-    let words = vm.arguments.iter().filter_map(|word| word.to_str()?.strip_prefix("--")?.split_once('='));
-    words.filter(|(name, _)| *name == key).map(|(_, value)| value).next_back()
+    let words = vm.words().chain(vm.part_words());
+    let words = words.filter_map(|word| word.strip_prefix("--")?.split_once('='));
+    words.filter(|(name, _)| *name == key).map(|(_, value)| value).last()
 }
 
 /// A command line with an option of each kind that a device process has. The real one belongs to the executable.
@@ -208,6 +219,8 @@ fn settings() -> Vec<VmSettings> {
         name: name.into(),
         share: Share::default(),
         arguments: Vec::new(),
+        parts: Vec::new(),
+        own_paths: Vec::new(),
         contexts: CONTEXTS,
         group_limits: Default::default(),
         max_submit_time_contended: Duration::from_secs(1),
@@ -225,9 +238,10 @@ fn broker() -> Broker {
         log_grants: None,
         vms: settings(),
     };
-    let mut broker = Broker::new(settings).expect("a broker");
+    let file = VmsFile::new("/nowhere".into(), command(), String::new());
+    let mut broker = Broker::new(settings, file).expect("a broker");
     broker.connections.remove_sockets();
-    broker.vms.clear();
+    broker.vms = Vms::default();
     broker
 }
 
@@ -237,7 +251,7 @@ fn reset(broker: &mut Broker) {
         process.kill();
         process.reap().expect("it ends");
     }
-    broker.vms.clear();
+    broker.vms = Vms::default();
     broker.gpus.clear();
     broker.waiting.clear();
     broker.last_key = 0;
@@ -263,8 +277,7 @@ struct Totals([u64; 6]);
 
 impl<'a> World<'a> {
     fn new(broker: &'a mut Broker) -> Self {
-        let vms = settings().into_iter().zip(0..);
-        broker.vms = vms.map(|(vm, number)| Vm::new(vm, TenantId(number), 0)).collect();
+        settings().into_iter().for_each(|vm| _ = broker.vms.add(vm, 0));
         let page = grant_page().expect("a file");
         let good = GateSide::open(&page).expect("it is a page");
         let mut world = Self {
@@ -415,7 +428,8 @@ impl<'a> World<'a> {
 
     /// Checks what holds whatever the first VM does.
     fn check(&mut self) {
-        let [bad, good] = self.broker.vms.as_slice() else { panic!("a VM is gone") };
+        let vms: Vec<_> = self.broker.vms.iter().collect();
+        let [bad, good] = vms.as_slice() else { panic!("a VM is gone") };
         assert!(bad.contexts.len() <= CONTEXTS && bad.gpus.len() <= GPUS_MAX);
         assert!(bad.contexts.values().all(|context| (1..=bad.gpus.len()).contains(&context.keys.len())));
         assert!(good.process.as_ref().is_some_and(|process| !process.dying), "the second VM is ended");

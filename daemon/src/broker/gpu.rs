@@ -17,6 +17,7 @@ pub(super) struct Gpu {
     pub(super) uuid: [u8; 16],
     /// The GPU's name, as the first device process on it said.
     pub(super) name: String,
+    is_software: bool,
     scheduler: Scheduler,
     contexts: FxHashMap<ContextKey, Context>,
     shares: FxHashMap<TenantId, Share>,
@@ -49,11 +50,11 @@ pub(super) struct Context {
 
 impl Gpu {
     pub(super) fn new(uuid: [u8; 16], name: String, software: bool, anticipation: Option<f64>) -> Self {
-        let tuning = if software { Tuning::software() } else { Tuning::default() };
-        let tuning = Tuning { anticipation: anticipation.unwrap_or(tuning.anticipation), ..tuning };
+        let tuning = tuning(software, anticipation);
         Self {
             uuid,
             name,
+            is_software: software,
             scheduler: Scheduler::new(tuning),
             contexts: FxHashMap::default(),
             shares: FxHashMap::default(),
@@ -62,6 +63,11 @@ impl Gpu {
             unsampled: false,
             cleared: 0,
         }
+    }
+
+    /// Changes the part of the GPU's time that may be left unused.
+    pub(super) fn set_anticipation(&mut self, anticipation: Option<f64>) {
+        self.scheduler.set_anticipation(tuning(self.is_software, anticipation).anticipation);
     }
 
     /// A VM uses this GPU, or its share has changed.
@@ -282,6 +288,11 @@ impl Gpu {
         context.update_cpu();
         Some(context)
     }
+}
+
+fn tuning(software: bool, anticipation: Option<f64>) -> Tuning {
+    let tuning = if software { Tuning::software() } else { Tuning::default() };
+    Tuning { anticipation: anticipation.unwrap_or(tuning.anticipation), ..tuning }
 }
 
 impl Context {

@@ -13,16 +13,24 @@ use std::path::Path;
 pub(super) struct GrantLog {
     file: BufWriter<File>,
     told: FxHashMap<ContextKey, Usage>,
-    names: Vec<String>,
+    names: FxHashMap<TenantId, String>,
     failed: bool,
 }
 
 impl GrantLog {
-    /// Begins a file for VMs of these names, in the order of tenants.
-    pub(super) fn create(path: &Path, names: Vec<String>) -> io::Result<Self> {
+    /// Begins a file.
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
         let mut file = BufWriter::new(File::create(path)?);
         writeln!(file, "# time_ns vm context submissions compute_ns copy_ns")?;
-        Ok(Self { file, told: FxHashMap::default(), names, failed: false })
+        Ok(Self { file, told: FxHashMap::default(), names: FxHashMap::default(), failed: false })
+    }
+
+    /// A VM is there, or is gone.
+    pub(super) fn name(&mut self, tenant: TenantId, name: Option<&str>) {
+        match name {
+            Some(name) => _ = self.names.insert(tenant, name.to_owned()),
+            None => _ = self.names.remove(&tenant),
+        }
     }
 
     /// Writes what was charged to a context since the last line of it.
@@ -41,7 +49,7 @@ impl GrantLog {
         if (submissions, compute, copy) == (0, 0, 0) || self.failed {
             return;
         }
-        let vm = self.names.get(tenant.0 as usize).map_or("?", String::as_str);
+        let vm = self.names.get(&tenant).map_or("?", String::as_str);
         let line = writeln!(self.file, "{now} {vm} {} {submissions} {compute} {copy}", ctx_id.0);
         self.check(line);
     }
@@ -74,7 +82,8 @@ mod tests {
     #[test]
     fn lines_add_up_to_what_was_charged() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut log = GrantLog::create(file.path(), vec!["a".into()]).unwrap();
+        let mut log = GrantLog::create(file.path()).unwrap();
+        log.name(TenantId(0), Some("a"));
         let id = (TenantId(0), ContextId(3));
         for (submissions, gpu) in [(1, 500), (1, 500), (3, 900), (3, 850)] {
             log.note(7, id, ContextKey(1), &Usage { submissions, gpu, ..Usage::default() });

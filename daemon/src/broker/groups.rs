@@ -1,17 +1,25 @@
 //! The VMs' control groups, where the system lets the broker make some: each VM's workers have limits and a weight of their own.
 
+use super::backoff::Backoff;
 use super::settings::{Settings, VmSettings};
 use super::vm::Vm;
 use crate::sandbox::{Delegated, GroupLimits, set_weight};
+use sched::Nanos;
 use std::ffi::OsString;
 use std::io;
+use std::time::Duration;
 
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     delegated: Option<Delegated>,
-    /// For VMs that have no limits of their own.
+    /// For VMs that have no limits of their own, from their next start.
     part: GroupLimits,
+    /// Names of groups whose VMs are gone. Launchers may be there for some time.
+    left: Vec<String>,
+    /// The time at which they are tried to be removed next.
+    sweep_at: Option<Nanos>,
+    pauses: Backoff,
 }
 
 impl Groups {
@@ -22,9 +30,17 @@ impl Groups {
     /// The settings want that, and it cannot be done.
     pub(super) fn claim(settings: &Settings) -> io::Result<Self> {
         let delegated = Delegated::claim_or_say(settings.cgroup, "broker")?;
-        let own: Vec<_> = settings.vms.iter().map(|vm| vm.group_limits).collect();
-        let part = delegated.as_ref().map(|delegated| delegated.part_of_each(&own)).unwrap_or_default();
-        Ok(Self { delegated, part })
+        let mut groups = Self { delegated, ..Self::default() };
+        groups.divide(&settings.vms);
+        Ok(groups)
+    }
+
+    /// Divides what there is among these VMs. It holds for processes that are started from now on: to take memory from workers that have
+    /// it would end them. Returns whether VMs without limits of their own get something else than before.
+    pub(super) fn divide(&mut self, vms: &[VmSettings]) -> bool {
+        let own: Vec<_> = vms.iter().map(|vm| vm.group_limits).collect();
+        let part = self.delegated.as_ref().map(|delegated| delegated.part_of_each(&own)).unwrap_or_default();
+        std::mem::replace(&mut self.part, part) != part
     }
 
     /// Makes the group of a VM, and answers what its device process has to know of it.
@@ -32,9 +48,11 @@ impl Groups {
     /// # Errors
     ///
     /// The system refuses.
-    pub(super) fn arguments(&self, vm: &Vm) -> io::Result<Vec<OsString>> {
+    pub(super) fn arguments(&mut self, vm: &Vm) -> io::Result<Vec<OsString>> {
         let Some(delegated) = &self.delegated else { return Ok(Vec::new()) };
-        let group = delegated.group(&name(&vm.settings))?;
+        let name = name(&vm.settings);
+        self.left.retain(|left| *left != name);
+        let group = delegated.group(&name)?;
         self.set_weight(vm);
         let mut arguments = vec!["--vm-cgroup".into(), group.into_os_string()];
         let (own, part) = (vm.settings.group_limits, self.part);
@@ -56,11 +74,39 @@ impl Groups {
         let _ = weighed.inspect_err(|error| log::debug!(vm = vm.name(), error:%; "no weight of processors"));
     }
 
-    /// Removes the groups of VMs whose processes have ended.
-    pub(super) fn remove(&self, vms: &[Vm]) {
-        for vm in vms {
-            self.delegated.iter().for_each(|delegated| delegated.remove(&name(&vm.settings)));
+    /// A VM is gone: its group is removed as soon as it is empty.
+    pub(super) fn leave(&mut self, vm: &Vm, now: Nanos) {
+        if self.delegated.is_some() {
+            self.left.push(name(&vm.settings));
+            self.pauses = Backoff::default();
+            self.sweep(now);
         }
+    }
+
+    /// Returns when [`Self::sweep_due`] has something to do next.
+    pub(super) fn next_sweep(&self) -> Option<Nanos> {
+        self.sweep_at
+    }
+
+    /// Removes groups of VMs that are gone, if it is time to try.
+    pub(super) fn sweep_due(&mut self, now: Nanos) {
+        if self.sweep_at.is_some_and(|at| at <= now) {
+            self.sweep(now);
+        }
+    }
+
+    fn sweep(&mut self, now: Nanos) {
+        let Some(delegated) = &self.delegated else { return };
+        self.left.retain(|name| !delegated.remove(name));
+        let pause = (!self.left.is_empty()).then(|| self.pauses.pause_after(Duration::ZERO));
+        self.sweep_at = pause.map(|pause| now.saturating_add(pause.as_nanos() as Nanos));
+    }
+
+    /// Removes the groups of VMs whose processes have ended, and of those that are gone.
+    pub(super) fn remove_all<'a>(&self, vms: impl Iterator<Item = &'a Vm>) {
+        let names = vms.map(|vm| name(&vm.settings)).chain(self.left.iter().cloned());
+        let Some(delegated) = &self.delegated else { return };
+        names.for_each(|name| _ = delegated.remove(&name));
     }
 }
 

@@ -1,11 +1,11 @@
 //! The broker: serves several VMs, each by a device process of its own, and says whose worker may use the GPU next.
 //!
-//! Everything but the start of processes (`starter`) runs on one thread around one epoll instance. What a worker waits for comes first in
+//! Everything but the start of processes (`starter`) and reading the file again (`reload::reader`) runs on one thread around one epoll instance. What a worker waits for comes first in
 //! each turn: doorbells, the pages of contexts, the scheduler's decision (`gpu`); then what device processes say (`vms`), then operators
 //! and metrics (`operator`, `connections`). Nothing waits for a peer. It reads no guest byte; device processes and workers may have been taken over by a guest,
 //! so what they say is bounded, and counts for their own VM only.
 //!
-//! `settings` is the configuration file. `client` is the other end of the control socket: the subcommands of an operator.
+//! `settings` is the configuration file, `reload` what follows when it is read again. `client` is the other end of the control socket: the subcommands of an operator.
 
 mod backoff;
 mod client;
@@ -20,6 +20,7 @@ mod http;
 mod operator;
 mod process;
 mod rates;
+mod reload;
 mod report;
 mod run;
 mod settings;
@@ -28,9 +29,10 @@ mod starter;
 mod vm;
 mod vms;
 
-pub use client::{ClientError, Watch, ask, kill, set, show_status};
+pub use client::{ClientError, Watch, ask, kill, reload, set, show_status};
 pub use control::{Answer, Request};
+pub use reload::Reloaded;
 pub use report::status::{ContextStatus, GpuStatus, KillCounts, Status, Used, VmGpuStatus, VmStatus};
 pub use run::serve;
 pub use settings::share::{Change, Policy};
-pub use settings::{MetricsAddress, Problem, Settings, VmSettings, default_control_socket};
+pub use settings::{MetricsAddress, Problem, Settings, VmSettings, VmsFile, default_control_socket};

@@ -18,6 +18,17 @@ use std::time::Duration;
 /// Time that device processes have to say what memory they hold, in nanoseconds.
 const REPORT_PATIENCE: Nanos = 200_000_000;
 
+/// The answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// The request is carried out.
+    Done,
+    /// How things are, when device processes have said what they hold.
+    Status,
+    /// What became of the file, when it is read.
+    Reloaded,
+}
+
 impl Broker {
     /// Something has happened on a connection.
     pub(super) fn connection(&mut self, slot: usize, flags: Events, now: Nanos) {
@@ -31,17 +42,19 @@ impl Broker {
             // Is not passed on.
             Asked::Http(http::Asked::Incomplete) => {}
             Asked::Line(line) => match control::read(&line).and_then(|request| self.obey(request, now)) {
-                Ok(true) => self.answer_later(peer, Wants::Status, now),
-                Ok(false) => self.say(peer, &Answer::Done, now),
+                Ok(Reply::Done) => self.say(peer, &Answer::Done, now),
+                Ok(Reply::Status) => self.answer_later(peer, Wants::Status, now),
+                Ok(Reply::Reloaded) => self.reader.ask(Some(peer)),
                 Err(error) => self.say(peer, &Answer::Error { error }, now),
             },
         }
     }
 
-    /// Does what an operator wants. Whether it is to know how things are.
-    pub(super) fn obey(&mut self, request: Request, now: Nanos) -> Result<bool, String> {
+    /// Does what an operator wants, if that is done at once. Returns the answer that is due.
+    pub(super) fn obey(&mut self, request: Request, now: Nanos) -> Result<Reply, String> {
         match request {
-            Request::Status => return Ok(true),
+            Request::Status => return Ok(Reply::Status),
+            Request::Reload => return Ok(Reply::Reloaded),
             Request::Set { vm, change } => {
                 let index = self.vm_named(&vm)?;
                 self.vms[index].share = change.apply(self.vms[index].share, self.settings.policy)?;
@@ -64,22 +77,24 @@ impl Broker {
                 self.tell(index, FromBroker::Kill { ctx_id });
             }
         }
-        Ok(false)
+        Ok(Reply::Done)
     }
 
     fn vm_named(&self, name: &str) -> Result<usize, String> {
-        self.vms.iter().position(|vm| vm.name() == name).ok_or_else(|| {
-            let known: Vec<_> = self.vms.iter().map(Vm::name).collect();
+        let found = self.vms.named(name).filter(|index| !self.vms[*index].is_leaving);
+        found.ok_or_else(|| {
+            let there = self.vms.by_name().into_iter().map(|index| &self.vms[index]);
+            let known: Vec<_> = there.filter(|vm| !vm.is_leaving).map(Vm::name).collect();
             format!("{name}: no such VM; there are {}", known.join(", "))
         })
     }
 
-    fn say(&mut self, peer: Peer, answer: &Answer, now: Nanos) {
+    pub(super) fn say(&mut self, peer: Peer, answer: &Answer, now: Nanos) {
         self.connections.answer(peer, control::line(answer), false, &self.epoll, now);
     }
 
     fn answer_later(&mut self, peer: Peer, wants: Wants, now: Nanos) {
-        for index in 0..self.vms.len() {
+        for index in self.vms.indices() {
             if self.vms[index].wants_to_be_asked(now) {
                 self.vms[index].memory.asked = Some(now);
                 self.tell(index, FromBroker::Report);
@@ -119,7 +134,8 @@ impl Broker {
         for gpu in &mut self.gpus {
             gpu.look_at_busy(now, self.log.as_mut());
         }
-        let vms: Vec<VmStatus> = (0..self.vms.len()).map(|index| self.vm_status(index, now)).collect();
+        let vms: Vec<VmStatus> =
+            self.vms.by_name().into_iter().map(|index| self.vm_status(index, now)).collect();
         let gpu_status = |gpu: &super::gpu::Gpu| {
             let uuid = hexadecimal(&gpu.uuid);
             let on_it = vms.iter().flat_map(|vm| &vm.gpus).filter(|on| on.uuid == uuid);
@@ -141,6 +157,7 @@ impl Broker {
         VmStatus {
             name: vm.name().to_owned(),
             state: state(vm).to_owned(),
+            socket_path: vm.settings.socket_path().display().to_string(),
             pid: vm.process.as_ref().map(super::process::Process::pid),
             weight: vm.share.weight,
             class: class_name(vm.share.class).to_owned(),
@@ -209,6 +226,7 @@ fn state(vm: &Vm) -> &'static str {
     match &vm.process {
         None => "ended",
         Some(process) if process.dying => "ended",
+        Some(_) if vm.ending.is_some() => "ending",
         Some(process) if process.connected => "connected",
         Some(process) if process.ready => "waiting",
         Some(_) => "starting",

@@ -1,13 +1,14 @@
 //! The broker's loop: what it waits for, and in which order it sees to it.
 
-use super::connections::{Connections, Waiting, at};
+use super::connections::{Connections, Peer, Waiting, at};
 use super::gpu::Gpu;
 use super::grant_log::GrantLog;
 use super::groups::Groups;
-use super::settings::Settings;
+use super::reload::reader::Reader;
+use super::settings::{Settings, VmSettings, VmsFile};
 use super::source::Source;
 use super::starter::Starter;
-use super::vm::Vm;
+use super::vm::Vms;
 use crate::ipc::FromBroker;
 use readiness::{self, EVENTS_MAX, Event, Events, Reported};
 use rustix::time::{
@@ -15,7 +16,7 @@ use rustix::time::{
 };
 use sched::{Nanos, TenantId};
 use shm::page_clock;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use smallvec::SmallVec;
 use std::io::{self, Read};
 use std::num::NonZeroU64;
@@ -23,18 +24,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-/// Serves the VMs until SIGTERM or SIGINT, and ends their device processes then.
+/// Serves the VMs until SIGTERM or SIGINT, and ends their device processes then. At SIGHUP `file`, which the settings are from, is read
+/// again.
 ///
 /// # Errors
 ///
 /// The system refuses a socket or a file that the settings name, or what the loop needs.
-pub fn serve(settings: Settings) -> io::Result<()> {
+pub fn serve(settings: Settings, file: VmsFile) -> io::Result<()> {
     // Before anything is started, for it has to be alone there.
     let groups = Groups::claim(&settings)?;
-    let mut broker = Broker { groups, ..Broker::new(settings)? };
+    let mut broker = Broker { groups, ..Broker::new(settings, file)? };
     let result = broker.run();
     broker.connections.remove_sockets();
-    broker.groups.remove(&broker.vms);
+    broker.groups.remove_all(broker.vms.iter());
     result
 }
 
@@ -44,8 +46,11 @@ pub(super) struct Broker {
     /// The time at which the timer fires.
     armed: Option<Nanos>,
     signals: UnixStream,
+    hangups: UnixStream,
+    /// What holds: where only the next broker can take over what the file says now, what it said before.
     pub(super) settings: Settings,
-    pub(super) vms: Vec<Vm>,
+    pub(super) reader: Reader<Peer>,
+    pub(super) vms: Vms,
     pub(super) gpus: Vec<Gpu>,
     /// Number of the last context.
     pub(super) last_key: u64,
@@ -58,8 +63,8 @@ pub(super) struct Broker {
     /// The time at which the pages of workers that do not ring are read next.
     next_tick: Option<Nanos>,
     last_sample: Nanos,
-    /// The time at which device processes that have not ended by themselves are killed, if the broker is ending.
-    pub(super) ending: Option<Nanos>,
+    /// The broker ends when its device processes have ended.
+    pub(super) is_ending: bool,
 }
 
 /// Time between two looks at pages whose workers do not ring, in nanoseconds.
@@ -67,37 +72,35 @@ const TICK: Nanos = 50_000_000;
 /// Time between two samples of what was used.
 const SAMPLE: Nanos = 100_000_000;
 /// Time that device processes have to end.
-const END_PATIENCE: Nanos = 8_000_000_000;
+pub(super) const END_PATIENCE: Nanos = 8_000_000_000;
 /// The timer is not set for less, so that a deadline which is over cannot keep the loop busy.
 const SOONEST: Nanos = 10_000;
 
 impl Broker {
-    pub(super) fn new(settings: Settings) -> io::Result<Self> {
+    pub(super) fn new(settings: Settings, file: VmsFile) -> io::Result<Self> {
         let now = page_clock();
         let epoll = Arc::new(readiness::instance()?);
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         readiness::watch(&epoll, &timer, Source::Timer.token(0), Events::EPOLLIN)?;
-        let (signals, theirs) = UnixStream::pair()?;
-        signals.set_nonblocking(true)?;
-        for signal in [SIGTERM, SIGINT] {
-            signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
-        }
-        readiness::watch(&epoll, &signals, Source::Signal.token(0), Events::EPOLLIN)?;
-        let names = settings.vms.iter().map(|vm| vm.name.clone()).collect();
-        let log = settings.log_grants.as_ref().map(|path| {
-            GrantLog::create(path, names).map_err(|error| at(&path.display().to_string(), &error))
-        });
+        let signals = take_signals(&[SIGTERM, SIGINT], &epoll, Source::Signal)?;
+        let hangups = take_signals(&[SIGHUP], &epoll, Source::Hangup)?;
+        let log = settings
+            .log_grants
+            .as_ref()
+            .map(|path| GrantLog::create(path).map_err(|error| at(&path.display().to_string(), &error)));
         let starter = Starter::new(&epoll, Source::Started.token(0))?;
+        let reader = Reader::new(file, &epoll, Source::Read.token(0))?;
         let connections = Connections::listen(&settings, &epoll)?;
-        let vms = settings.vms.iter().zip(0..).map(|(vm, number)| Vm::new(vm.clone(), TenantId(number), now));
-        Ok(Self {
+        let mut broker = Self {
             log: log.transpose()?,
-            vms: vms.collect(),
+            vms: Vms::default(),
             epoll,
             timer,
             armed: None,
             signals,
+            hangups,
+            reader,
             gpus: Vec::new(),
             last_key: 0,
             connections,
@@ -106,9 +109,18 @@ impl Broker {
             waiting: Vec::new(),
             next_tick: None,
             last_sample: now,
-            ending: None,
+            is_ending: false,
             settings,
-        })
+        };
+        broker.settings.vms.clone().into_iter().for_each(|vm| broker.add(vm, now));
+        Ok(broker)
+    }
+
+    /// A VM is to be served from now on.
+    pub(super) fn add(&mut self, vm: VmSettings, now: Nanos) {
+        let index = self.vms.add(vm, now);
+        let vm = &self.vms[index];
+        self.log.iter_mut().for_each(|log| log.name(vm.tenant, Some(vm.name())));
     }
 
     fn run(&mut self) -> io::Result<()> {
@@ -129,7 +141,7 @@ impl Broker {
     }
 
     fn is_over(&self) -> bool {
-        self.ending.is_some() && self.vms.iter().all(|vm| vm.process.is_none() && !vm.is_starting)
+        self.is_ending && self.vms.iter().all(|vm| vm.process.is_none() && !vm.is_starting)
     }
 
     /// One round: workers first.
@@ -159,6 +171,11 @@ impl Broker {
                     let _ = rustix::io::read(&self.timer, &mut [0; 8]);
                 }
                 Some(Source::Signal) => self.end(now),
+                Some(Source::Hangup) => {
+                    let _ = (&self.hangups).read(&mut [0; 16]);
+                    self.reader.ask(None);
+                }
+                Some(Source::Read) => self.take_read(now),
                 Some(Source::Listener) => self.connections.accept(index, &self.epoll, now),
                 Some(Source::Connection) => self.connection(index, flags, now),
                 Some(Source::Doorbell) | None => {}
@@ -196,12 +213,18 @@ impl Broker {
         self.end_deaf(now);
         self.answer_due(now);
         self.connections.drop_late(&self.epoll, now);
-        if self.ending.is_some_and(|at| at <= now) {
-            self.ending = Some(Nanos::MAX);
-            self.vms.iter_mut().filter_map(|vm| vm.process.as_mut()).for_each(|process| process.kill());
-        }
+        self.end_late(now);
+        self.groups.sweep_due(now);
         if self.next_tick.is_none() && self.gpus.iter().any(Gpu::is_busy) {
             self.next_tick = Some(now + TICK);
+        }
+    }
+
+    /// Kills the device processes that were asked to end and have not.
+    fn end_late(&mut self, now: Nanos) {
+        for vm in self.vms.iter_mut().filter(|vm| vm.end_deadline().is_some_and(|at| at <= now)) {
+            log::warn!(vm = vm.name(); "the device process does not end when it is asked to: killing it");
+            vm.process.as_mut().into_iter().for_each(|process| process.kill());
         }
     }
 
@@ -231,7 +254,7 @@ impl Broker {
         for gpu in &mut self.gpus {
             gpu.sample(now);
         }
-        for vm in &mut self.vms {
+        for vm in self.vms.iter_mut() {
             for on in &mut vm.gpus {
                 on.rate.sample(now, self.gpus[on.gpu].tenant_usage(vm.tenant).gpu);
             }
@@ -251,17 +274,12 @@ impl Broker {
     /// Begins to end everything, after a signal.
     fn end(&mut self, now: Nanos) {
         let _ = (&self.signals).read(&mut [0; 16]);
-        if self.ending.is_some() {
+        if self.is_ending {
             return;
         }
         log::info!("ending at the user's request");
-        self.ending = Some(now + END_PATIENCE);
-        for vm in &mut self.vms {
-            vm.start_at = None;
-            if let Some(process) = &vm.process {
-                process.terminate();
-            }
-        }
+        self.is_ending = true;
+        self.vms.iter_mut().for_each(|vm| vm.end_process(now + END_PATIENCE));
     }
 
     /// Has the loop woken when something is due.
@@ -269,9 +287,9 @@ impl Broker {
         let starts = self.vms.iter().filter_map(|vm| vm.start_at);
         let looks = self.gpus.iter().filter_map(Gpu::next_look);
         let answers = self.waiting.iter().map(|waiting| waiting.deadline);
-        let ends = self.ending.filter(|at| *at != Nanos::MAX);
-        let kills = self.vms.iter().filter_map(Vm::kill_deadline);
-        let others = [self.next_tick, self.connections.next_deadline(), ends].into_iter().flatten();
+        let kills = self.vms.iter().flat_map(|vm| [vm.kill_deadline(), vm.end_deadline()]).flatten();
+        let others = [self.next_tick, self.connections.next_deadline(), self.groups.next_sweep()];
+        let others = others.into_iter().flatten();
         let at = starts.chain(looks).chain(answers).chain(kills).chain(others).min();
         if at == self.armed {
             return Ok(());
@@ -288,4 +306,15 @@ impl Broker {
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
         Ok(())
     }
+}
+
+/// Has these signals reported under a source.
+fn take_signals(signals: &[i32], epoll: &OwnedFd, source: Source) -> io::Result<UnixStream> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    for signal in signals {
+        signal_hook::low_level::pipe::register(*signal, theirs.try_clone()?)?;
+    }
+    readiness::watch(epoll, &ours, source.token(0), Events::EPOLLIN)?;
+    Ok(ours)
 }

@@ -7,19 +7,23 @@ pub(super) enum Source {
     Channel,
     Child,
     Started,
+    Read,
     Timer,
     Signal,
+    Hangup,
     Listener,
     Connection,
 }
 
-const SOURCES: [Source; 8] = [
+const SOURCES: [Source; 10] = [
     Source::Doorbell,
     Source::Channel,
     Source::Child,
     Source::Started,
+    Source::Read,
     Source::Timer,
     Source::Signal,
+    Source::Hangup,
     Source::Listener,
     Source::Connection,
 ];

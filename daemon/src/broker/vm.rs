@@ -10,9 +10,20 @@ use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use sched::{ContextKey, Nanos, Share, TenantId, Usage};
 use shm::Listener;
+use std::collections::BTreeMap;
+use std::ops::{Index, IndexMut};
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// A VM of the configuration.
+/// The VMs by index. An index is never used again, so what is still under way about a VM that is gone finds nothing.
+#[derive(Debug, Default)]
+pub(super) struct Vms {
+    by_index: BTreeMap<usize, Vm>,
+    /// VMs so far.
+    added: u32,
+}
+
+/// A VM of the configuration, or one that is about to be gone from it.
 #[derive(Debug)]
 pub(super) struct Vm {
     pub(super) settings: VmSettings,
@@ -28,6 +39,12 @@ pub(super) struct Vm {
     pub(super) start_at: Option<Nanos>,
     /// The starter has been asked for a device process and has not answered.
     pub(super) is_starting: bool,
+    /// The device process, or the one that is being started, is to end: the time at which it is killed.
+    pub(super) ending: Option<Nanos>,
+    /// The VM is gone from the file: it is forgotten when its device process has ended.
+    pub(super) is_leaving: bool,
+    /// Paths that the device process, or the one that is being started, may have to itself.
+    pub(super) taken: Vec<PathBuf>,
     pub(super) backoff: Backoff,
     pub(super) memory: Asked,
     /// Totals of what has ended: what that had used, and how it ended.
@@ -97,8 +114,70 @@ const KILL_PATIENCE: Nanos = 20_000_000_000;
 /// An answer that is not older is good enough, in nanoseconds.
 const FRESH: Nanos = 250_000_000;
 
+impl Vms {
+    /// Adds a VM, whose device process is to be started at once. Returns its index.
+    pub(super) fn add(&mut self, settings: VmSettings, now: Nanos) -> usize {
+        let (index, tenant) = (self.added as usize, TenantId(self.added));
+        self.added += 1;
+        self.by_index.insert(index, Vm::new(settings, tenant, now));
+        index
+    }
+
+    pub(super) fn remove(&mut self, index: usize) -> Option<Vm> {
+        self.by_index.remove(&index)
+    }
+
+    pub(super) fn get(&self, index: usize) -> Option<&Vm> {
+        self.by_index.get(&index)
+    }
+
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Vm> {
+        self.by_index.get_mut(&index)
+    }
+
+    /// The index of the VM with this name, even if it is leaving.
+    pub(super) fn named(&self, name: &str) -> Option<usize> {
+        self.by_index.iter().find(|(_, vm)| vm.name() == name).map(|(index, _)| *index)
+    }
+
+    /// All indices, so that VMs can change meanwhile.
+    pub(super) fn indices(&self) -> Vec<usize> {
+        self.by_index.keys().copied().collect()
+    }
+
+    /// Indices in the order of the VMs' names.
+    pub(super) fn by_name(&self) -> Vec<usize> {
+        let mut indices = self.indices();
+        indices.sort_unstable_by_key(|index| self[*index].name());
+        indices
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Vm> {
+        self.by_index.values()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Vm> {
+        self.by_index.values_mut()
+    }
+}
+
+/// By the index of a VM that is there.
+impl Index<usize> for Vms {
+    type Output = Vm;
+
+    fn index(&self, index: usize) -> &Vm {
+        &self.by_index[&index]
+    }
+}
+
+impl IndexMut<usize> for Vms {
+    fn index_mut(&mut self, index: usize) -> &mut Vm {
+        self.by_index.get_mut(&index).expect("this VM is there")
+    }
+}
+
 impl Vm {
-    pub(super) fn new(settings: VmSettings, tenant: TenantId, now: Nanos) -> Self {
+    fn new(settings: VmSettings, tenant: TenantId, now: Nanos) -> Self {
         Self {
             share: settings.share,
             settings,
@@ -108,6 +187,9 @@ impl Vm {
             contexts: FxHashMap::default(),
             start_at: Some(now),
             is_starting: false,
+            ending: None,
+            is_leaving: false,
+            taken: Vec::new(),
             backoff: Backoff::default(),
             memory: Asked::default(),
             past: Past::default(),
@@ -117,6 +199,27 @@ impl Vm {
     /// Returns the VM's name, for logs.
     pub(super) fn name(&self) -> &str {
         &self.settings.name
+    }
+
+    /// Returns whether nothing of a device process is there, and none will be by itself.
+    pub(super) fn is_idle(&self) -> bool {
+        self.process.is_none() && !self.is_starting && self.start_at.is_none()
+    }
+
+    /// Has the device process end, or the one that is being started when it is there: asked now, killed at `deadline`.
+    pub(super) fn end_process(&mut self, deadline: Nanos) {
+        self.start_at = None;
+        match &self.process {
+            Some(process) => process.terminate(),
+            None if self.is_starting => {}
+            None => return,
+        }
+        self.ending.get_or_insert(deadline);
+    }
+
+    /// Returns when a device process that was asked to end must have done so.
+    pub(super) fn end_deadline(&self) -> Option<Nanos> {
+        self.process.as_ref().filter(|process| !process.dying).and(self.ending)
     }
 
     /// Notes what memory the VM's device process has said that it holds.

@@ -1,8 +1,9 @@
 //! The command line. An error in it is reported in one line.
 //!
-//! `quotas` has the options that bound what a guest takes, `values` the spelling of values.
+//! `quotas` has the options that bound what a guest takes, `values` the spelling of values, `recipe` what VMMs have to be told.
 
 mod quotas;
+mod recipe;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -17,6 +18,7 @@ use daemon::sandbox::{self, CgroupMode, SandboxMode, SeccompMode};
 use daemon::serve::Access;
 use log::LevelFilter;
 use quotas::Quotas;
+use recipe::Recipe;
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -175,6 +177,14 @@ pub(crate) enum Role {
         #[command(flatten)]
         control: Control,
     },
+    /// Have a running broker read its file again: VMs are added, removed and changed, and the others notice nothing
+    Reload {
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Print what has to be pasted to give a VM its GPU
+    #[command(subcommand)]
+    Recipe(Recipe),
     /// Serve one context
     #[command(hide = true)]
     Worker {

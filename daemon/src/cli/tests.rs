@@ -2,14 +2,15 @@
 
 use super::values::*;
 use super::*;
-use daemon::broker::Settings;
+use daemon::broker::{Settings, VmsFile};
 
 /// Returns the settings that `--config` reads from a file of this text, or the error.
 fn settings(text: &str) -> Result<Settings, String> {
     use std::io::Write;
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(text.as_bytes()).unwrap();
-    Settings::read(file.path(), &Serve::command(), "warn")
+    VmsFile::new(file.path().to_owned(), Serve::command(), "warn".into())
+        .read()
         .map_err(|error| error.to_string().trim_start_matches(&file.path().display().to_string()).to_owned())
 }
 

@@ -176,12 +176,13 @@ impl Delegated {
         make(&self.path, name)
     }
 
-    /// Removes a group and those in it, if no process is left there.
-    pub fn remove(&self, name: &str) {
+    /// Removes a group and those in it, if no process is left there. Returns whether it is gone.
+    pub fn remove(&self, name: &str) -> bool {
         let group = self.path.join(name);
         for folder in [group.join(DEVICE), group.join(WORKERS), group] {
             let _ = fs::remove_dir(folder);
         }
+        !self.path.join(name).exists()
     }
 }
 

@@ -8,15 +8,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Pid;
 use tempfile::TempDir;
 
 use super::guest::{Guest, Script};
 use super::output::Output;
 use super::qmp::Qmp;
+use crate::daemon::eventually;
+use crate::daemon_process::daemon_executable;
 use crate::packages::{PackageRoot, Suite};
-use crate::program::LIMIT;
+use crate::program::{Background, LIMIT, succeed};
 
 /// The properties of the machine.
 #[derive(Clone, Debug)]
@@ -260,10 +262,7 @@ impl Drop for Vm {
 }
 
 fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Options) -> Result<Command> {
-    let mut command = qemu.command("qemu-system-x86_64")?;
-    command.env("QEMU_MODULE_DIR", qemu.libraries().join("qemu"));
-    command.arg("-L").arg(qemu.path("usr/share/qemu")).arg("-L").arg(qemu.path("usr/share/seabios"));
-    command.args(["-nodefaults", "-no-user-config", "-display", "none", "-M", "q35,memory-backend=memory"]);
+    let mut command = bare(qemu)?;
     command.args(if options.kvm {
         ["-accel", "kvm", "-cpu", "host"]
     } else {
@@ -271,8 +270,6 @@ fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Opti
     });
     command.args(["-smp", &options.processors.to_string()]);
     command.args(["-m", &format!("{}M", options.memory_mib)]);
-    command
-        .args(["-object", &format!("memory-backend-memfd,id=memory,size={}M,share=on", options.memory_mib)]);
     command.arg("-kernel").arg(guest.kernel()).arg("-initrd").arg(folder.join("initramfs"));
     command.args(["-append", "console=ttyS0 panic=-1"]);
     command.args(["-serial", &format!("file:{}", folder.join("console").display()), "-serial", "stdio"]);
@@ -282,11 +279,60 @@ fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Opti
         command.arg("-no-reboot");
     }
     for (index, socket) in options.gpus.iter().enumerate() {
-        command.args(["-chardev", &format!("socket,id=gpu{index},path={}", socket.display())]);
-        let queues = "virtio-id=16,num_vqs=2,vq_size=1024,config_size=16";
-        command.args(["-device", &format!("vhost-user-test-device-pci,{queues},chardev=gpu{index}")]);
+        let arguments = recipe(socket, options.memory_mib)?;
+        // Memory once, and a name of its own for each device.
+        let device = arguments.iter().position(|argument| argument == "-chardev").context("no device")?;
+        let (memory, device) = arguments.split_at(device);
+        command.args(if index == 0 { memory } else { &[] });
+        let own = |argument: &String| argument.replace(CHARDEV, &format!("{CHARDEV}-{index}"));
+        command.args(device.iter().map(own));
     }
     Ok(command)
+}
+
+/// The id of the device's connection in the recipe.
+const CHARDEV: &str = "=vhost-user-vulkan";
+
+/// The arguments by which the daemon says that its users attach a VM.
+fn recipe(socket: &Path, memory_mib: u32) -> Result<Vec<String>> {
+    let mut command = Command::new(daemon_executable()?);
+    command.args(["recipe", "qemu", "--memory", &format!("{memory_mib}MiB"), "--socket-path"]).arg(socket);
+    Ok(succeed(command, LIMIT)?.split_whitespace().map(str::to_owned).collect())
+}
+
+/// QEMU without devices.
+fn bare(qemu: &PackageRoot) -> Result<Command> {
+    let mut command = qemu.command("qemu-system-x86_64")?;
+    command.env("QEMU_MODULE_DIR", qemu.libraries().join("qemu"));
+    command.arg("-L").arg(qemu.path("usr/share/qemu")).arg("-L").arg(qemu.path("usr/share/seabios"));
+    command.args(["-nodefaults", "-no-user-config", "-display", "none", "-M", "q35"]);
+    Ok(command)
+}
+
+/// Has QEMU make a machine with these arguments, which does not run, and end.
+///
+/// # Errors
+/// QEMU refuses them.
+pub fn accepts(arguments: &[String]) -> Result<()> {
+    let qemu = PackageRoot::with(Suite::Testing, &["qemu-system-x86"])?;
+    let folder = TempDir::new()?;
+    let socket = folder.path().join("qmp");
+    let mut command = bare(&qemu)?;
+    command.args(["-accel", "tcg", "-S", "-qmp", &format!("unix:{},server=on,wait=off", socket.display())]);
+    let mut machine = Background::start({
+        command.args(arguments);
+        command
+    })?;
+    let ready = eventually(LIMIT, || socket.exists() || !machine.is_running());
+    ensure!(ready && machine.is_running(), "QEMU refuses {arguments:?}: {}", machine.errors());
+    let said = Qmp::connect(&socket).and_then(|mut qmp| {
+        qmp.execute("query-status")?;
+        qmp.execute("quit")
+    });
+    let status = machine.wait(LIMIT)?;
+    said.with_context(|| format!("{arguments:?}: {}", machine.errors()))?;
+    ensure!(status.success() && machine.errors().is_empty(), "{status}: {}", machine.errors());
+    Ok(())
 }
 
 fn last_lines(text: &str, count: usize) -> String {

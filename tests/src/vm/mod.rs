@@ -13,5 +13,5 @@ mod pause;
 mod qmp;
 
 pub use guest::{Guest, LAVAPIPE, Script};
-pub use machine::{Options, Outcome, Vm};
+pub use machine::{Options, Outcome, Vm, accepts};
 pub use pause::pause;

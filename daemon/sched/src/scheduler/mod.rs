@@ -58,6 +58,12 @@ impl Scheduler {
         }
     }
 
+    /// Changes [`Tuning::anticipation`]. What was saved up beyond the new part is lost.
+    pub fn set_anticipation(&mut self, part: f64) {
+        self.tuning.anticipation = part;
+        self.patience.accrue(0, &self.tuning);
+    }
+
     /// Adds a tenant, or changes what it is to have; a new weight is as if it had always been, for what the tenant is behind or ahead.
     pub fn set_tenant(&mut self, id: TenantId, mut share: Share, now: Nanos) {
         self.passes(now);

@@ -29,8 +29,10 @@ pub struct GpuStatus {
 pub struct VmStatus {
     /// The VM's name.
     pub name: String,
-    /// `starting`, `waiting` (for its VMM), `connected`, or `ended` (and started again soon).
+    /// `starting`, `waiting` (for its VMM), `connected`, `ending` (as its file wants), or `ended` (and started again soon).
     pub state: String,
+    /// The socket at which its VMM connects.
+    pub socket_path: String,
     /// The device process, if there is one.
     pub pid: Option<u32>,
     /// The VM's GPUs in its order, once they are known.

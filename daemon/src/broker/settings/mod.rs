@@ -48,14 +48,66 @@ pub struct VmSettings {
     pub name: String,
     /// The VM's part of the GPU.
     pub share: Share,
-    /// Options of its device process.
+    /// Options of its device process, as its table and that of the defaults say.
     pub arguments: Vec<OsString>,
+    /// More options: its part of what there is for all VMs.
+    pub parts: Vec<OsString>,
+    /// Its socket, and other paths that no two VMs can have, without what depends on the folder of this process.
+    pub own_paths: Vec<PathBuf>,
     /// Contexts it may have.
     pub contexts: usize,
     /// Limits of its own on its workers' control group.
     pub group_limits: GroupLimits,
     /// The time for which a submission of the VM may run while others wait.
     pub max_submit_time_contended: Duration,
+}
+
+impl VmSettings {
+    /// The options of its tables.
+    pub(super) fn words(&self) -> impl Iterator<Item = &str> + Clone {
+        // They were text in the file.
+        self.arguments.iter().filter_map(|word| word.to_str())
+    }
+
+    /// The options for its part of what there is for all VMs.
+    pub(super) fn part_words(&self) -> impl Iterator<Item = &str> + Clone {
+        self.parts.iter().filter_map(|word| word.to_str())
+    }
+
+    /// The path of the VM's socket.
+    #[must_use]
+    pub fn socket_path(&self) -> &Path {
+        self.own_paths.first().map_or(Path::new(""), PathBuf::as_path)
+    }
+}
+
+/// A configuration file, and what is needed to read it, now or again.
+#[derive(Clone, Debug)]
+pub struct VmsFile {
+    path: PathBuf,
+    command: Command,
+    level: String,
+}
+
+impl VmsFile {
+    /// The file at `path`. `command` is the command line of one VM; `level` the log level of those that name none.
+    #[must_use]
+    pub fn new(path: PathBuf, command: Command, level: String) -> Self {
+        Self { path, command, level }
+    }
+
+    /// Reads and checks the file.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or something in it is wrong: the first of it.
+    pub fn read(&self) -> Result<Settings, Problem> {
+        let text = std::fs::read_to_string(&self.path).map_err(|error| Problem::of_file(error.to_string()));
+        text.and_then(|text| Settings::parse(&text, &self.command, &self.level)).map_err(|problem| Problem {
+            place: format!("{}: {}", self.path.display(), problem.place),
+            ..problem
+        })
+    }
 }
 
 /// The address at which metrics are served, to this machine only.
@@ -118,17 +170,6 @@ const NAME_BYTES: usize = 63;
 const VMS: usize = 256;
 
 impl Settings {
-    /// Reads and checks a file. `command` is the command line of one VM; `level` the log level of those that name none.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read, or something in it is wrong: the first of it.
-    pub fn read(path: &Path, command: &Command, level: &str) -> Result<Self, Problem> {
-        let text = std::fs::read_to_string(path).map_err(|error| Problem::of_file(error.to_string()));
-        text.and_then(|text| Self::parse(&text, command, level))
-            .map_err(|problem| Problem { place: format!("{}: {}", path.display(), problem.place), ..problem })
-    }
-
     pub(super) fn parse(text: &str, command: &Command, level: &str) -> Result<Self, Problem> {
         Self::of_text(text, command, level).map_err(Problem::on_one_line)
     }
@@ -196,6 +237,8 @@ struct Draft<'a> {
     share: Share,
     /// Words of the command line by key.
     arguments: BTreeMap<&'a str, Vec<OsString>>,
+    /// Words for its part of what there is for all.
+    parts: Vec<OsString>,
     matches: ArgMatches,
     own_paths: Vec<(&'static str, PathBuf)>,
 }
@@ -208,7 +251,7 @@ impl Draft<'_> {
     fn finish(mut self, options: &VmOptions<'_>, level: &str) -> Result<VmSettings, Problem> {
         self.arguments.entry("log-level").or_insert_with(|| vec![format!("--log-level={level}").into()]);
         let arguments: Vec<OsString> = self.arguments.into_values().flatten().collect();
-        let whole = options.parse(&arguments);
+        let whole = options.parse(&[arguments.as_slice(), &self.parts].concat());
         let matches = whole.map_err(|what| Problem { place: format!("[vm.{}] ", self.name), what })?;
         let contexts = matches.try_get_one::<usize>("max_contexts").ok().flatten().copied();
         let contended = matches.try_get_one::<Duration>("max_submit_time_contended").ok().flatten().copied();
@@ -221,6 +264,8 @@ impl Draft<'_> {
             name: self.name.to_owned(),
             share: self.share,
             arguments,
+            parts: self.parts,
+            own_paths: self.own_paths.iter().map(|(_, path)| absolute(path)).collect(),
             contexts: contexts.unwrap_or(DeviceLimits::default().contexts),
             max_submit_time_contended: contended.unwrap_or(HangLimits::default().max_submit_time_contended),
         })
@@ -278,7 +323,7 @@ fn draft<'a>(
     let matches = options.parse(&words).map_err(|what| Problem { place: format!("[{place}] "), what })?;
     let own_path = |key: &'static str| Some((key, PathBuf::from(table.get(key)?.as_str()?)));
     let own_paths = OWN_PATHS.iter().filter_map(|key| own_path(key)).collect();
-    Ok(Draft { name, share: share_of(&share), arguments, matches, own_paths })
+    Ok(Draft { name, share: share_of(&share), arguments, parts: Vec::new(), matches, own_paths })
 }
 
 /// One key of the share, checked.
@@ -379,7 +424,9 @@ fn share_memory(file: &Table, key: &'static str, id: &str, vms: &mut [Draft<'_>]
     let own: Vec<_> = vms.iter().map(|vm| (vm.name, vm.value::<u64>(id))).collect();
     let parts = memory::share_out(key, total, &own)?;
     for (vm, bytes) in vms.iter_mut().zip(parts) {
-        vm.arguments.insert(key, vec![format!("--{key}={bytes}").into()]);
+        if vm.value::<u64>(id).is_none() {
+            vm.parts.push(format!("--{key}={bytes}").into());
+        }
     }
     Ok(())
 }

@@ -30,7 +30,7 @@ fn parse(text: &str) -> Result<Settings, Problem> {
 }
 
 fn words(vm: &VmSettings) -> Vec<&str> {
-    vm.arguments.iter().map(|word| word.to_str().unwrap()).collect()
+    vm.words().chain(vm.part_words()).collect()
 }
 
 #[test]
@@ -188,6 +188,7 @@ fn equal_shares_have_no_weights() {
 
 #[test]
 fn a_file_that_is_not_there_is_named() {
-    let error = Settings::read(Path::new("/nowhere/vms.toml"), &command(), "info").unwrap_err().to_string();
+    let file = VmsFile::new("/nowhere/vms.toml".into(), command(), "info".into());
+    let error = file.read().unwrap_err().to_string();
     assert!(error.starts_with("/nowhere/vms.toml: No such file"), "{error}");
 }

@@ -1,5 +1,6 @@
 //! Device processes: started, heard, ended and started again. One that misbehaves ends alone.
 
+mod reload;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use shm::{Listener, SchedulerSide, page_clock};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Messages taken from one device process before everything else gets its turn.
@@ -27,11 +29,14 @@ const MESSAGES_PER_TURN: usize = 8;
 const NAME_BYTES: usize = 64;
 
 impl Broker {
-    /// Starts the device processes whose time has come.
+    /// Starts the device processes whose time has come. One waits while a process that ends still has its paths.
     pub(super) fn start_due(&mut self, now: Nanos) {
-        for index in 0..self.vms.len() {
+        for index in self.vms.indices() {
             if self.vms[index].start_at.is_some_and(|at| at <= now) {
                 self.vms[index].start_at = None;
+                if self.others_have(&self.vms[index].settings.own_paths) {
+                    continue;
+                }
                 match self.groups.arguments(&self.vms[index]) {
                     Ok(group) => self.start(index, &group),
                     Err(error) => self.cannot_start(index, &error),
@@ -40,11 +45,16 @@ impl Broker {
         }
     }
 
+    fn others_have(&self, paths: &[PathBuf]) -> bool {
+        self.vms.iter().any(|vm| vm.taken.iter().any(|path| paths.contains(path)))
+    }
+
     fn start(&mut self, index: usize, group: &[OsString]) {
         let vm = &mut self.vms[index];
-        let arguments = [vm.settings.arguments.as_slice(), group].concat();
+        let arguments = [vm.settings.arguments.as_slice(), &vm.settings.parts, group].concat();
         self.starter.start(index, vm.name(), arguments);
         vm.is_starting = true;
+        vm.taken.clone_from(&vm.settings.own_paths);
     }
 
     /// Takes over the device processes that have been started.
@@ -63,20 +73,51 @@ impl Broker {
             let _ = process.reap();
             return Err(error);
         }
-        log::info!(vm = self.vms[index].name(), pid = process.pid(); "a device process starts");
-        match self.ending {
-            None => {}
-            // The time to end is over: nobody kills what comes later.
-            Some(Nanos::MAX) => process.kill(),
-            Some(_) => process.terminate(),
+        let vm = &mut self.vms[index];
+        log::info!(vm = vm.name(), pid = process.pid(); "a device process starts");
+        if vm.ending.is_some() {
+            process.terminate();
         }
-        self.vms[index].process = Some(process);
+        vm.process = Some(process);
         Ok(())
     }
 
     fn cannot_start(&mut self, index: usize, error: &io::Error) {
         log::error!(vm = self.vms[index].name(), error:%; "cannot start the device process");
-        self.start_later(index, Duration::ZERO);
+        self.has_ended(index, Duration::ZERO, page_clock());
+    }
+
+    /// A VM has no device process any more, and the last one lived for `life`.
+    fn has_ended(&mut self, index: usize, life: Duration, now: Nanos) {
+        let vm = &mut self.vms[index];
+        vm.taken.clear();
+        let was_asked = vm.ending.take().is_some();
+        if self.is_ending {
+            return;
+        }
+        if vm.is_leaving {
+            self.forget(index, now);
+        } else if was_asked {
+            // It is to have what the file says now, at once.
+            vm.start_at = Some(now);
+            vm.past.restarts += 1;
+        } else {
+            self.start_later(index, life);
+        }
+        // Those that waited for its paths.
+        self.vms.iter_mut().filter(|vm| vm.is_idle()).for_each(|vm| vm.start_at = Some(now));
+    }
+
+    /// A VM that has left the file, and has no device process any more, is gone.
+    pub(super) fn forget(&mut self, index: usize, now: Nanos) {
+        let Some(vm) = self.vms.remove(index) else { return };
+        for on in &vm.gpus {
+            self.gpus[on.gpu].remove_tenant(vm.tenant);
+        }
+        self.groups.leave(&vm, now);
+        self.log.iter_mut().for_each(|log| log.name(vm.tenant, None));
+        log::info!(vm = vm.name(); "the VM is gone");
+        self.set_shares(now);
     }
 
     fn watch_process(&self, index: usize, process: &Process) -> io::Result<()> {
@@ -86,9 +127,6 @@ impl Broker {
     }
 
     fn start_later(&mut self, index: usize, life: Duration) {
-        if self.ending.is_some() {
-            return;
-        }
         let vm = &mut self.vms[index];
         let pause = vm.backoff.pause_after(life);
         vm.past.restarts += 1;
@@ -107,7 +145,7 @@ impl Broker {
         let vm = &mut self.vms[index];
         vm.past.device_cpu += cpu;
         vm.memory = Asked::default();
-        if self.ending.is_some() {
+        if vm.ending.is_some() {
             log::info!(vm = vm.name(); "the device process has ended ({status})");
         } else {
             log::error!(vm = vm.name(), life:?; "the device process has ended ({status}), and the VM's GPU with it");
@@ -115,7 +153,7 @@ impl Broker {
         for (_, context) in std::mem::take(&mut self.vms[index].contexts) {
             self.context_ended(index, &context, now);
         }
-        self.start_later(index, life);
+        self.has_ended(index, life, now);
     }
 
     fn unwatch(&self, process: &Process) {
@@ -126,6 +164,9 @@ impl Broker {
 
     /// A device process has said something, reads again, or is gone.
     pub(super) fn channel(&mut self, index: usize, flags: Events, now: Nanos) {
+        if self.vms.get(index).is_none() {
+            return;
+        }
         if flags.contains(Events::EPOLLOUT) {
             let flushed = self.vms[index].process.as_mut().map_or(Ok(false), Process::flush);
             self.sent(index, flushed);
@@ -263,7 +304,7 @@ impl Broker {
 
     /// Tells the schedulers what each VM is to get.
     pub(super) fn set_shares(&mut self, now: Nanos) {
-        for vm in &self.vms {
+        for vm in self.vms.iter() {
             for on in &vm.gpus {
                 let share = effective(vm.share, self.settings.policy, self.weights_on(on.gpu));
                 self.gpus[on.gpu].set_tenant(vm.tenant, share, now);

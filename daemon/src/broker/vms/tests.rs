@@ -1,9 +1,11 @@
 //! Device processes that are played: what they may say, and that one which says more ends alone.
 
+mod reload;
+
 use super::*;
 use crate::broker::control::Request;
 use crate::broker::settings::share::{Change, Policy};
-use crate::broker::settings::{Settings, VmSettings};
+use crate::broker::settings::{Settings, VmSettings, VmsFile};
 use crate::ipc::{Channel, HeldMemory, SharedGpu};
 use readiness::{self, Event, Reported};
 use sched::{Class, Share};
@@ -18,6 +20,11 @@ struct World {
     _folder: tempfile::TempDir,
 }
 
+/// A file that cannot be read.
+fn no_file() -> VmsFile {
+    VmsFile::new("/nowhere".into(), clap::Command::new("none"), String::new())
+}
+
 const GPU: [u8; 16] = [7; 16];
 const OTHER: [u8; 16] = [8; 16];
 
@@ -27,6 +34,8 @@ fn world() -> World {
         name: name.into(),
         share: Share::default(),
         arguments: Vec::new(),
+        parts: Vec::new(),
+        own_paths: Vec::new(),
         contexts: 2,
         group_limits: Default::default(),
         max_submit_time_contended: Duration::from_secs(10),
@@ -40,7 +49,7 @@ fn world() -> World {
         log_grants: None,
         vms: vec![vm("a"), vm("b")],
     };
-    let mut broker = Broker::new(settings).unwrap();
+    let mut broker = Broker::new(settings, no_file()).unwrap();
     let mut peers = Vec::new();
     for index in 0..2 {
         let (process, peer) = Process::played().unwrap();

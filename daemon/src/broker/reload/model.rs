@@ -1,0 +1,76 @@
+//! A model of whoever carries a plan out, to check what a plan leads to.
+
+use super::super::settings::{Settings, VmSettings};
+use super::plan::{Action, merged, plan};
+
+/// Checks the plan from one configuration to another: carried out on the first it gives the second, and each VM is spoken of as little as
+/// its difference demands.
+pub(in crate::broker) fn check(old: &Settings, new: &Settings) {
+    let actions = plan(old, new);
+    assert_eq!(actions.is_empty(), old == new, "{actions:?}");
+    assert_eq!(carried_out(old.clone(), actions.clone()), merged(old, new.clone()), "{actions:?}");
+    for vm in &new.vms {
+        let before = old.vms.iter().find(|before| before.name == vm.name);
+        let about = actions.iter().filter(|action| concerns(action) == Some(&vm.name));
+        let about: Vec<_> = about.collect();
+        match before {
+            None => assert_eq!(about, [&Action::Add(vm.clone())]),
+            Some(before) if before == vm => assert_eq!(about, [] as [&Action; 0]),
+            Some(before) if before.arguments == vm.arguments => {
+                let ends = |action: &&&Action| matches!(action, Action::Replace(..) | Action::Remove(_));
+                assert_eq!(about.iter().find(ends), None, "its process need not end");
+            }
+            Some(_) => assert!(matches!(about[..], [Action::Replace(..)]), "{about:?}"),
+        }
+    }
+}
+
+fn concerns(action: &Action) -> Option<&String> {
+    match action {
+        Action::Policy(_) | Action::Anticipation(_) | Action::NextBroker(_) => None,
+        Action::Remove(name) | Action::Reshare(name, _) => Some(name),
+        Action::Add(vm) | Action::Replace(vm, ..) | Action::NextProcess(vm, _) => Some(&vm.name),
+    }
+}
+
+/// Returns what holds when all of it is done.
+fn carried_out(old: Settings, actions: Vec<Action>) -> Settings {
+    let mut settings = old;
+    for action in actions {
+        let vm = |settings: &mut Settings, name: &str| -> usize {
+            settings.vms.iter().position(|vm| vm.name == name).expect("there is such a VM")
+        };
+        match action {
+            Action::Policy(policy) => settings.policy = policy,
+            Action::Anticipation(part) => settings.anticipation = part,
+            // Nobody may use the new value yet.
+            Action::NextBroker(_) => {}
+            Action::Add(new) => {
+                let at = settings.vms.partition_point(|vm| vm.name < new.name);
+                assert!(settings.vms.get(at).is_none_or(|vm| vm.name != new.name), "it is there");
+                settings.vms.insert(at, new);
+            }
+            Action::Remove(name) => {
+                let at = vm(&mut settings, &name);
+                settings.vms.remove(at);
+            }
+            Action::Reshare(name, reshare) => {
+                let at = vm(&mut settings, &name);
+                settings.vms[at].share = reshare.apply(settings.vms[at].share);
+            }
+            Action::Replace(new, reshare, keys) => {
+                assert!(!keys.is_empty(), "for no reason");
+                let at = vm(&mut settings, &new.name);
+                assert_eq!(reshare.apply(settings.vms[at].share), new.share);
+                settings.vms[at] = new;
+            }
+            Action::NextProcess(new, keys) => {
+                let at = vm(&mut settings, &new.name);
+                let with_parts = VmSettings { parts: new.parts.clone(), ..settings.vms[at].clone() };
+                assert!(with_parts == new && !keys.is_empty(), "more than its parts has changed");
+                settings.vms[at] = new;
+            }
+        }
+    }
+    settings
+}

@@ -1,0 +1,126 @@
+//! What a new configuration changes, as a list of actions: a pure function of the old and the new one.
+
+use super::super::settings::share::Policy;
+use super::super::settings::{Settings, VmSettings};
+use sched::{Class, Share};
+
+/// One thing to do, so that what the new file says holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::broker) enum Action {
+    /// VMs share a GPU by another policy.
+    Policy(Policy),
+    /// Another part of a GPU's time may be left unused.
+    Anticipation(Option<f64>),
+    /// This key before the tables holds when the broker is started again, and not before.
+    NextBroker(&'static str),
+    /// A VM that is new.
+    Add(VmSettings),
+    /// A VM that is not in the file any more.
+    Remove(String),
+    /// A VM has another share, which can be changed while it runs.
+    Reshare(String, Reshare),
+    /// A VM needs a new device process, since these keys have changed.
+    Replace(VmSettings, Reshare, Vec<String>),
+    /// A VM has another part of what there is for all VMs (these keys) from the next start of its device process.
+    NextProcess(VmSettings, Vec<String>),
+}
+
+/// The keys of a VM's share that the file changes. What an operator has set stays where the file says what it said before.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(in crate::broker) struct Reshare {
+    weight: Option<u32>,
+    class: Option<Class>,
+    ceiling: Option<Option<f64>>,
+}
+
+impl Reshare {
+    fn between(old: &Share, new: &Share) -> Self {
+        Self {
+            weight: (old.weight != new.weight).then_some(new.weight),
+            class: (old.class != new.class).then_some(new.class),
+            ceiling: (old.ceiling != new.ceiling).then_some(new.ceiling),
+        }
+    }
+
+    /// Returns what a share becomes that may have been set by an operator.
+    pub(in crate::broker) fn apply(&self, share: Share) -> Share {
+        Share {
+            weight: self.weight.unwrap_or(share.weight),
+            class: self.class.unwrap_or(share.class),
+            ceiling: self.ceiling.unwrap_or(share.ceiling),
+        }
+    }
+
+    fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Returns what is to be done, so that `new` holds instead of `old`. VMs are in the order of their names in both. A VM without an action
+/// notices nothing; one has at most [`Action::Reshare`] and [`Action::NextProcess`], or one of the others.
+pub(in crate::broker) fn plan(old: &Settings, new: &Settings) -> Vec<Action> {
+    let mut actions = Vec::new();
+    if old.policy != new.policy {
+        actions.push(Action::Policy(new.policy));
+    }
+    if old.anticipation != new.anticipation {
+        actions.push(Action::Anticipation(new.anticipation));
+    }
+    let fixed = [
+        ("cgroup", old.cgroup == new.cgroup),
+        ("control-socket", old.control_socket == new.control_socket),
+        ("log-grants", old.log_grants == new.log_grants),
+        ("metrics", old.metrics == new.metrics),
+    ];
+    let changed = fixed.into_iter().filter(|(_, same)| !same);
+    actions.extend(changed.map(|(key, _)| Action::NextBroker(key)));
+    let has = |settings: &Settings, name: &str| settings.vms.iter().any(|vm| vm.name == name);
+    let gone = old.vms.iter().filter(|vm| !has(new, &vm.name));
+    actions.extend(gone.map(|vm| Action::Remove(vm.name.clone())));
+    for vm in &new.vms {
+        match old.vms.iter().find(|before| before.name == vm.name) {
+            None => actions.push(Action::Add(vm.clone())),
+            Some(before) => actions.extend(changes(before, vm)),
+        }
+    }
+    actions
+}
+
+/// Returns what holds when the plan is carried out: `new`, apart from the keys of which [`Action::NextBroker`] tells.
+pub(in crate::broker) fn merged(old: &Settings, new: Settings) -> Settings {
+    let Settings { cgroup, control_socket, log_grants, metrics, .. } = old.clone();
+    Settings { cgroup, control_socket, log_grants, metrics, ..new }
+}
+
+/// Returns what is to be done about a VM that is in both.
+fn changes(old: &VmSettings, new: &VmSettings) -> Vec<Action> {
+    let reshare = Reshare::between(&old.share, &new.share);
+    let keys = differing_keys(old.words(), new.words());
+    if !keys.is_empty() {
+        return vec![Action::Replace(new.clone(), reshare, keys)];
+    }
+    let reshare = (!reshare.is_nothing()).then(|| Action::Reshare(new.name.clone(), reshare));
+    let parts = differing_keys(old.part_words(), new.part_words());
+    let parts = (!parts.is_empty()).then(|| Action::NextProcess(new.clone(), parts));
+    reshare.into_iter().chain(parts).collect()
+}
+
+/// Returns the names of options (`--NAME=VALUE`) whose values are not the same, or in another order, in both.
+fn differing_keys<'a>(
+    old: impl Iterator<Item = &'a str> + Clone,
+    new: impl Iterator<Item = &'a str> + Clone,
+) -> Vec<String> {
+    fn key(word: &str) -> &str {
+        word.trim_start_matches('-').split('=').next().unwrap_or_default()
+    }
+    let mut keys: Vec<&str> = old.clone().chain(new.clone()).map(key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.retain(|name| {
+        let of = |words: &mut dyn Iterator<Item = &'a str>| -> Vec<&'a str> {
+            words.filter(|word| key(word) == *name).collect()
+        };
+        of(&mut old.clone()) != of(&mut new.clone())
+    });
+    keys.into_iter().map(str::to_owned).collect()
+}

@@ -1,0 +1,162 @@
+//! Each way in which one configuration can differ from another.
+
+use super::super::settings::share::Policy;
+use super::super::settings::{MetricsAddress, Settings, VmSettings};
+use super::model;
+use super::plan::{Action, Reshare, merged, plan};
+use crate::sandbox::CgroupMode;
+use sched::{Class, Share};
+use std::time::Duration;
+
+fn vm(name: &str) -> VmSettings {
+    VmSettings {
+        name: name.into(),
+        share: Share { weight: 100, class: Class::Normal, ceiling: None },
+        arguments: vec!["--gpu=x".into(), "--gpu=y".into(), format!("--socket-path=/run/{name}").into()],
+        parts: vec!["--device-memory=4096".into()],
+        own_paths: vec![format!("/run/{name}").into()],
+        contexts: 3,
+        group_limits: Default::default(),
+        max_submit_time_contended: Duration::from_secs(10),
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        policy: Policy::BestEffort,
+        anticipation: None,
+        control_socket: "/run/control".into(),
+        metrics: None,
+        log_grants: None,
+        cgroup: CgroupMode::Auto,
+        vms: ["a", "b", "c"].map(vm).into(),
+    }
+}
+
+/// The actions that follow from one change, which a model has carried out.
+fn after(change: impl FnOnce(&mut Settings)) -> Vec<Action> {
+    let mut new = settings();
+    change(&mut new);
+    model::check(&settings(), &new);
+    model::check(&new, &settings());
+    plan(&settings(), &new)
+}
+
+fn reshare(old: Share, new: Share) -> Reshare {
+    let mut changed = settings();
+    let mut before = settings();
+    (before.vms[0].share, changed.vms[0].share) = (old, new);
+    match plan(&before, &changed).as_slice() {
+        [] => Reshare::default(),
+        [Action::Reshare(name, reshare)] if name == "a" => *reshare,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nothing_follows_from_the_same_file() {
+    assert_eq!(after(|_| {}), []);
+}
+
+#[test]
+fn what_can_be_changed_before_the_tables_is() {
+    assert_eq!(after(|new| new.policy = Policy::Fixed), [Action::Policy(Policy::Fixed)]);
+    assert_eq!(after(|new| new.anticipation = Some(0.01)), [Action::Anticipation(Some(0.01))]);
+}
+
+#[test]
+fn what_needs_another_broker_is_named_again_and_again_and_does_not_hold() {
+    let changes: [(&str, fn(&mut Settings)); 4] = [
+        ("cgroup", |new| new.cgroup = CgroupMode::Off),
+        ("control-socket", |new| new.control_socket = "/run/other".into()),
+        ("log-grants", |new| new.log_grants = Some("/tmp/log".into())),
+        ("metrics", |new| new.metrics = Some(MetricsAddress::Unix("/run/metrics".into()))),
+    ];
+    for (key, change) in changes {
+        assert_eq!(after(change), [Action::NextBroker(key)]);
+        let mut new = settings();
+        change(&mut new);
+        let holds = merged(&settings(), new.clone());
+        assert_eq!((&holds, plan(&holds, &new)), (&settings(), vec![Action::NextBroker(key)]));
+    }
+}
+
+#[test]
+fn vms_come_and_go() {
+    assert_eq!(after(|new| new.vms.push(vm("d"))), [Action::Add(vm("d"))]);
+    assert_eq!(after(|new| _ = new.vms.remove(1)), [Action::Remove("b".into())]);
+    // One that has another name is another, whatever it has.
+    let renamed = VmSettings { name: "bb".into(), ..vm("b") };
+    assert_eq!(after(|new| new.vms[1] = renamed.clone()), [Action::Remove("b".into()), Action::Add(renamed)]);
+}
+
+#[test]
+fn each_key_of_a_share_is_changed_alone_and_leaves_what_an_operator_has_set() {
+    let share = vm("a").share;
+    let set = Share { weight: 7, class: Class::Latency, ceiling: Some(0.5) };
+    assert_eq!(reshare(share, share).apply(set), set);
+    let changes = [
+        (Share { weight: 300, ..share }, Share { weight: 300, ..set }),
+        (Share { class: Class::Background, ..share }, Share { class: Class::Background, ..set }),
+        (Share { ceiling: Some(0.1), ..share }, Share { ceiling: Some(0.1), ..set }),
+    ];
+    for (new, result) in changes {
+        assert_eq!(reshare(share, new).apply(set), result);
+    }
+    let bounded = Share { ceiling: Some(0.1), ..share };
+    assert_eq!(reshare(bounded, share).apply(set), Share { ceiling: None, ..set });
+}
+
+#[test]
+fn other_keys_of_a_vm_need_a_new_device_process_and_are_named() {
+    let changes: [(&[&str], &[&str]); 5] = [
+        (&["--gpu=x", "--gpu=y", "--socket-path=/run/other"], &["socket-path"]),
+        (&["--gpu=y", "--gpu=x", "--socket-path=/run/b"], &["gpu"]),
+        (&["--gpu=x", "--socket-path=/run/b"], &["gpu"]),
+        (&["--quiet", "--gpu=x", "--gpu=y", "--socket-path=/run/b"], &["quiet"]),
+        (&["--max-maps=3", "--socket-path=/run/b"], &["gpu", "max-maps"]),
+    ];
+    for (words, keys) in changes {
+        let arguments = words.iter().map(|word| (*word).into()).collect();
+        let changed = VmSettings { arguments, ..vm("b") };
+        let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+        let actions = after(|new| new.vms[1] = changed.clone());
+        assert_eq!(actions, [Action::Replace(changed, Reshare::default(), keys)]);
+    }
+}
+
+#[test]
+fn another_part_of_what_there_is_for_all_waits_for_the_next_device_process() {
+    let changed = VmSettings { parts: vec!["--device-memory=2048".into()], ..vm("b") };
+    let keys = vec!["device-memory".to_owned()];
+    let actions = after(|new| new.vms[1] = changed.clone());
+    assert_eq!(actions, [Action::NextProcess(changed.clone(), keys.clone())]);
+    // The share does not wait for it.
+    let share = Share { weight: 1, ..changed.share };
+    let both = VmSettings { share, ..changed };
+    let actions = after(|new| new.vms[1] = both.clone());
+    let [Action::Reshare(name, change), later] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!((name.as_str(), change.apply(vm("b").share)), ("b", share));
+    assert_eq!(*later, Action::NextProcess(both, keys));
+}
+
+#[test]
+fn a_new_device_process_takes_a_new_share_and_new_parts_along() {
+    let share = Share { weight: 1, ..vm("b").share };
+    let changed = VmSettings { arguments: Vec::new(), parts: Vec::new(), share, ..vm("b") };
+    let actions = after(|new| new.vms[1] = changed.clone());
+    let [Action::Replace(all, reshare, _)] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!((all, reshare.apply(vm("b").share)), (&changed, share));
+}
+
+#[test]
+fn all_at_once_is_the_sum_of_its_parts() {
+    let actions = after(|new| {
+        new.policy = Policy::Equal;
+        new.cgroup = CgroupMode::On;
+        new.vms[0].share.weight = 5;
+        new.vms[1].arguments.clear();
+        new.vms[2] = vm("d");
+    });
+    assert_eq!(actions.len(), 6, "{actions:?}");
+}

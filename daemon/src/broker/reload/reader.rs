@@ -1,0 +1,112 @@
+//! The thread that reads the configuration file again: a disk takes as long as it likes, and the broker waits for nobody.
+
+use super::super::settings::{Problem, Settings, VmsFile};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use shm::{Doorbell, Listener};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// The broker's end of the channels to the thread, and who waits for a result (`P`).
+#[derive(Debug)]
+pub(in crate::broker) struct Reader<P> {
+    wanted: Sender<()>,
+    read: Receiver<Result<Settings, Problem>>,
+    /// Those who wait for the result of the reading that is under way, if one is.
+    current: Option<Vec<P>>,
+    /// Those who have asked since it began, for whom the file is read once more.
+    next: Option<Vec<P>>,
+    /// Reports to the broker's epoll instance that the file was read.
+    _listener: Listener,
+}
+
+impl<P> Reader<P> {
+    /// Starts the thread. `epoll` reports under `token` that the file was read.
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread or no descriptor left.
+    pub(in crate::broker) fn new(file: VmsFile, epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Self> {
+        let bell = Doorbell::new()?;
+        let listener = bell.listen(epoll, token)?;
+        let (wanted, requests) = unbounded();
+        let (done, read) = unbounded();
+        std::thread::Builder::new().name(THREAD.into()).spawn(move || {
+            for () in requests {
+                if done.send(file.read()).is_err() {
+                    break;
+                }
+                bell.ring();
+            }
+        })?;
+        Ok(Self { wanted, read, current: None, next: None, _listener: listener })
+    }
+
+    /// Has the file read, and notes who waits for the result, if anybody. What is asked for during a reading is read after it, once for
+    /// all who ask.
+    pub(in crate::broker) fn ask(&mut self, who: Option<P>) {
+        if self.current.is_none() {
+            self.begin();
+            self.current = Some(who.into_iter().collect());
+        } else {
+            self.next.get_or_insert_default().extend(who);
+        }
+    }
+
+    /// Returns the result of a reading that has come to its end, and who waits for it.
+    pub(in crate::broker) fn take(&mut self) -> Option<(Vec<P>, Result<Settings, Problem>)> {
+        let read = self.read.try_recv().ok()?;
+        let who = std::mem::replace(&mut self.current, self.next.take());
+        if self.current.is_some() {
+            self.begin();
+        }
+        Some((who.unwrap_or_default(), read))
+    }
+
+    fn begin(&self) {
+        // The thread ends after this value.
+        let _ = self.wanted.send(());
+    }
+}
+
+/// The thread's name.
+const THREAD: &str = "reader";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    /// The time after which a test counts as hung.
+    const LONG: Duration = Duration::from_secs(300);
+
+    fn next(reader: &mut Reader<u32>) -> (Vec<u32>, Result<Settings, Problem>) {
+        let begun = Instant::now();
+        loop {
+            if let Some(read) = reader.take() {
+                return read;
+            }
+            assert!(begun.elapsed() < LONG, "nothing is read");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn who_asks_during_a_reading_gets_what_the_file_says_then_once_for_all() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let command = clap::Command::new("test").arg(clap::Arg::new("socket").long("socket-path"));
+        let command = command.arg(clap::Arg::new("level").long("log-level"));
+        let epoll = Arc::new(readiness::instance().unwrap());
+        let file = VmsFile::new(path.path().to_owned(), command, "info".into());
+        let mut reader = Reader::new(file, &epoll, 0).unwrap();
+        reader.ask(Some(1));
+        reader.ask(Some(2));
+        reader.ask(None);
+        reader.ask(Some(3));
+        std::fs::write(path.path(), "[vm.a]\nsocket-path = \"/a\"").unwrap();
+        assert_eq!(next(&mut reader).0, [1]);
+        let (who, read) = next(&mut reader);
+        assert_eq!((who, read.unwrap().vms.len()), (vec![2, 3], 1));
+        assert!(reader.take().is_none() && reader.current.is_none());
+    }
+}

@@ -1,0 +1,168 @@
+//! A file that was read again, with device processes that are played.
+
+use super::*;
+use crate::broker::reload::Reloaded;
+
+/// The settings so far with a change, which the broker takes over.
+fn adopt(world: &mut World, change: impl FnOnce(&mut Settings)) -> Reloaded {
+    let mut settings = world.broker.settings.clone();
+    change(&mut settings);
+    world.broker.adopt(settings, page_clock())
+}
+
+fn counts(told: &Reloaded) -> [usize; 5] {
+    [&told.added, &told.removed, &told.changed, &told.restarted, &told.unchanged].map(Vec::len)
+}
+
+fn set(world: &mut World, vm: &str, weight: i64) -> Result<(), String> {
+    let change = Change { weight: Some(weight), ..Change::default() };
+    world.broker.obey(Request::Set { vm: vm.into(), change }, page_clock()).map(|_| ())
+}
+
+/// The device process of a VM ends, as it was asked to.
+fn ends_as_asked(world: &mut World, index: usize) {
+    assert!(world.broker.vms[index].ending.is_some(), "nobody asked it to");
+    world.broker.child_ended(index, page_clock());
+}
+
+#[test]
+fn a_vm_that_needs_a_new_device_process_gets_it_at_once_and_the_other_notices_nothing() {
+    let mut world = world();
+    (0..2).for_each(|vm| world.say(vm, &ready()));
+    let (_lost, gate) = (world.begin(0, 1), world.begin(1, 1));
+    let told = adopt(&mut world, |new| new.vms[0].arguments = vec!["--queues=all".into()]);
+    assert_eq!((counts(&told), told.restarted.as_slice()), ([0, 0, 0, 1, 1], &["a".to_owned()][..]));
+    assert_eq!(world.broker.status(page_clock()).vms[0].state, "ending");
+    world.check_second(&gate);
+    ends_as_asked(&mut world, 0);
+    let vm = &world.broker.vms[0];
+    assert!(vm.contexts.is_empty() && vm.ending.is_none() && vm.past.restarts == 1);
+    assert!(vm.start_at.is_some_and(|at| at <= page_clock()), "it waits as if it had failed");
+    assert_eq!(vm.settings.arguments, ["--queues=all"]);
+    world.broker.vms[0].start_at = None;
+    gate.tell(Counters { ready: 1, dispatched: 1, completed: 1 });
+    world.ring(1);
+    assert_eq!(gate.granted(), 2);
+}
+
+#[test]
+fn a_vm_that_is_gone_leaves_when_its_device_process_has_ended_and_takes_nothing_along() {
+    let mut world = world();
+    (0..2).for_each(|vm| world.say(vm, &ready()));
+    let (_lost, gate) = (world.begin(0, 1), world.begin(1, 1));
+    let tenant = world.broker.vms[0].tenant;
+    let told = adopt(&mut world, |new| _ = new.vms.remove(0));
+    assert_eq!((counts(&told), told.removed.as_slice()), ([0, 1, 0, 0, 1], &["a".to_owned()][..]));
+    assert_eq!(set(&mut world, "a", 3), Err("a: no such VM; there are b".into()));
+    ends_as_asked(&mut world, 0);
+    assert_eq!(world.broker.vms.indices(), [1]);
+    assert_eq!(world.broker.gpus[0].share(tenant), None);
+    // All weights on the GPU are its own now.
+    assert_eq!(world.broker.status(page_clock()).vms[0].ceiling, Some(1.0));
+    // What was still under way about it finds nobody.
+    for source in [Source::Channel, Source::Child, Source::Doorbell] {
+        world.broker.turn(&[Event::new(Events::EPOLLIN | Events::EPOLLOUT, source.token(0))]);
+    }
+    world.check_second(&gate);
+}
+
+#[test]
+fn a_vm_that_comes_back_before_its_device_process_has_ended_is_started_again() {
+    let mut world = world();
+    let before = world.broker.settings.vms[0].clone();
+    adopt(&mut world, |new| _ = new.vms.remove(0));
+    let told = adopt(&mut world, |new| new.vms.insert(0, before));
+    assert_eq!(counts(&told), [1, 0, 0, 0, 1]);
+    ends_as_asked(&mut world, 0);
+    assert!(world.broker.vms[0].start_at.is_some() && !world.broker.vms[0].is_leaving);
+}
+
+#[test]
+fn a_new_vm_is_started_and_counts_for_the_others() {
+    let mut world = world();
+    world.say(0, &ready());
+    world.say(1, &ready());
+    let new = VmSettings { name: "aa".into(), ..world.broker.settings.vms[0].clone() };
+    let told = adopt(&mut world, |settings| settings.vms.push(new));
+    assert_eq!(counts(&told), [1, 0, 0, 0, 2]);
+    assert!(world.broker.vms[2].start_at.is_some());
+    let status = world.broker.status(page_clock());
+    let names: Vec<_> = status.vms.iter().map(|vm| vm.name.as_str()).collect();
+    assert_eq!(names, ["a", "aa", "b"]);
+    assert_eq!(world.broker.gpus[0].share(world.broker.vms[1].tenant).unwrap().ceiling, Some(1.0 / 3.0));
+}
+
+#[test]
+fn what_an_operator_has_set_stays_until_the_file_says_something_else() {
+    let mut world = world();
+    world.say(0, &ready());
+    set(&mut world, "a", 7).unwrap();
+    let told = adopt(&mut world, |new| new.vms[0].share.class = Class::Latency);
+    assert_eq!(counts(&told), [0, 0, 1, 0, 1]);
+    let share = |world: &World| world.broker.vms[0].share;
+    assert_eq!((share(&world).weight, share(&world).class), (7, Class::Latency));
+    adopt(&mut world, |new| new.vms[0].share.weight = 300);
+    assert_eq!(share(&world).weight, 300);
+    let on_gpu = world.broker.gpus[0].share(world.broker.vms[0].tenant).unwrap();
+    assert_eq!((on_gpu.weight, on_gpu.class), (300, Class::Latency));
+    set(&mut world, "b", 9).unwrap();
+    adopt(&mut world, |new| {
+        new.policy = Policy::Equal;
+        new.vms.iter_mut().for_each(|vm| vm.share.weight = 100);
+    });
+    let weights: Vec<_> = world.broker.vms.iter().map(|vm| vm.share.weight).collect();
+    assert_eq!(weights, [100, Share::default().weight], "b had none in the file");
+    assert!(!world.is_dying(0) && world.broker.vms.iter().all(|vm| vm.ending.is_none()));
+}
+
+#[test]
+fn a_vm_waits_for_its_socket_until_whoever_has_it_has_ended() {
+    let mut world = world();
+    let path = |name: &str| vec![std::path::PathBuf::from(name)];
+    for (index, name) in ["/a", "/b"].into_iter().enumerate() {
+        world.broker.vms[index].taken = path(name);
+    }
+    let swapped = adopt(&mut world, |new| {
+        for (vm, name) in new.vms.iter_mut().zip(["/b", "/a"]) {
+            vm.arguments = vec![format!("--socket-path={name}").into()];
+            vm.own_paths = path(name);
+        }
+    });
+    assert_eq!(counts(&swapped), [0, 0, 0, 2, 0]);
+    ends_as_asked(&mut world, 0);
+    world.broker.start_due(page_clock());
+    let vm = &world.broker.vms[0];
+    assert!(vm.is_idle(), "the other still listens there");
+    ends_as_asked(&mut world, 1);
+    assert!(world.broker.vms.iter().all(|vm| vm.start_at.is_some() && vm.taken.is_empty()));
+}
+
+#[test]
+fn one_that_does_not_end_when_it_is_asked_to_is_killed() {
+    let mut world = world();
+    adopt(&mut world, |new| _ = new.vms.remove(0));
+    let deadline = world.broker.vms[0].end_deadline().unwrap();
+    assert!(deadline > page_clock() && !world.is_dying(0));
+    world.broker.vms[0].ending = Some(page_clock());
+    world.broker.turn(&[]);
+    assert!(world.is_dying(0) && !world.is_dying(1));
+    assert_eq!(world.broker.vms[0].end_deadline(), None, "it is killed once");
+}
+
+#[test]
+fn a_part_that_has_to_wait_is_told_with_the_remedy() {
+    let mut world = world();
+    let told = adopt(&mut world, |new| {
+        new.vms.iter_mut().for_each(|vm| vm.parts = vec!["--host-memory=7".into()]);
+        new.log_grants = Some("/tmp/grants".into());
+    });
+    assert_eq!(counts(&told), [0, 0, 0, 0, 2]);
+    assert_eq!(
+        told.notes,
+        [
+            "log-grants: what the file says now holds when the broker is started again, which ends the GPUs of all VMs",
+            "host-memory: the part changes when the device process is started again, for a, b; write host-memory into the VM's table to have it changed now",
+        ]
+    );
+    assert_eq!((world.broker.vms[0].settings.parts.len(), &world.broker.settings.log_grants), (1, &None));
+}

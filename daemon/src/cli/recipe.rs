@@ -1,0 +1,132 @@
+//! `recipe`: finds the socket of a VM, and prints what its VMM has to be told.
+
+use super::values::size;
+use super::{Control, Serve};
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use daemon::broker::{self, Answer, ClientError, Request, VmsFile};
+use daemon::recipe;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The configuration file of packages.
+const CONFIG: &str = "/etc/vhost-user-vulkan/vms.toml";
+
+/// The program that runs the VM.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Recipe {
+    /// Print QEMU's arguments on one line: qemu-system-x86_64 $(vhost-user-vulkan recipe qemu --vm NAME) ...
+    Qemu {
+        #[command(flatten)]
+        source: Source,
+        /// Memory of the VM
+        #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = size)]
+        memory: u64,
+    },
+    /// Print the parts of a libvirt domain for `virsh edit`; what AppArmor or SELinux have to be told is on standard error
+    Libvirt {
+        #[command(flatten)]
+        source: Source,
+        /// Print this domain with the device added, for `virsh define`. FILE is what `virsh dumpxml --inactive` prints; - is standard input
+        #[arg(long, value_name = "FILE")]
+        domain: Option<PathBuf>,
+    },
+    /// Print crosvm's option
+    Crosvm {
+        #[command(flatten)]
+        source: Source,
+    },
+}
+
+/// The VM whose socket is meant.
+#[derive(Debug, Args)]
+pub(crate) struct Source {
+    #[command(flatten)]
+    named: Named,
+    /// Configuration file that is read if no broker answers
+    #[arg(long, value_name = "FILE", default_value = CONFIG)]
+    config: PathBuf,
+    #[command(flatten)]
+    control: Control,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Named {
+    /// The VM's name, for a running broker or its file
+    #[arg(long, value_name = "NAME")]
+    vm: Option<String>,
+    /// The socket of a daemon of one VM
+    #[arg(long, value_name = "PATH")]
+    socket_path: Option<PathBuf>,
+}
+
+impl Recipe {
+    /// Prints the text: what is to be pasted on standard output, and what people have to know on standard error.
+    ///
+    /// # Errors
+    ///
+    /// The VM is not known, or its socket or domain cannot be used.
+    pub(crate) fn print(self) -> anyhow::Result<ExitCode> {
+        let text = match self {
+            Self::Qemu { source, memory } => format!("{}\n", recipe::qemu(&source.socket()?, memory)?),
+            Self::Crosvm { source } => format!("{}\n", recipe::crosvm(&source.socket()?)?),
+            Self::Libvirt { source, domain } => {
+                let socket = source.socket()?;
+                let text =
+                    domain.map_or_else(|| Ok(recipe::libvirt(&socket)?), |file| with_gpu(&file, &socket))?;
+                eprint!("{}", recipe::confinement(&socket)?);
+                text
+            }
+        };
+        print!("{text}");
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Source {
+    fn socket(self) -> anyhow::Result<PathBuf> {
+        let Self { named: Named { vm, socket_path }, config, control } = self;
+        let name = match (socket_path, vm) {
+            (Some(path), _) => return Ok(std::path::absolute(path)?),
+            (None, Some(name)) => name,
+            (None, None) => bail!("one of --vm and --socket-path is needed"),
+        };
+        let control = control.path();
+        let sockets = match broker::ask(&control, &Request::Status) {
+            Ok(Answer::Status(status)) => {
+                status.vms.into_iter().map(|vm| (vm.name, vm.socket_path.into())).collect()
+            }
+            Ok(_) => bail!("{}: not the answer of a broker", control.display()),
+            Err(ClientError::Socket(path, why)) => {
+                let (path, file) = (path.display(), config.display());
+                eprintln!("vhost-user-vulkan: no broker answers at {path} ({why}): this is what {file} says");
+                sockets_in(config)?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        find(sockets, &name)
+    }
+}
+
+/// The domain in a file with the device at `socket`.
+fn with_gpu(file: &Path, socket: &Path) -> anyhow::Result<String> {
+    let file = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
+    let named = || file.display().to_string();
+    let domain = std::fs::read_to_string(file).with_context(named)?;
+    recipe::with_gpu(&domain, socket).with_context(named)
+}
+
+/// A VM's name and its socket.
+type Socket = (String, PathBuf);
+
+fn sockets_in(config: PathBuf) -> anyhow::Result<Vec<Socket>> {
+    let settings = VmsFile::new(config, Serve::command(), "info".into()).read()?;
+    Ok(settings.vms.into_iter().map(|vm| (vm.name.clone(), vm.socket_path().to_owned())).collect())
+}
+
+fn find(sockets: Vec<Socket>, vm: &str) -> anyhow::Result<PathBuf> {
+    let names = sockets.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    let found = sockets.into_iter().find(|(name, _)| name == vm);
+    found.map(|(_, path)| path).with_context(|| format!("{vm}: no such VM; there are {names}"))
+}

@@ -1,0 +1,62 @@
+//! What a VM's definition needs to get its GPU, as text that is pasted: QEMU's arguments (`qemu`), libvirt's XML (`libvirt`, and `domain`
+//! for a whole definition), crosvm's option (`crosvm`). Knows no files and no broker: from a socket's path and a size follows a text.
+
+mod crosvm;
+mod domain;
+mod libvirt;
+mod qemu;
+
+pub use crosvm::crosvm;
+pub use domain::{DomainError, with_gpu};
+pub use libvirt::{confinement, libvirt};
+pub use qemu::qemu;
+
+use std::path::Path;
+
+/// The ids of the character device and of the memory in QEMU.
+const CHARDEV: &str = "vhost-user-vulkan";
+const MEMORY: &str = "vhost-user-vulkan-memory";
+
+/// The reason why no text can be given for a socket's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// It has a character that a shell, or the program that reads the text, takes for something else.
+    #[error("{0}: give the VM a socket-path of letters, digits and /._-:@+= only")]
+    Character(&'static str),
+    /// It is not absolute, so that it depends on where a program is started.
+    #[error("the socket's path is relative: give the VM one that begins with /")]
+    Relative,
+}
+
+/// Returns the path as a word that neither a shell nor a list of options takes apart.
+fn word(path: &Path) -> Result<&str, Unfit> {
+    let text = path.to_str().ok_or(Unfit::Character("the socket's path is not UTF-8"))?;
+    let plain = |c: char| c.is_alphanumeric() || "/._-:@+=".contains(c);
+    match text.chars().all(plain) {
+        _ if !path.is_absolute() => Err(Unfit::Relative),
+        true => Ok(text),
+        false => Err(Unfit::Character("the socket's path has a character that would have to be quoted")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_would_be_taken_apart_are_refused_with_the_remedy() {
+        assert_eq!(
+            word(Path::new("/run/vhost-user-vulkan/web-1.sock")),
+            Ok("/run/vhost-user-vulkan/web-1.sock")
+        );
+        assert_eq!(word(Path::new("gpu.sock")), Err(Unfit::Relative));
+        for wrong in ["/run/my gpu", "/run/a,b", "/run/$HOME", "/run/*", "/run/a'b", "/run/a\nb", "/run/<a>"]
+        {
+            let error = word(Path::new(wrong)).unwrap_err().to_string();
+            assert!(
+                error.ends_with("give the VM a socket-path of letters, digits and /._-:@+= only"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The broker reads its file again while guests compute: VMs come, go and change, and the others lose nothing.
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::path::Path;
+use tests::broker::Broker;
+use tests::clients;
+use tests::daemon::{eventually, is_alive};
+use tests::frontend::{Options, Session};
+use tests::guest::{Gpu, PATIENCE};
+use tests::program::Background;
+
+const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// A program of stock Mesa that computes, checks its results and says so, for ever.
+fn computes_for_ever(socket: &Path) -> Result<Background> {
+    let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
+    let mut command = clients::computing(executable, socket, "0")?;
+    command.arg("--report");
+    Background::start(command)
+}
+
+/// Times that a program has found its results to be right.
+fn rounds(program: &Background) -> usize {
+    program.said().lines().count()
+}
+
+/// What a VM would have lost if its device process, its VMM's session or one of its contexts had ended.
+fn possessions(broker: &Broker, vm: &str) -> Result<Value> {
+    let vm = broker.vm(vm)?;
+    let contexts = vm["contexts"].as_array().context("contexts")?;
+    let contexts: Vec<_> = contexts.iter().map(|context| &context["context"]).collect();
+    Ok(json!([vm["pid"], vm["state"], vm["restarts"], vm["kills"], contexts]))
+}
+
+fn submissions(broker: &Broker, vm: &str) -> Result<u64> {
+    broker.vm(vm)?["used"]["submissions"].as_u64().context("submissions")
+}
+
+fn reports(broker: &Broker, arguments: &[&str]) -> Result<Vec<String>> {
+    Ok(broker.say(arguments)?.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn of_eight_vms_that_compute_seven_lose_nothing_when_one_is_changed() -> Result<()> {
+    let broker = Broker::start("", &NAMES.map(|name| (name, "")))?;
+    let bridges = NAMES.map(|name| broker.bridge(name)).into_iter().collect::<Result<Vec<_>>>()?;
+    let mut programs = bridges.iter().map(|(_, path)| computes_for_ever(path)).collect::<Result<Vec<_>>>()?;
+    let all_have = |programs: &[Background], least: &[usize]| {
+        eventually(PATIENCE, || programs.iter().zip(least).all(|(program, least)| rounds(program) > *least))
+    };
+    ensure!(all_have(&programs, &[1; 8]), "not all compute\n{}", broker.log());
+    let unchanged: Vec<&str> = NAMES.into_iter().filter(|name| *name != "c").collect();
+    let before = unchanged.iter().map(|vm| possessions(&broker, vm)).collect::<Result<Vec<_>>>()?;
+    let submitted = unchanged.iter().map(|vm| submissions(&broker, vm)).collect::<Result<Vec<_>>>()?;
+    let device = broker.device("c")?;
+    broker.rewrite("", &NAMES.map(|name| (name, if name == "c" { "max-contexts = 7" } else { "" })))?;
+    assert_eq!(
+        reports(&broker, &["reload"])?,
+        ["0 added, 0 removed, 0 changed, 1 restarted, 7 unchanged"],
+        "{}",
+        broker.log()
+    );
+    ensure!(eventually(PATIENCE, || broker.listens("c")), "c does not come back\n{}", broker.log());
+    ensure!(broker.device("c")? != device && !is_alive(device), "c has its old device process");
+    ensure!(eventually(PATIENCE, || !programs[2].is_running()), "c's program does not notice");
+    drop(programs.remove(2));
+    // Whatever was under way when the file was read is long over.
+    let done: Vec<_> = programs.iter().map(|program| rounds(program) + 3).collect();
+    ensure!(all_have(&programs, &done), "not all go on\n{}", broker.log());
+    for (program, name) in programs.iter_mut().zip(&unchanged) {
+        ensure!(program.is_running() && program.errors().is_empty(), "{name}: {}", program.errors());
+    }
+    let after = unchanged.iter().map(|vm| possessions(&broker, vm)).collect::<Result<Vec<_>>>()?;
+    assert_eq!(after, before);
+    for (vm, before) in unchanged.iter().zip(submitted) {
+        ensure!(submissions(&broker, vm)? > before, "{vm} submits nothing any more");
+    }
+    Ok(())
+}
+
+#[test]
+fn vms_come_go_and_change_their_shares_and_what_an_operator_set_stays() -> Result<()> {
+    let mut broker = Broker::start("", &[("a", "weight = 300"), ("b", "")])?;
+    let (a, b) = (broker.device("a")?, broker.device("b")?);
+    let session = Session::connect(&broker.path("a"), Options::default())?;
+    broker.say(&["set", "a", "weight=50"])?;
+    broker.rewrite("", &[("a", "weight = 300\nclass = \"latency\""), ("new", "ceiling = \"50%\"")])?;
+    assert_eq!(reports(&broker, &["reload"])?, ["1 added, 1 removed, 1 changed, 0 restarted, 0 unchanged"]);
+    ensure!(eventually(PATIENCE, || broker.listens("new")), "no new VM\n{}", broker.log());
+    let gone = || !is_alive(b) && !broker.path("b").exists() && broker.vm("b").is_err();
+    ensure!(eventually(PATIENCE, gone), "b is still there\n{}", broker.log());
+    let vm = broker.vm("a")?;
+    assert_eq!(
+        (&vm["weight"], &vm["class"], &vm["state"]),
+        (&json!(50), &json!("latency"), &json!("connected"))
+    );
+    assert_eq!((broker.device("a")?, &broker.vm("new")?["ceiling"]), (a, &json!(0.5)));
+    // Another name for the same socket: the new VM waits until the old one has let go of it.
+    let socket = format!("ceiling = \"50%\"\nsocket-path = \"{}\"", broker.path("new").display());
+    broker.rewrite("", &[("a", "weight = 400\nclass = \"latency\""), ("renamed", &socket)])?;
+    assert_eq!(reports(&broker, &["reload"])?, ["1 added, 1 removed, 1 changed, 0 restarted, 0 unchanged"]);
+    ensure!(eventually(PATIENCE, || broker.listens("renamed")), "it is not renamed\n{}", broker.log());
+    ensure!(!broker.log().contains("another process serves"), "it did not wait\n{}", broker.log());
+    let vm = broker.vm("a")?;
+    assert_eq!((&vm["weight"], &vm["restarts"]), (&json!(400), &json!(0)));
+    let status = broker.status()?;
+    let names: Vec<_> = status["vms"].as_array().context("VMs")?.iter().map(|vm| &vm["name"]).collect();
+    assert_eq!(names, ["a", "renamed"]);
+    let path = broker.vm("renamed")?["socket_path"].as_str().map(Path::new).map(Path::to_owned);
+    assert_eq!(path, Some(broker.path("new")));
+    drop(session);
+    // A new VM can be used, and all of them end with the broker.
+    drop(Gpu::new(Session::connect(&broker.path("new"), Options::default())?));
+    ensure!(broker.stop()?.success(), "{}", broker.log());
+    ensure!(!broker.path("new").exists() && !is_alive(a));
+    Ok(())
+}
+
+#[test]
+fn a_wrong_file_changes_nothing_and_a_right_one_is_read_at_sighup() -> Result<()> {
+    let broker = Broker::start("", &[("a", "")])?;
+    let device = broker.device("a")?;
+    broker.rewrite("", &[("a", "gup = \"x\""), ("b", "")])?;
+    let output = broker.operate(&["reload"])?;
+    let said = String::from_utf8(output.stderr)?;
+    let place =
+        format!("vhost-user-vulkan: {}: [vm.a] gup: unknown; allowed are ", broker.path("config").display());
+    ensure!(said.starts_with(&place) && said.ends_with("; nothing has changed\n"), "{said}");
+    assert_eq!((output.status.code(), said.lines().count(), output.stdout.len()), (Some(1), 1, 0));
+    let hang_up = |broker: &Broker| kill_process(broker.pid(), Signal::HUP);
+    let logged = |what: &str| eventually(PATIENCE, || broker.log().contains(what));
+    hang_up(&broker)?;
+    let twice = || broker.log().matches("[vm.a] gup: unknown").count() == 2;
+    ensure!(eventually(PATIENCE, twice), "{}", broker.log());
+    assert_eq!(broker.device("a")?, device);
+    broker.rewrite("metrics = \"/tmp/nowhere/metrics\"", &[("a", "max-maps = 7")])?;
+    hang_up(&broker)?;
+    ensure!(logged("the file was read again: 0 added, 0 removed, 0 changed, 1 restarted, 0 unchanged"));
+    ensure!(logged("max-maps changed: the VM gets a new device process"), "{}", broker.log());
+    let other = |pid: Pid| pid != device;
+    ensure!(eventually(PATIENCE, || broker.listens("a") && broker.device("a").is_ok_and(other)));
+    let note = "metrics: what the file says now holds when the broker is started again, which ends the GPUs of all VMs";
+    assert_eq!(
+        reports(&broker, &["reload"])?,
+        ["0 added, 0 removed, 0 changed, 0 restarted, 1 unchanged", note]
+    );
+    ensure!(broker.log().contains(note));
+    Ok(())
+}
+
+#[test]
+fn parts_of_what_there_is_for_all_wait_and_the_operator_is_told() -> Result<()> {
+    let top = "host-memory = \"4GiB\"";
+    let broker = Broker::start(top, &[("a", ""), ("b", "host-memory = \"1GiB\"")])?;
+    let devices = [broker.device("a")?, broker.device("b")?];
+    broker.rewrite(top, &[("a", ""), ("b", "host-memory = \"1GiB\""), ("c", "")])?;
+    let note = "host-memory: the part changes when the device process is started again, for a; write host-memory into the VM's table to have it changed now";
+    assert_eq!(
+        reports(&broker, &["reload"])?,
+        ["1 added, 0 removed, 0 changed, 0 restarted, 2 unchanged", note]
+    );
+    ensure!(eventually(PATIENCE, || broker.listens("c")), "{}", broker.log());
+    assert_eq!([broker.device("a")?, broker.device("b")?], devices);
+    Ok(())
+}
