@@ -33,4 +33,4 @@ pub use control::{Answer, Request};
 pub use report::status::{ContextStatus, GpuStatus, KillCounts, Status, Used, VmGpuStatus, VmStatus};
 pub use run::serve;
 pub use settings::share::{Change, Policy};
-pub use settings::{MetricsAddress, Problem, Settings, VmSettings, default_control_socket};
+pub use settings::{MetricsAddress, Problem, Settings, VmSettings, operators_control_socket};

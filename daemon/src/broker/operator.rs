@@ -205,7 +205,8 @@ fn sum(usages: impl IntoIterator<Item = Usage>) -> Usage {
     usages.into_iter().fold(Usage::default(), Usage::and)
 }
 
-fn state(vm: &Vm) -> &'static str {
+/// Returns in which state a VM is.
+pub(super) fn state(vm: &Vm) -> &'static str {
     match &vm.process {
         None => "ended",
         Some(process) if process.dying => "ended",

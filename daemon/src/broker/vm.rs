@@ -26,6 +26,8 @@ pub(super) struct Vm {
     pub(super) contexts: FxHashMap<ContextId, VmContext>,
     /// The time at which its device process is to be started.
     pub(super) start_at: Option<Nanos>,
+    /// Its first device process listens, or has failed.
+    pub(super) was_started: bool,
     /// The starter has been asked for a device process and has not answered.
     pub(super) is_starting: bool,
     pub(super) backoff: Backoff,
@@ -107,6 +109,7 @@ impl Vm {
             process: None,
             contexts: FxHashMap::default(),
             start_at: Some(now),
+            was_started: false,
             is_starting: false,
             backoff: Backoff::default(),
             memory: Asked::default(),

@@ -8,6 +8,7 @@ use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
 use super::logging::limiter::LogLimiter;
+use super::manager::Told;
 use super::rings::Rings;
 use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
@@ -43,6 +44,8 @@ pub(super) struct World {
     /// Time that the frontend has to answer.
     pub frontend_timeout: Duration,
     pub progress: Progress,
+    /// What the service manager was told.
+    pub told: Told,
     /// Contexts whose workers were killed; whoever sees to the device tells the guest.
     pub lost: Vec<ContextId>,
     /// The VM was told what to do about its maps running out.

@@ -87,7 +87,9 @@ impl World {
                 session.close();
             }
         }
-        self.kill_due(Instant::now());
+        let now = Instant::now();
+        self.kill_due(now);
+        self.turns(now);
     }
 
     /// Does what the broker says, as far as it can be done here.

@@ -9,12 +9,14 @@ use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
 use super::logging::limiter::LogLimiter;
+use super::manager::Told;
 use super::rings::Rings;
 use super::socket::Listen;
 use super::workers::{CHANNEL_TOKEN, FromWorker, OUTPUT_TOKEN, Unexplained, WorkerOptions, Workers};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
 use crate::ipc::{self, DriverFamily, HeldMemory, ReceiveError, SharedGpu, ToBroker, ToDevice};
 use crate::sandbox::{Ended, FromChildren, Launcher, peer_process};
+use crate::service::Manager;
 use crate::transport::{
     CONTROLQ, DeviceConfig, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens, Vring,
 };
@@ -70,8 +72,10 @@ pub struct Options {
     pub waiting_off: Vec<Heuristic>,
     /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
-    /// The VM's name, for the log, if there are several.
+    /// The VM's name, for the log, if it has one.
     pub vm: Option<String>,
+    /// The service manager, if there is one.
+    pub manager: Manager,
     /// The GPUs as the broker is told of them.
     pub shared_gpus: Vec<SharedGpu>,
 }
@@ -156,6 +160,7 @@ impl Server {
             limits,
             context_limits: options.context_limits,
         });
+        let place = options.listen.place();
         Ok(Self {
             epoll,
             listen: options.listen,
@@ -185,6 +190,7 @@ impl Server {
                 late_maps: Vec::new(),
                 frontend_timeout: options.frontend_timeout,
                 progress: Progress::default(),
+                told: Told::new(options.manager, place),
                 lost: Vec::new(),
                 advised: false,
                 report_due: false,
@@ -200,6 +206,8 @@ impl Server {
 
     fn run(&mut self) -> io::Result<()> {
         self.await_frontend()?;
+        self.world.told.ready();
+        self.world.turns(Instant::now());
         let mut events = Reported::default();
         while !self.done {
             self.world.progress.waits();
@@ -210,7 +218,9 @@ impl Server {
             }
             self.run_queues();
             self.listen_due()?;
-            self.world.kill_due(Instant::now());
+            let now = Instant::now();
+            self.world.kill_due(now);
+            self.world.turns(now);
             self.settle();
             self.world.order_keeper();
             self.world.signal();
@@ -641,6 +651,7 @@ impl Server {
 
     /// Ends everything and waits for it.
     pub(super) fn end(mut self) {
+        self.world.told.stopping();
         if self.world.session.as_ref().is_some_and(|session| !session.has_ended()) {
             self.device.revoke_all(&mut self.world);
         }

@@ -195,6 +195,11 @@ impl Workers {
         self.running.contains_key(&ctx_id)
     }
 
+    /// Returns how many contexts have one.
+    pub(super) fn count(&self) -> usize {
+        self.running.len()
+    }
+
     /// The context of a running worker.
     pub(super) fn context(&self, serial: u32) -> Option<ContextId> {
         self.contexts.get(&serial).copied()

@@ -45,6 +45,7 @@ impl Broker {
         let arguments = [vm.settings.arguments.as_slice(), group].concat();
         self.starter.start(index, vm.name(), arguments);
         vm.is_starting = true;
+        self.manager.status_changed();
     }
 
     /// Takes over the device processes that have been started.
@@ -71,11 +72,13 @@ impl Broker {
             Some(_) => process.terminate(),
         }
         self.vms[index].process = Some(process);
+        self.manager.status_changed();
         Ok(())
     }
 
     fn cannot_start(&mut self, index: usize, error: &io::Error) {
         log::error!(vm = self.vms[index].name(), error:%; "cannot start the device process");
+        self.was_started(index);
         self.start_later(index, Duration::ZERO);
     }
 
@@ -104,6 +107,7 @@ impl Broker {
         self.unwatch(&process);
         let status = process.reap().map_or_else(|error| error.to_string(), |status| status.to_string());
         let life = process.age();
+        self.was_started(index);
         let vm = &mut self.vms[index];
         vm.past.device_cpu += cpu;
         vm.memory = Asked::default();
@@ -193,6 +197,7 @@ impl Broker {
                 if let Some(process) = &mut self.vms[index].process {
                     process.connected = connected;
                 }
+                self.manager.status_changed();
                 Ok(())
             }
             ToBroker::ContextBegins { ctx_id, gpu, debug_name } => {
@@ -231,7 +236,14 @@ impl Broker {
         let names: Vec<_> = places.iter().map(|gpu| self.gpus[*gpu].name.as_str()).collect();
         log::info!(vm = self.vms[index].name(), gpu = names.join(", ").as_str(); "the VM's device is ready");
         self.set_shares(now);
+        self.was_started(index);
         Ok(())
+    }
+
+    /// Notes what has become of a start, for the service manager.
+    fn was_started(&mut self, index: usize) {
+        self.vms[index].was_started = true;
+        self.manager.status_changed();
     }
 
     /// This GPU, by its index.
