@@ -10,8 +10,8 @@ use super::settings::Settings;
 use super::source::Source;
 use super::starter::Starter;
 use super::vm::Vm;
-use crate::service::Manager;
 use crate::ipc::FromBroker;
+use crate::service::Manager;
 use readiness::{self, EVENTS_MAX, Event, Events, Reported};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -226,8 +226,7 @@ impl Broker {
         if !self.manager.is_there() {
             return;
         }
-        if !self.manager.knows_ready()
-            && (self.ready_by() <= now || self.vms.iter().all(|vm| vm.was_started))
+        if !self.manager.knows_ready() && (self.ready_by() <= now || self.vms.iter().all(|vm| vm.was_started))
         {
             self.manager.ready();
         }
@@ -316,7 +315,8 @@ impl Broker {
         let answers = self.waiting.iter().map(|waiting| waiting.deadline);
         let ends = self.ending.filter(|at| *at != Nanos::MAX);
         let kills = self.vms.iter().filter_map(Vm::kill_deadline);
-        let others = [self.next_tick, self.connections.next_deadline(), ends, self.next_told()].into_iter().flatten();
+        let others =
+            [self.next_tick, self.connections.next_deadline(), ends, self.next_told()].into_iter().flatten();
         let at = starts.chain(looks).chain(answers).chain(kills).chain(others).min();
         if at == self.armed {
             return Ok(());

@@ -82,6 +82,13 @@ impl World {
         }
     }
 
+    /// Does the same as [`Self::warn`] about a context, whose number is a field of the record.
+    pub(super) fn warn_of(&mut self, context: ContextId, kind: &'static str, message: fmt::Arguments<'_>) {
+        if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {
+            log::warn!(context = context.0, suppressed; "{message}");
+        }
+    }
+
     /// Tells the launcher what it is to keep of what workers lend.
     pub(super) fn order_keeper(&mut self) {
         for order in self.lenders.take_orders() {
@@ -119,7 +126,7 @@ impl World {
         if let Err(limit) = sent {
             let message =
                 format_args!("context {ctx_id} is lost: limit {limit} reached, its worker is killed");
-            self.warn(limit, message);
+            self.warn_of(ctx_id, limit, message);
         }
     }
 
@@ -146,7 +153,8 @@ impl Effects for World {
 
     fn refused(&mut self, header: &Header, error: &GuestError) {
         let (cmd, ctx_id) = (header.command.0, header.ctx_id);
-        self.warn(error.name(), format_args!("command {cmd:#x} of context {ctx_id} refused: {error}"));
+        let message = format_args!("command {cmd:#x} of context {ctx_id} refused: {error}");
+        self.warn_of(ContextId(ctx_id), error.name(), message);
         if matches!(error, GuestError::Limit("live_maps")) && !std::mem::replace(&mut self.advised, true) {
             log::warn!("{}", self.advice_on_maps());
         }
@@ -162,7 +170,8 @@ impl Effects for World {
         let printable: String = printable.chars().filter(|c| !c.is_control()).collect();
         if let Some(left) = self.strikes.held(Instant::now()) {
             let what = "limit reached: strikes";
-            self.warn(what, format_args!("{what}: context {ctx_id} refused, and others for {left:.1?}"));
+            let message = format_args!("{what}: context {ctx_id} refused, and others for {left:.1?}");
+            self.warn_of(ctx_id, what, message);
             return Err(EffectFailed);
         }
         let started = StatusPage::create().and_then(|(page, file)| {
@@ -228,7 +237,11 @@ impl Effects for World {
     }
 
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: &'static str) {
-        self.warn(limit, format_args!("limit {limit} reached: no more memory for context {ctx_id}"));
+        self.warn_of(
+            ctx_id,
+            limit,
+            format_args!("limit {limit} reached: no more memory for context {ctx_id}"),
+        );
         self.send(ctx_id, ToWorker::MemoryRefused { request }, None);
     }
 

@@ -431,7 +431,7 @@ impl Server {
         self.attention.took(&header);
         match Command::decode(&header, request, &self.command_limits) {
             Ok(command) => {
-                log::trace!(ctx_id = header.ctx_id; "{command}");
+                log::trace!(context = header.ctx_id; "{command}");
                 self.device.handle(&header, &command, pending, &mut self.world);
             }
             Err(error) => {
@@ -474,7 +474,7 @@ impl Server {
 
     pub(super) fn worker_says(&mut self, ctx_id: ContextId, message: ToDevice, fd: Option<OwnedFd>) {
         match message {
-            ToDevice::Ready => log::debug!(ctx_id = ctx_id.0; "worker is ready"),
+            ToDevice::Ready => log::debug!(context = ctx_id.0; "worker is ready"),
             ToDevice::FenceSignalled(ipc::Fence { ring_idx, fence_id }) => {
                 self.device.fence_signalled(ctx_id, ring_idx, fence_id, &mut self.world);
             }
@@ -518,11 +518,11 @@ impl Server {
             ToDevice::CreditReturned { heap, bytes } => self.device.credit_returned(ctx_id, heap, bytes),
             ToDevice::LimitReached { limit } => {
                 let message = format_args!("limit {limit:?} reached: context {ctx_id} gets no more");
-                self.world.warn("limit of a context", message);
+                self.world.warn_of(ctx_id, "limit of a context", message);
             }
             ToDevice::ShaderRefused { reason } => {
                 let message = format_args!("a shader of context {ctx_id} is refused: {reason:?}");
-                self.world.warn("shader refused", message);
+                self.world.warn_of(ctx_id, "shader refused", message);
             }
             ToDevice::Overdue { command, is_blocked } => self.overdue(ctx_id, &command, is_blocked),
             ToDevice::Lost { reason } => self.lose(ctx_id, &reason),
@@ -538,10 +538,10 @@ impl Server {
         let (waited, what) =
             ("waited for 1 s for a submission that uses what it is about", "command of a context");
         match is_blocked {
-            true => self.world.warn(what, format_args!(
+            true => self.world.warn_of(ctx_id, what, format_args!(
                 "{command:?} of context {ctx_id} is refused: it {waited}, and which itself waits for a semaphore or for the scheduler"
             )),
-            false => self.world.warn(what, format_args!(
+            false => self.world.warn_of(ctx_id, what, format_args!(
                 "{command:?} of context {ctx_id} has {waited}, and goes on waiting while that runs"
             )),
         }
@@ -584,7 +584,7 @@ impl Server {
     fn refuse_blob(&mut self, ctx_id: ContextId, resource_id: ResourceId, reason: &str) {
         if self.device.pending_export(ctx_id, resource_id).is_some() {
             let message = format_args!("resource {resource_id} of context {ctx_id} not exported: {reason:?}");
-            self.world.warn("export refused", message);
+            self.world.warn_of(ctx_id, "export refused", message);
             self.device.blob_refused(resource_id, &mut self.world);
         }
     }
@@ -608,7 +608,7 @@ impl Server {
             };
             self.device.worker_ended(number, &mut self.world);
             if let Some(Unexplained { ctx_id, how }) = unexplained {
-                self.world.warn("context lost", format_args!("context {ctx_id} is lost: {how}"));
+                self.world.warn_of(ctx_id, "context lost", format_args!("context {ctx_id} is lost: {how}"));
             }
         }
         Ok(())
@@ -665,7 +665,7 @@ impl Server {
     /// A context cannot go on.
     pub(super) fn lose(&mut self, ctx_id: ContextId, reason: &str) {
         if self.world.workers.is_running(ctx_id) {
-            self.world.warn("context lost", format_args!("context {ctx_id} is lost: {reason:?}"));
+            self.world.warn_of(ctx_id, "context lost", format_args!("context {ctx_id} is lost: {reason:?}"));
             self.world.tell_end(ctx_id, Some(reason.to_owned()), false);
             self.world.workers.end(ctx_id);
             self.give_up(ctx_id);

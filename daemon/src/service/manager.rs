@@ -117,7 +117,8 @@ impl Manager {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if is_due(self.next_beat()) {
             let told = self.tell(&[NotifyState::Watchdog], SendFlags::DONTWAIT);
-            if let Some(Watchdog { pause, next }) = self.link.as_mut().and_then(|link| link.watchdog.as_mut()) {
+            if let Some(Watchdog { pause, next }) = self.link.as_mut().and_then(|link| link.watchdog.as_mut())
+            {
                 *next = now + if told { *pause } else { *pause / 4 };
             }
         }

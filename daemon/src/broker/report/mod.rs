@@ -13,7 +13,11 @@ pub(super) fn counted<'a>(states: impl Iterator<Item = &'a str>) -> String {
         (count > 0).then(|| format!("{count} {state}{hint}"))
     });
     let total = if states.len() == 1 { "1 VM".to_owned() } else { format!("{} VMs", states.len()) };
-    std::iter::once(total).chain([counts.collect::<Vec<_>>().join(", ")]).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ")
+    std::iter::once(total)
+        .chain([counts.collect::<Vec<_>>().join(", ")])
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
 #[cfg(test)]

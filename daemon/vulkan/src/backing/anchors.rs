@@ -67,7 +67,8 @@ mod tests {
             |path: &str, count: usize| (0..count).map(|_| File::open(path).unwrap()).collect::<Vec<_>>();
         let numbers = |files: &[File]| files.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>();
         // Other tests of this process open and look for the node that has the highest number of all, so this one gives the numbers itself.
-        let files = [open("/dev/full", 2), open("/dev/zero", 2), open("/dev/random", 3)].into_iter().flatten();
+        let files =
+            [open("/dev/full", 2), open("/dev/zero", 2), open("/dev/random", 3)].into_iter().flatten();
         let mut files: Vec<_> = files.collect();
         let found = anchors_among(numbers(&files), &[zero]).unwrap();
         let devices: Vec<_> = found.iter().map(|fd| fstat(fd).unwrap().st_rdev).collect();
