@@ -13,6 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tests::attacks::descriptors::printing_end;
+use tests::attacks::frontends::begin_map;
 use tests::broker::vhost_user_vulkan;
 use tests::daemon::{self, eventually, gpu_selection, is_alive};
 use tests::daemon_process::{build_example, launcher, prepared, workers};
@@ -230,6 +231,22 @@ fn a_device_process_that_stands_still_says_nothing() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_frontend_that_takes_its_time_is_no_hang() -> Result<()> {
+    let service = Service::of_one_vm(Duration::from_secs(1), &["--frontend-timeout", "10min"])?;
+    service.hears("READY=1")?;
+    let guest = service.guest()?;
+    let context = guest.create_context("waits")?;
+    let held = guest.session.window.hold_maps();
+    begin_map(&guest, context);
+    ensure!(eventually(PATIENCE, || guest.session.window.asked() == 1), "no map is asked for");
+    ensure_watched(&service)?;
+    drop(held);
+    guest.create_context("after")?;
+    service.hears("STATUS=connected, 2 contexts")?;
+    Ok(())
+}
+
 /// A broker of these VMs, whose tables have these keys, with folders as systemd makes them.
 fn broker(vms: &[(&str, &str)]) -> Result<Service> {
     let (folder, socket) = manager()?;
@@ -372,7 +389,7 @@ impl Journal {
         Ok(Self { folder, socket })
     }
 
-    /// The same command, as root of a namespace in which this is the journal's socket, and standard error the journal's.
+    /// Returns the same command, as root of a namespace in which this is the journal's socket, and standard error the journal's.
     fn command(&self, command: &Command) -> Command {
         let line = format!(
             "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/journal && mount --bind {} /run/systemd/journal \

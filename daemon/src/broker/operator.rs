@@ -208,6 +208,7 @@ fn sum(usages: impl IntoIterator<Item = Usage>) -> Usage {
 /// Returns in which state a VM is.
 pub(super) fn state(vm: &Vm) -> &'static str {
     match &vm.process {
+        None if vm.is_starting || !vm.was_started => "starting",
         None => "ended",
         Some(process) if process.dying => "ended",
         Some(process) if process.connected => "connected",

@@ -26,7 +26,7 @@ pub(super) struct Vm {
     pub(super) contexts: FxHashMap<ContextId, VmContext>,
     /// The time at which its device process is to be started.
     pub(super) start_at: Option<Nanos>,
-    /// Its first device process listens, or has failed.
+    /// The VM's first device process listens, or has failed.
     pub(super) was_started: bool,
     /// The starter has been asked for a device process and has not answered.
     pub(super) is_starting: bool,

@@ -44,7 +44,7 @@ pub(super) struct World {
     /// Time that the frontend has to answer.
     pub frontend_timeout: Duration,
     pub progress: Progress,
-    /// What the service manager was told.
+    /// The service manager, and what it was told.
     pub told: Told,
     /// Contexts whose workers were killed; whoever sees to the device tells the guest.
     pub lost: Vec<ContextId>,

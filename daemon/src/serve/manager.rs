@@ -1,4 +1,4 @@
-//! What a service manager is told of a device process.
+//! The device process tells the service manager how it stands, and that its loop turns.
 
 use super::effects::World;
 use crate::service::Manager;

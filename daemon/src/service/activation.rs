@@ -10,7 +10,7 @@ pub enum Activation {
     None,
     /// One was passed, under this number.
     One(RawFd),
-    /// So many were passed.
+    /// Several were passed, this many.
     Several(usize),
 }
 

@@ -15,7 +15,7 @@ pub fn state_folder() -> Option<PathBuf> {
     first("STATE_DIRECTORY")
 }
 
-/// Of several folders the first: they are listed as in `PATH`.
+/// Returns the first of the folders that a variable lists, as `PATH` does.
 fn first(variable: &str) -> Option<PathBuf> {
     split_paths(&var_os(variable)?).next().filter(|folder| folder.is_absolute())
 }

@@ -1,4 +1,4 @@
-//! What the service manager is told of this process (`NOTIFY_SOCKET`), and how it notices a loop that hangs (`WATCHDOG_USEC`).
+//! This module tells the service manager how this process stands (`NOTIFY_SOCKET`), and that its loop turns (`WATCHDOG_USEC`).
 //!
 //! The socket is connected before a process confines itself, so that the process opens nothing later. The loop calls [`Manager::turns`] in each
 //! turn; nobody else says that it turns. What a guest can cause, the text of the status, is sent once a second at most.

@@ -27,6 +27,7 @@ pub const VARIABLES: &[&str] = &[
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
     "LISTEN_PID",
+    "LISTEN_PIDFDID",
     "NOTIFY_SOCKET",
     "RUNTIME_DIRECTORY",
     "STATE_DIRECTORY",

@@ -37,7 +37,7 @@ pub(in crate::serve) struct Budget {
 pub(in crate::serve) struct Output {
     /// The name of the process that prints, for the log.
     name: String,
-    /// Its context, if it is a worker.
+    /// The context, if the process is a worker.
     context: Option<ContextId>,
     socket: OwnedFd,
     line: Vec<u8>,
