@@ -8,10 +8,11 @@
 //! | `transport` | vhost-user session, virtqueues, guest memory | |
 //! | `device` | the virtio-gpu device as a state machine | |
 //! | `ipc` | messages between device process and worker | |
-//! | `sandbox` | starting and confining processes | ipc |
-//! | `broker` | several VMs on one host, and their shares | ipc, sandbox |
+//! | `service` | the side that faces the service manager and the journal | |
+//! | `sandbox` | starting and confining processes | ipc, service |
+//! | `broker` | several VMs on one host, and their shares | ipc, sandbox, service |
 //! | `recipe` | what VMMs need to be told, as text | |
-//! | `serve` | the device process | transport, device, ipc, sandbox |
+//! | `serve` | the device process | transport, device, ipc, sandbox, service |
 //! | `worker` | the worker process | ipc, sandbox |
 //!
 //! Beside it, below `daemon/`, lie crates that know nothing of it:
@@ -34,6 +35,7 @@ pub mod ipc;
 pub mod recipe;
 pub mod sandbox;
 pub mod serve;
+pub mod service;
 #[cfg(not(feature = "fuzzing"))]
 mod transport;
 #[cfg(feature = "fuzzing")]

@@ -13,6 +13,7 @@ use daemon::sandbox::{
     self, Delegated, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited, only_standard_input,
 };
 use daemon::serve::{self, Chosen, List, Listen};
+use daemon::service::{self, Activation, Manager, logs_to_journal, start_logging};
 use log::LevelFilter;
 use protocol::venus::capset::Capset;
 use std::path::{Path, PathBuf};
@@ -48,8 +49,8 @@ fn main() -> ExitCode {
         Ok(Cli { role: Some(Role::Reload { control }), .. }) => operate(broker::reload(&control.path())),
         Ok(Cli { role: Some(Role::Recipe(recipe)), .. }) => recipe.print(),
         Ok(Cli { role: Some(Role::Worker { child }), .. }) => become_worker(child),
-        Ok(Cli { role: Some(Role::Launcher { child, exe, cgroup }), .. }) => {
-            become_launcher(child, exe, cgroup.as_deref())
+        Ok(Cli { role: Some(Role::Launcher { child, exe, cgroup, vm_name }), .. }) => {
+            become_launcher(child, exe, cgroup.as_deref(), vm_name.as_deref())
         }
         Ok(Cli { role: Some(Role::Probe { child }), .. }) => become_probe(child),
         Err(error) if error.use_stderr() => Err(anyhow::anyhow!(first_line(&error.to_string()))),
@@ -59,7 +60,10 @@ fn main() -> ExitCode {
         }
     };
     result.unwrap_or_else(|error| {
-        eprintln!("vhost-user-vulkan: {error:#}");
+        match logs_to_journal() {
+            true => log::error!(target: LOG, "{error:#}"),
+            false => eprintln!("vhost-user-vulkan: {error:#}"),
+        }
         ExitCode::FAILURE
     })
 }
@@ -68,11 +72,18 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     if options.print_seccomp {
         return print_system_calls();
     }
-    start_logging(options.log_level);
+    // Descriptors that were inherited are taken before anything is opened.
+    let broker = options.under_broker.then(only_standard_input).transpose();
+    let broker = broker.context("no channel to the broker")?;
+    let inherited = inherited_socket(&options)?;
+    start_logging(options.log_level, &vm_field(options.vm_name.as_deref()));
     // A panic that ended only a thread would leave the guest waiting for ever.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        print(panic);
+        match logs_to_journal() {
+            true => log::error!(target: LOG, "{panic}"),
+            false => print(panic),
+        }
         std::process::abort();
     }));
     let protection = options.protection();
@@ -85,15 +96,14 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         log::warn!(target: LOG, "{files} open files leave the guest {resources} resources and {pieces} pieces of memory: raise the limit of open files (LimitNOFILE=, ulimit -Hn)");
     }
     let confinement = options.confinement.into();
-    let broker = options.under_broker.then(only_standard_input).transpose();
-    let broker = broker.context("no channel to the broker")?;
     let (workers, worker_memory) = control_group(&options)?.unzip();
     if options.quotas.host_memory.is_none() {
         // What is more would end workers; this way programs are told that there is no more.
         let memory = worker_memory.flatten().unwrap_or(u64::MAX);
         limits.host_memory = limits.host_memory.min(memory - memory / 8);
     }
-    let launcher = Launcher::start(&confinement, options.exe.as_deref(), &level, workers.as_deref())
+    let (exe, vm) = (options.exe.as_deref(), options.vm_name.as_deref());
+    let launcher = Launcher::start(&confinement, exe, &level, workers.as_deref(), vm)
         .context("cannot start the launcher of workers")?;
     admit(&confinement, launcher.lacks())?;
     if options.list_gpus {
@@ -101,17 +111,17 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         println!("{}", list.trim_start_matches('\n'));
         return Ok(());
     }
-    // An inherited descriptor is taken before anything else is opened; a socket file appears when all is ready.
-    let inherited = options.fd.map(Listen::inherited).transpose()?;
     let broker = broker.map(serve::Broker::connect);
     let gpus = serve::select(&serve::probe(&launcher)?, &options.gpu, options.memory.0)?;
-    let cache_key = serve::cache_key(options.state_dir.as_deref()).context("cannot use the state folder")?;
-    // Before the socket file, after which somebody may want this to end.
+    let state = options.state_dir.clone().or_else(service::state_folder);
+    let cache_key = serve::cache_key(state.as_deref()).context("cannot use the state folder")?;
+    let manager = Manager::of_environment();
+    // Before the socket file, which appears when all is ready, and after which somebody may want this to end.
     let signals = Some(serve::take_signals().context("cannot handle signals")?);
     let listen = match (inherited, &options.socket_path) {
         (Some(listen), _) => listen,
         (None, Some(path)) => Listen::at(path, options.socket_access())?,
-        (None, None) => bail!("one of --socket-path and --fd is needed"),
+        (None, None) => bail!("one of --socket-path and --fd is needed, or a socket from systemd"),
     };
     if let Some(path) = listen.made_at() {
         launcher.remove_at_end(path)?;
@@ -141,6 +151,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         family: serve::family(&gpus),
         broker,
         vm: options.vm_name,
+        manager,
         shared_gpus: gpus.into_iter().map(|(gpu, _)| shared(gpu)).collect(),
         limits,
         context_limits,
@@ -156,6 +167,26 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         waiting_off: options.waiting_without,
     })
     .context("the device process cannot go on")
+}
+
+/// The socket that this process was started with: the one that the command line names, or else the one that the service manager passes.
+fn inherited_socket(options: &Serve) -> anyhow::Result<Option<Listen>> {
+    let fd = match (options.fd, &options.socket_path) {
+        (None, None) => match service::activation().context("LISTEN_FDS and LISTEN_PID")? {
+            Activation::None => None,
+            Activation::One(fd) => Some(fd),
+            Activation::Several(count) => bail!(
+                "systemd passes {count} sockets, but a VM has one: keep one ListenStream= in the socket unit, and a unit for each VM"
+            ),
+        },
+        (fd, _) => fd,
+    };
+    Ok(fd.map(Listen::inherited).transpose()?)
+}
+
+/// The fields of each record in the journal.
+fn vm_field(vm: Option<&str>) -> Vec<(&str, &str)> {
+    vm.map(|vm| ("VM", vm)).into_iter().collect()
 }
 
 fn log_ready(gpus: &[Chosen]) {
@@ -193,7 +224,12 @@ fn become_broker(file: PathBuf, check_only: bool, level: LevelFilter) -> anyhow:
     if check_only {
         return Ok(());
     }
-    start_logging(level);
+    if service::activation().context("LISTEN_FDS and LISTEN_PID")? != Activation::None {
+        bail!(
+            "systemd passes a socket, but with --config the daemon makes the sockets of its VMs itself: use the service without a socket unit"
+        );
+    }
+    start_logging(level, &[]);
     raise_descriptor_limit()?;
     broker::serve(settings, file).context("the broker cannot go on")
 }
@@ -250,43 +286,39 @@ fn print_system_calls() -> anyhow::Result<()> {
 }
 
 fn become_worker(child: Child) -> anyhow::Result<ExitCode> {
-    let channel = start_child(child)?;
+    let channel = start_child(child, None)?;
     waiting::processors::count_processors();
     sandbox::seal_child(&child.confinement.into(), child.family).context("cannot confine this worker")?;
     Ok(daemon::worker::run(channel))
 }
 
 fn become_probe(child: Child) -> anyhow::Result<ExitCode> {
-    let channel = start_child(child)?;
+    let channel = start_child(child, None)?;
     sandbox::seal_child(&child.confinement.into(), child.family).context("cannot confine the probe")?;
     let report: ProbeReport = vulkan::probe();
     channel.send(&report, None)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn become_launcher(child: Child, exe: Option<PathBuf>, cgroup: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let channel = start_child(child)?;
+fn become_launcher(
+    child: Child,
+    exe: Option<PathBuf>,
+    cgroup: Option<&Path>,
+    vm: Option<&str>,
+) -> anyhow::Result<ExitCode> {
+    let channel = start_child(child, vm)?;
     let level = child.log_level.as_str().to_ascii_lowercase();
     let program = Program::new(exe, child.confinement.into(), level, cgroup);
     Ok(sandbox::run_launcher(channel, &mut program.context("no program to start")?))
 }
 
-fn start_child(child: Child) -> anyhow::Result<Channel> {
-    start_logging(child.log_level);
+fn start_child(child: Child, vm: Option<&str>) -> anyhow::Result<Channel> {
     let channel = child
         .channel_fd
         .map_or_else(only_standard_input, inherited)
         .context("no channel to the device process")?;
+    start_logging(child.log_level, &vm_field(vm));
     Ok(Channel::from_socket(channel))
-}
-
-fn start_logging(level: LevelFilter) {
-    let mut logger = env_logger::Builder::new();
-    // These log what a guest can cause, without limit.
-    let noisy = ["virtio_queue", "vhost", "vm_memory"];
-    noisy.into_iter().for_each(|library| _ = logger.filter_module(library, LevelFilter::Off));
-    // Begins like one of them.
-    logger.filter_module("vhost_user_vulkan", level).filter_level(level).init();
 }
 
 /// Every blob takes a descriptor or two, and the usual limit is 1024. Answers how many there may be now.

@@ -35,4 +35,4 @@ pub use reload::Reloaded;
 pub use report::status::{ContextStatus, GpuStatus, KillCounts, Status, Used, VmGpuStatus, VmStatus};
 pub use run::serve;
 pub use settings::share::{Change, Policy};
-pub use settings::{MetricsAddress, Problem, Settings, VmSettings, VmsFile, default_control_socket};
+pub use settings::{MetricsAddress, Problem, Settings, VmSettings, VmsFile, operators_control_socket};

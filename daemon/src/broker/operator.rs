@@ -73,7 +73,7 @@ impl Broker {
                     return Err(format!("{name}/{context}: no such context; {name} has {known:?}"));
                 };
                 found.killed.get_or_insert(now);
-                log::info!(vm = vm.name(), ctx_id = context; "an operator ends a context");
+                log::info!(vm = vm.name(), context; "an operator ends a context");
                 self.tell(index, FromBroker::Kill { ctx_id });
             }
         }
@@ -222,8 +222,10 @@ fn sum(usages: impl IntoIterator<Item = Usage>) -> Usage {
     usages.into_iter().fold(Usage::default(), Usage::and)
 }
 
-fn state(vm: &Vm) -> &'static str {
+/// Returns in which state a VM is.
+pub(super) fn state(vm: &Vm) -> &'static str {
     match &vm.process {
+        None if vm.is_starting || !vm.was_started => "starting",
         None => "ended",
         Some(process) if process.dying => "ended",
         Some(_) if vm.ending.is_some() => "ending",

@@ -4,12 +4,15 @@ use super::connections::{Connections, Peer, Waiting, at};
 use super::gpu::Gpu;
 use super::grant_log::GrantLog;
 use super::groups::Groups;
+use super::operator::state;
 use super::reload::reader::Reader;
+use super::report::counted;
 use super::settings::{Settings, VmSettings, VmsFile};
 use super::source::Source;
 use super::starter::Starter;
 use super::vm::Vms;
 use crate::ipc::FromBroker;
+use crate::service::Manager;
 use readiness::{self, EVENTS_MAX, Event, Events, Reported};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -23,6 +26,7 @@ use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Serves the VMs until SIGTERM or SIGINT, and ends their device processes then. At SIGHUP `file`, which the settings are from, is read
 /// again.
@@ -33,7 +37,7 @@ use std::sync::Arc;
 pub fn serve(settings: Settings, file: VmsFile) -> io::Result<()> {
     // Before anything is started, for it has to be alone there.
     let groups = Groups::claim(&settings)?;
-    let mut broker = Broker { groups, ..Broker::new(settings, file)? };
+    let mut broker = Broker { groups, manager: Manager::of_environment(), ..Broker::new(settings, file)? };
     let result = broker.run();
     broker.connections.remove_sockets();
     broker.groups.remove_all(broker.vms.iter());
@@ -58,6 +62,10 @@ pub(super) struct Broker {
     pub(super) connections: Connections,
     pub(super) groups: Groups,
     pub(super) starter: Starter,
+    /// The service manager, if there is one.
+    pub(super) manager: Manager,
+    /// The time at which the broker has begun, in the manager's clock and in the broker's.
+    begun: (Instant, Nanos),
     /// The peers that wait for an answer.
     pub(super) waiting: Vec<Waiting>,
     /// The time at which the pages of workers that do not ring are read next.
@@ -71,6 +79,8 @@ pub(super) struct Broker {
 const TICK: Nanos = 50_000_000;
 /// Time between two samples of what was used.
 const SAMPLE: Nanos = 100_000_000;
+/// Time after which the broker is ready though device processes still start, in nanoseconds. Before the time that systemd has for a start, 90 s.
+const READY_PATIENCE: Nanos = 60_000_000_000;
 /// Time that device processes have to end.
 pub(super) const END_PATIENCE: Nanos = 8_000_000_000;
 /// The timer is not set for less, so that a deadline which is over cannot keep the loop busy.
@@ -78,6 +88,7 @@ const SOONEST: Nanos = 10_000;
 
 impl Broker {
     pub(super) fn new(settings: Settings, file: VmsFile) -> io::Result<Self> {
+        let begun = Instant::now();
         let now = page_clock();
         let epoll = Arc::new(readiness::instance()?);
         let timer =
@@ -106,6 +117,8 @@ impl Broker {
             connections,
             groups: Groups::default(),
             starter,
+            manager: Manager::default(),
+            begun: (begun, now),
             waiting: Vec::new(),
             next_tick: None,
             last_sample: now,
@@ -127,6 +140,7 @@ impl Broker {
         // A timer may otherwise come 50 us late, which is much between a submission and the next.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut reported = Reported::default();
+        self.manager.status_changed();
         self.run_due(page_clock());
         while !self.is_over() {
             self.arm_timer()?;
@@ -218,6 +232,35 @@ impl Broker {
         if self.next_tick.is_none() && self.gpus.iter().any(Gpu::is_busy) {
             self.next_tick = Some(now + TICK);
         }
+        self.tell_manager(now);
+    }
+
+    /// Tells the service manager that the loop turns, how the VMs are, and that the broker is ready: when each VM has been started, whether it
+    /// listens or has failed.
+    fn tell_manager(&mut self, now: Nanos) {
+        if !self.manager.is_there() {
+            return;
+        }
+        if !self.manager.knows_ready() && (self.ready_by() <= now || self.vms.iter().all(|vm| vm.was_started))
+        {
+            self.manager.ready();
+        }
+        self.manager.turns(Instant::now(), || counted(self.vms.iter().map(state)));
+    }
+
+    /// Returns when the service manager is to be told something.
+    fn next_told(&self) -> Option<Nanos> {
+        let (begin, begun) = self.begun;
+        let since_begin = |at: Instant| at.saturating_duration_since(begin).as_nanos();
+        let turn = self.manager.next_turn().map(since_begin);
+        let turn = turn.map(|after| begun.saturating_add(u64::try_from(after).unwrap_or(u64::MAX)));
+        let ready = (self.manager.is_there() && !self.manager.knows_ready()).then_some(self.ready_by());
+        turn.into_iter().chain(ready).min()
+    }
+
+    /// Returns when the manager is told that the broker is ready, whichever VM is not.
+    fn ready_by(&self) -> Nanos {
+        self.begun.1.saturating_add(READY_PATIENCE)
     }
 
     /// Kills the device processes that were asked to end and have not.
@@ -278,6 +321,7 @@ impl Broker {
             return;
         }
         log::info!("ending at the user's request");
+        self.manager.stopping();
         self.is_ending = true;
         self.vms.iter_mut().for_each(|vm| vm.end_process(now + END_PATIENCE));
     }
@@ -288,7 +332,7 @@ impl Broker {
         let looks = self.gpus.iter().filter_map(Gpu::next_look);
         let answers = self.waiting.iter().map(|waiting| waiting.deadline);
         let kills = self.vms.iter().flat_map(|vm| [vm.kill_deadline(), vm.end_deadline()]).flatten();
-        let others = [self.next_tick, self.connections.next_deadline(), self.groups.next_sweep()];
+        let others = [self.next_tick, self.connections.next_deadline(), self.groups.next_sweep(), self.next_told()];
         let others = others.into_iter().flatten();
         let at = starts.chain(looks).chain(answers).chain(kills).chain(others).min();
         if at == self.armed {

@@ -37,6 +37,8 @@ pub(super) struct Vm {
     pub(super) contexts: FxHashMap<ContextId, VmContext>,
     /// The time at which its device process is to be started.
     pub(super) start_at: Option<Nanos>,
+    /// The VM's first device process listens, or has failed.
+    pub(super) was_started: bool,
     /// The starter has been asked for a device process and has not answered.
     pub(super) is_starting: bool,
     /// The device process, or the one that is being started, is to end: the time at which it is killed.
@@ -186,6 +188,7 @@ impl Vm {
             process: None,
             contexts: FxHashMap::default(),
             start_at: Some(now),
+            was_started: false,
             is_starting: false,
             ending: None,
             is_leaving: false,

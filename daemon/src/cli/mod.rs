@@ -54,7 +54,7 @@ pub(crate) struct Serve {
     /// Group of the socket at --socket-path, by name or number
     #[arg(long, value_name = "GROUP", value_parser = group)]
     pub socket_group: Option<Group>,
-    /// Use this inherited socket, which may be listening or connected
+    /// Use this inherited socket, which may be listening or connected [default without --socket-path: the socket that systemd passes (socket activation)]
     #[arg(long, value_name = "FDNUM")]
     pub fd: Option<RawFd>,
     /// GPU to use, given by its UUID, its PCI address or a unique part of its name. Repeat the option to give the guest several GPUs (up to 8) [default: the first usable one, real GPUs before software drivers]
@@ -104,7 +104,7 @@ pub(crate) struct Serve {
     /// Number of scanouts, which are always disconnected; guest kernels older than 6.4 need one
     #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1))]
     pub scanouts: u32,
-    /// Folder for data that must survive a restart of the daemon, such as the key that keeps guests' pipeline caches valid. Each VM needs its own
+    /// Folder for data that must survive a restart of the daemon, such as the key that keeps guests' pipeline caches valid. Each VM needs its own. It is made if it does not exist [default: $STATE_DIRECTORY, which systemd sets, or none]
     #[arg(long, value_name = "PATH")]
     pub state_dir: Option<PathBuf>,
     /// Least severe level that is logged
@@ -133,8 +133,8 @@ pub(crate) struct Serve {
     /// The control group that the broker made for this VM
     #[arg(long, value_name = "PATH", hide = true)]
     pub vm_cgroup: Option<PathBuf>,
-    /// The VM's name among those of the broker
-    #[arg(long, value_name = "NAME", hide = true)]
+    /// Name of the VM in the log: in messages about its workers, and as the field VM of the journal's records
+    #[arg(long, value_name = "NAME")]
     pub vm_name: Option<String>,
     /// The program to start workers from
     #[arg(long, value_name = "PATH", hide = true)]
@@ -201,6 +201,9 @@ pub(crate) enum Role {
         /// The control group of the processes that it starts
         #[arg(long)]
         cgroup: Option<PathBuf>,
+        /// The VM's name
+        #[arg(long)]
+        vm_name: Option<String>,
     },
     /// Look for GPUs
     #[command(hide = true)]
@@ -213,7 +216,7 @@ pub(crate) enum Role {
 /// The options that tell which broker is meant.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Control {
-    /// Path of the broker's control socket [default: the broker's own default]
+    /// Path of the broker's control socket [default: vhost-user-vulkan.sock in $XDG_RUNTIME_DIR, or in /run for root; if that does not exist, /run/vhost-user-vulkan/control.sock, which is the system service's]
     #[arg(long, value_name = "PATH")]
     pub control_socket: Option<PathBuf>,
 }
@@ -221,7 +224,7 @@ pub(crate) struct Control {
 impl Control {
     /// Returns the path at which the broker listens.
     pub(crate) fn path(self) -> PathBuf {
-        self.control_socket.unwrap_or_else(broker::default_control_socket)
+        self.control_socket.unwrap_or_else(broker::operators_control_socket)
     }
 }
 

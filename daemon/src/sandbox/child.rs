@@ -6,6 +6,7 @@ use super::options::{Options, SandboxMode, SeccompMode, name_of};
 use super::policy::{Policy, View};
 use super::{limits, seccomp, sys};
 use crate::ipc::{ChildRole, DriverFamily};
+use crate::service::JOURNAL_STREAM;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
 use rustix::thread::UnshareFlags;
@@ -109,7 +110,9 @@ impl Program {
 impl Surroundings {
     fn new(family: DriverFamily, confined: bool) -> io::Result<Self> {
         let policy = Policy::of(family).map_err(io::Error::other)?;
-        let kept = if confined { policy.environment() } else { std::env::vars_os().collect() };
+        // A child's standard error is not the journal's, and nobody but us writes there.
+        let all = || std::env::vars_os().filter(|(name, _)| name != JOURNAL_STREAM);
+        let kept = if confined { policy.environment() } else { all().collect() };
         let pair = |(mut name, value): (OsString, OsString)| {
             name.push("=");
             name.push(value);

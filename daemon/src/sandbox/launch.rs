@@ -45,8 +45,8 @@ pub enum FromChildren {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Launcher {
-    /// Starts it, with this program (or the one in `exe`) for its children, which go into the control group `workers` if there is one. To
-    /// be called by the main thread.
+    /// Starts it for the VM of this name, with this program (or the one in `exe`) for its children, which go into the control group `workers`
+    /// if there is one. To be called by the main thread.
     ///
     /// # Errors
     ///
@@ -56,6 +56,7 @@ impl Launcher {
         exe: Option<&Path>,
         log_level: &str,
         workers: Option<&Path>,
+        vm: Option<&str>,
     ) -> io::Result<Self> {
         let (channel, theirs) = Channel::pair()?;
         let mut command = this_program(theirs.into_socket());
@@ -65,6 +66,9 @@ impl Launcher {
         }
         if let Some(workers) = workers {
             command.arg("--cgroup").arg(workers);
+        }
+        if let Some(vm) = vm {
+            command.args(["--vm-name", vm]);
         }
         let process = Mutex::new(command.spawn()?);
         // It holds the other end of the channel, which must not outlive the launcher.

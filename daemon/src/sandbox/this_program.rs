@@ -1,6 +1,7 @@
 //! Starting this program once more, as a process of another kind: the launcher of a device process, or the device process of one VM
 //! among several. It confines itself.
 
+use crate::service;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,10 +10,12 @@ use std::process::{Child, Command};
 
 /// This program with `channel` as its standard input ([`only_standard_input`](super::only_standard_input)), in a process group of its own:
 /// a terminal's signals reach it through whoever started it. The command must stay one that the standard library can start without copying
-/// the memory of this process, which takes as long as the system likes and lets no thread change its mappings meanwhile.
+/// the memory of this process, which takes as long as the system likes and lets no thread change its mappings meanwhile. What a service manager
+/// says to this process it says to no other.
 pub(super) fn this_program(channel: OwnedFd) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("vhost-user-vulkan").stdin(channel).process_group(0);
+    service::VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
     command
 }
 

@@ -8,6 +8,7 @@ use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
 use super::logging::limiter::LogLimiter;
+use super::manager::Told;
 use super::rings::Rings;
 use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
@@ -43,6 +44,8 @@ pub(super) struct World {
     /// Time that the frontend has to answer.
     pub frontend_timeout: Duration,
     pub progress: Progress,
+    /// The service manager, and what it was told.
+    pub told: Told,
     /// Contexts whose workers were killed; whoever sees to the device tells the guest.
     pub lost: Vec<ContextId>,
     /// The VM was told what to do about its maps running out.
@@ -76,6 +79,13 @@ impl World {
     pub(super) fn log(&mut self, level: Level, kind: &'static str, message: fmt::Arguments<'_>) {
         if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {
             log::log!(level, suppressed; "{message}");
+        }
+    }
+
+    /// Does the same as [`Self::warn`] about a context, whose number is a field of the record.
+    pub(super) fn warn_of(&mut self, context: ContextId, kind: &'static str, message: fmt::Arguments<'_>) {
+        if let Some(suppressed) = self.limiter.allow(kind, Instant::now()) {
+            log::warn!(context = context.0, suppressed; "{message}");
         }
     }
 
@@ -116,7 +126,7 @@ impl World {
         if let Err(limit) = sent {
             let message =
                 format_args!("context {ctx_id} is lost: limit {limit} reached, its worker is killed");
-            self.warn(limit, message);
+            self.warn_of(ctx_id, limit, message);
         }
     }
 
@@ -143,7 +153,8 @@ impl Effects for World {
 
     fn refused(&mut self, header: &Header, error: &GuestError) {
         let (cmd, ctx_id) = (header.command.0, header.ctx_id);
-        self.warn(error.name(), format_args!("command {cmd:#x} of context {ctx_id} refused: {error}"));
+        let message = format_args!("command {cmd:#x} of context {ctx_id} refused: {error}");
+        self.warn_of(ContextId(ctx_id), error.name(), message);
         if matches!(error, GuestError::Limit("live_maps")) && !std::mem::replace(&mut self.advised, true) {
             log::warn!("{}", self.advice_on_maps());
         }
@@ -159,7 +170,8 @@ impl Effects for World {
         let printable: String = printable.chars().filter(|c| !c.is_control()).collect();
         if let Some(left) = self.strikes.held(Instant::now()) {
             let what = "limit reached: strikes";
-            self.warn(what, format_args!("{what}: context {ctx_id} refused, and others for {left:.1?}"));
+            let message = format_args!("{what}: context {ctx_id} refused, and others for {left:.1?}");
+            self.warn_of(ctx_id, what, message);
             return Err(EffectFailed);
         }
         let started = StatusPage::create().and_then(|(page, file)| {
@@ -225,7 +237,11 @@ impl Effects for World {
     }
 
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: &'static str) {
-        self.warn(limit, format_args!("limit {limit} reached: no more memory for context {ctx_id}"));
+        self.warn_of(
+            ctx_id,
+            limit,
+            format_args!("limit {limit} reached: no more memory for context {ctx_id}"),
+        );
         self.send(ctx_id, ToWorker::MemoryRefused { request }, None);
     }
 

@@ -9,6 +9,7 @@ use super::socket::Listen;
 use crate::device::fuzzing::{self as guest, Event, LIMITS, WINDOW};
 use crate::ipc::{Channel, DriverFamily, Fence, MapInfo, ToDevice, ToLauncher};
 use crate::sandbox::Launcher;
+use crate::service::Manager;
 use crate::transport::Vring;
 use crate::transport::fuzzing::pending;
 use arbitrary::{Result, Unstructured};
@@ -108,6 +109,7 @@ fn options(launcher: Launcher) -> Options {
         context_limits: ContextLimits { rings: 4, ..ContextLimits::default() },
         broker: None,
         vm: None,
+        manager: Manager::default(),
         shared_gpus: Vec::new(),
         cache_key: CacheKey([0; 32]),
         waiting_off: Vec::new(),

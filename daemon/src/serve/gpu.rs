@@ -76,7 +76,7 @@ pub fn probe(launcher: &Launcher) -> Result<Vec<GpuInfo>, NoGpu> {
     let failed = |e: &dyn fmt::Display| NoGpu::Probe(e.to_string());
     let (channel, theirs) = Channel::pair().map_err(|e| failed(&e))?;
     let theirs = theirs.into_socket();
-    let (mut output, printed) = Output::new("the probe".into()).map_err(|e| failed(&e))?;
+    let (mut output, printed) = Output::new("the probe".into(), None).map_err(|e| failed(&e))?;
     launcher.launch(PROBE, ChildRole::Probe, DriverFamily::Any, &theirs, &printed).map_err(|e| failed(&e))?;
     drop((theirs, printed));
     let mut printing = Budget::new(DeviceLimits::default().log_lines);

@@ -21,6 +21,7 @@ pub mod fuzzing;
 mod gpu;
 mod hangs;
 mod logging;
+mod manager;
 mod offer;
 mod patience;
 mod rings;

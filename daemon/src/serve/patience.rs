@@ -87,7 +87,9 @@ impl World {
                 session.close();
             }
         }
-        self.kill_due(Instant::now());
+        let now = Instant::now();
+        self.kill_due(now);
+        self.turns(now);
     }
 
     /// Does what the broker says, as far as it can be done here.
@@ -132,7 +134,7 @@ impl World {
     }
 
     fn kill_worker(&mut self, ctx_id: ContextId, why: String, hung: bool) {
-        self.warn("context lost", format_args!("context {ctx_id} is lost: {why}"));
+        self.warn_of(ctx_id, "context lost", format_args!("context {ctx_id} is lost: {why}"));
         self.tell_end(ctx_id, Some(why), hung);
         self.workers.kill(ctx_id);
         self.lost.push(ctx_id);

@@ -9,12 +9,14 @@ use super::hangs::Hangs;
 use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
 use super::logging::limiter::LogLimiter;
+use super::manager::Told;
 use super::rings::Rings;
 use super::socket::Listen;
 use super::workers::{CHANNEL_TOKEN, FromWorker, OUTPUT_TOKEN, Unexplained, WorkerOptions, Workers};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
 use crate::ipc::{self, DriverFamily, HeldMemory, ReceiveError, SharedGpu, ToBroker, ToDevice};
 use crate::sandbox::{Ended, FromChildren, Launcher, peer_process};
+use crate::service::Manager;
 use crate::transport::{
     CONTROLQ, DeviceConfig, NoRequest, PendingResponse, QUEUES, Session, SessionError, Tokens, Vring,
 };
@@ -70,8 +72,10 @@ pub struct Options {
     pub waiting_off: Vec<Heuristic>,
     /// The broker, which schedules the GPU, if there is one.
     pub broker: Option<Broker>,
-    /// The VM's name, for the log, if there are several.
+    /// The VM's name, for the log, if it has one.
     pub vm: Option<String>,
+    /// The service manager, if there is one.
+    pub manager: Manager,
     /// The GPUs as the broker is told of them.
     pub shared_gpus: Vec<SharedGpu>,
 }
@@ -156,6 +160,7 @@ impl Server {
             limits,
             context_limits: options.context_limits,
         });
+        let place = options.listen.place();
         Ok(Self {
             epoll,
             listen: options.listen,
@@ -185,6 +190,7 @@ impl Server {
                 late_maps: Vec::new(),
                 frontend_timeout: options.frontend_timeout,
                 progress: Progress::default(),
+                told: Told::new(options.manager, place),
                 lost: Vec::new(),
                 advised: false,
                 report_due: false,
@@ -200,6 +206,8 @@ impl Server {
 
     fn run(&mut self) -> io::Result<()> {
         self.await_frontend()?;
+        self.world.told.ready();
+        self.world.turns(Instant::now());
         let mut events = Reported::default();
         while !self.done {
             self.world.progress.waits();
@@ -210,7 +218,9 @@ impl Server {
             }
             self.run_queues();
             self.listen_due()?;
-            self.world.kill_due(Instant::now());
+            let now = Instant::now();
+            self.world.kill_due(now);
+            self.world.turns(now);
             self.settle();
             self.world.order_keeper();
             self.world.signal();
@@ -421,7 +431,7 @@ impl Server {
         self.attention.took(&header);
         match Command::decode(&header, request, &self.command_limits) {
             Ok(command) => {
-                log::trace!(ctx_id = header.ctx_id; "{command}");
+                log::trace!(context = header.ctx_id; "{command}");
                 self.device.handle(&header, &command, pending, &mut self.world);
             }
             Err(error) => {
@@ -464,7 +474,7 @@ impl Server {
 
     pub(super) fn worker_says(&mut self, ctx_id: ContextId, message: ToDevice, fd: Option<OwnedFd>) {
         match message {
-            ToDevice::Ready => log::debug!(ctx_id = ctx_id.0; "worker is ready"),
+            ToDevice::Ready => log::debug!(context = ctx_id.0; "worker is ready"),
             ToDevice::FenceSignalled(ipc::Fence { ring_idx, fence_id }) => {
                 self.device.fence_signalled(ctx_id, ring_idx, fence_id, &mut self.world);
             }
@@ -508,11 +518,11 @@ impl Server {
             ToDevice::CreditReturned { heap, bytes } => self.device.credit_returned(ctx_id, heap, bytes),
             ToDevice::LimitReached { limit } => {
                 let message = format_args!("limit {limit:?} reached: context {ctx_id} gets no more");
-                self.world.warn("limit of a context", message);
+                self.world.warn_of(ctx_id, "limit of a context", message);
             }
             ToDevice::ShaderRefused { reason } => {
                 let message = format_args!("a shader of context {ctx_id} is refused: {reason:?}");
-                self.world.warn("shader refused", message);
+                self.world.warn_of(ctx_id, "shader refused", message);
             }
             ToDevice::Overdue { command, is_blocked } => self.overdue(ctx_id, &command, is_blocked),
             ToDevice::Lost { reason } => self.lose(ctx_id, &reason),
@@ -528,10 +538,10 @@ impl Server {
         let (waited, what) =
             ("waited for 1 s for a submission that uses what it is about", "command of a context");
         match is_blocked {
-            true => self.world.warn(what, format_args!(
+            true => self.world.warn_of(ctx_id, what, format_args!(
                 "{command:?} of context {ctx_id} is refused: it {waited}, and which itself waits for a semaphore or for the scheduler"
             )),
-            false => self.world.warn(what, format_args!(
+            false => self.world.warn_of(ctx_id, what, format_args!(
                 "{command:?} of context {ctx_id} has {waited}, and goes on waiting while that runs"
             )),
         }
@@ -574,7 +584,7 @@ impl Server {
     fn refuse_blob(&mut self, ctx_id: ContextId, resource_id: ResourceId, reason: &str) {
         if self.device.pending_export(ctx_id, resource_id).is_some() {
             let message = format_args!("resource {resource_id} of context {ctx_id} not exported: {reason:?}");
-            self.world.warn("export refused", message);
+            self.world.warn_of(ctx_id, "export refused", message);
             self.device.blob_refused(resource_id, &mut self.world);
         }
     }
@@ -598,7 +608,7 @@ impl Server {
             };
             self.device.worker_ended(number, &mut self.world);
             if let Some(Unexplained { ctx_id, how }) = unexplained {
-                self.world.warn("context lost", format_args!("context {ctx_id} is lost: {how}"));
+                self.world.warn_of(ctx_id, "context lost", format_args!("context {ctx_id} is lost: {how}"));
             }
         }
         Ok(())
@@ -641,6 +651,7 @@ impl Server {
 
     /// Ends everything and waits for it.
     pub(super) fn end(mut self) {
+        self.world.told.stopping();
         if self.world.session.as_ref().is_some_and(|session| !session.has_ended()) {
             self.device.revoke_all(&mut self.world);
         }
@@ -654,7 +665,7 @@ impl Server {
     /// A context cannot go on.
     pub(super) fn lose(&mut self, ctx_id: ContextId, reason: &str) {
         if self.world.workers.is_running(ctx_id) {
-            self.world.warn("context lost", format_args!("context {ctx_id} is lost: {reason:?}"));
+            self.world.warn_of(ctx_id, "context lost", format_args!("context {ctx_id} is lost: {reason:?}"));
             self.world.tell_end(ctx_id, Some(reason.to_owned()), false);
             self.world.workers.end(ctx_id);
             self.give_up(ctx_id);

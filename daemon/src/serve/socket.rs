@@ -103,6 +103,15 @@ impl Listen {
         Ok(Self::Socket { listener, path: None })
     }
 
+    /// Returns where frontends connect, in words.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let Self::Socket { listener, .. } = self else { return "an inherited connection".to_owned() };
+        let address = listener.local_addr().ok();
+        let path = address.as_ref().and_then(|address| address.as_pathname());
+        path.map_or_else(|| "an inherited socket".to_owned(), |path| path.display().to_string())
+    }
+
     /// The socket file that has to be removed in the end, if it is of our making. An absolute path.
     pub fn made_at(&self) -> Option<PathBuf> {
         match self {

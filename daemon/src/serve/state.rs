@@ -5,21 +5,25 @@
 
 use config::CacheKey;
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::fs::{self, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 const KEY_FILE: &str = "pipeline-cache.key";
 
 /// The key of an earlier daemon with the same folder; else a fresh one, which is left there for later ones. Without a folder each
-/// daemon has its own.
+/// daemon has its own. A folder that does not exist is made for this user only, in one that does.
 ///
 /// # Errors
 ///
-/// The folder cannot be used, or holds something else under the key's name.
+/// The folder cannot be made or used, or holds something else under the key's name.
 pub fn cache_key(folder: Option<&Path>) -> io::Result<CacheKey> {
     let Some(folder) = folder else { return fresh_key() };
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
     let path = folder.join(KEY_FILE);
     match read_key(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -70,9 +74,18 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_is_made_for_its_owner_only() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let made = folder.path().join("made");
+        let key = cache_key(Some(&made)).expect("a key");
+        assert_eq!(fs::metadata(&made).expect("a folder").permissions().mode() & 0o777, 0o700);
+        assert!(cache_key(Some(&made)).expect("the same key") == key);
+    }
+
+    #[test]
     fn what_is_no_key_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
-        assert!(cache_key(Some(&folder.path().join("missing"))).is_err());
+        assert!(cache_key(Some(&folder.path().join("missing/deep"))).is_err());
         fs::write(folder.path().join(KEY_FILE), b"short").expect("writable");
         assert!(cache_key(Some(folder.path())).is_err());
     }

@@ -109,7 +109,8 @@ impl Server {
     /// Returns when there is something to do even if nothing has happened.
     fn deadline(&self) -> Option<Instant> {
         let workers = [self.world.workers.next_deadline(), self.world.hangs.next_look()];
-        let deadlines = workers.into_iter().chain([self.world.next_call(), self.world.listen_at]);
+        let others = [self.world.next_call(), self.world.listen_at, self.world.told.next_turn()];
+        let deadlines = workers.into_iter().chain(others);
         deadlines.flatten().min()
     }
 }

@@ -165,7 +165,7 @@ impl Workers {
         self.next_serial = serial.wrapping_add(1);
         self.watch(channel.as_fd(), CHANNEL_TOKEN | u64::from(serial))?;
         let vm = self.vm.as_ref().map(|vm| format!(" of {vm}")).unwrap_or_default();
-        let (output, printed) = Output::new(format!("the worker of context {ctx_id}{vm}"))?;
+        let (output, printed) = Output::new(format!("the worker of context {ctx_id}{vm}"), Some(ctx_id))?;
         self.watch(output.as_fd(), OUTPUT_TOKEN | u64::from(serial))?;
         self.launcher.launch(serial, ChildRole::Worker, self.family, &theirs.into_socket(), &printed)?;
         self.outputs.insert(serial, output);
@@ -173,7 +173,7 @@ impl Workers {
         let worker = Worker { serial, number, channel, process, outbox: Outbox::default(), killed: false };
         self.contexts.insert(serial, ctx_id);
         self.running.insert(ctx_id, worker);
-        log::debug!(ctx_id = ctx_id.0; "worker started");
+        log::debug!(context = ctx_id.0; "worker started");
         let Self { limits, cache_key, .. } = *self;
         let gpus = self.gpus.clone();
         let (scheduled, waiting_off) = (gate.is_some(), self.waiting_off.clone());
@@ -193,6 +193,11 @@ impl Workers {
     /// Returns whether the context has a worker that was not told to end.
     pub(super) fn is_running(&self, ctx_id: ContextId) -> bool {
         self.running.contains_key(&ctx_id)
+    }
+
+    /// Returns how many contexts have one.
+    pub(super) fn count(&self) -> usize {
+        self.running.len()
     }
 
     /// The context of a running worker.
@@ -220,7 +225,7 @@ impl Workers {
                 }
             }
             Err(OutboxError::Send(error)) => {
-                log::debug!(ctx_id = ctx_id.0, error:%; "cannot send to a worker");
+                log::debug!(context = ctx_id.0, error:%; "cannot send to a worker");
             }
             Err(OutboxError::Limit(limit)) => {
                 worker.killed = true;

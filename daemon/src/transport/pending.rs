@@ -96,9 +96,9 @@ impl Drop for PendingResponse {
         if !self.answered {
             // The log names the first of a queue: a guest that knows how to reach the bug does not fill it.
             if self.vring.count_unanswered(self.generation) == Some(1) {
-                let (command, ctx_id) =
+                let (command, context) =
                     self.header.map_or((0, 0), |header| (header.command.0, header.ctx_id));
-                log::error!(command, ctx_id; "a request was dropped unanswered, which is a bug; the guest gets an unspecified error");
+                log::error!(command, context; "a request was dropped unanswered, which is a bug; the guest gets an unspecified error");
             }
             self.finish(&Response::Err(ResponseType::ERR_UNSPEC));
         }

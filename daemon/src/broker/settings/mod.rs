@@ -8,6 +8,7 @@ pub(super) mod share;
 mod tests;
 
 use crate::sandbox::{CgroupMode, GroupLimits};
+use crate::service::{runtime_folder, state_folder};
 use clap::{ArgMatches, Command};
 use config::{DeviceLimits, HangLimits};
 use options::{VmOptions, shown};
@@ -219,10 +220,26 @@ impl Settings {
     }
 }
 
-/// Returns the path of the control socket if nobody names one: in the user's own folder (`XDG_RUNTIME_DIR`), or in the system's (`/run`)
-/// for root and if there is no other.
+/// Returns where a broker that nobody names a control socket listens: in the folder that the service manager has made for it
+/// (`RUNTIME_DIRECTORY`), else in the user's own ([`user_control_socket`]).
+fn default_control_socket() -> PathBuf {
+    runtime_folder().map_or_else(user_control_socket, |folder| folder.join("control.sock"))
+}
+
+/// Returns where an operator who names no control socket finds a broker: the first socket that exists of the one in the folder of this service,
+/// the one of a broker of this user, and the one of the system's service.
 #[must_use]
-pub fn default_control_socket() -> PathBuf {
+pub fn operators_control_socket() -> PathBuf {
+    let places = [default_control_socket(), user_control_socket(), SERVICE_CONTROL_SOCKET.into()];
+    places.into_iter().find(|path| path.exists()).unwrap_or_else(user_control_socket)
+}
+
+/// The control socket of the service that packages install.
+const SERVICE_CONTROL_SOCKET: &str = "/run/vhost-user-vulkan/control.sock";
+
+/// The control socket of a broker that no service manager has started: in the user's own folder (`XDG_RUNTIME_DIR`), or in the system's
+/// (`/run`) for root and if there is no other.
+fn user_control_socket() -> PathBuf {
     const NAME: &str = "vhost-user-vulkan.sock";
     let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
     match own {
@@ -322,7 +339,12 @@ fn draft<'a>(
     let words: Vec<OsString> = arguments.values().flatten().cloned().collect();
     let matches = options.parse(&words).map_err(|what| Problem { place: format!("[{place}] "), what })?;
     let own_path = |key: &'static str| Some((key, PathBuf::from(table.get(key)?.as_str()?)));
-    let own_paths = OWN_PATHS.iter().filter_map(|key| own_path(key)).collect();
+    let mut own_paths: Vec<_> = OWN_PATHS.iter().filter_map(|key| own_path(key)).collect();
+    if let Some(folder) = state_folder().filter(|_| !arguments.contains_key("state-dir")) {
+        let folder = folder.join(name);
+        arguments.insert("state-dir", vec![option_with("--state-dir", &folder)]);
+        own_paths.push(("state-dir", folder));
+    }
     Ok(Draft { name, share: share_of(&share), arguments, parts: Vec::new(), matches, own_paths })
 }
 
@@ -429,6 +451,14 @@ fn share_memory(file: &Table, key: &'static str, id: &str, vms: &mut [Draft<'_>]
         }
     }
     Ok(())
+}
+
+/// An option with a path as one word.
+fn option_with(option: &str, path: &Path) -> OsString {
+    let mut word = OsString::from(option);
+    word.push("=");
+    word.push(path);
+    word
 }
 
 fn no_size(what: &str) -> String {

@@ -23,6 +23,7 @@ const NOT_OF_A_VM: &[&str] = &[
     "exit-on-disconnect",
     "help",
     "version",
+    "vm-name",
 ];
 
 /// The command line of one VM.

@@ -55,6 +55,7 @@ impl Broker {
         self.starter.start(index, vm.name(), arguments);
         vm.is_starting = true;
         vm.taken.clone_from(&vm.settings.own_paths);
+        self.manager.status_changed();
     }
 
     /// Takes over the device processes that have been started.
@@ -79,11 +80,13 @@ impl Broker {
             process.terminate();
         }
         vm.process = Some(process);
+        self.manager.status_changed();
         Ok(())
     }
 
     fn cannot_start(&mut self, index: usize, error: &io::Error) {
         log::error!(vm = self.vms[index].name(), error:%; "cannot start the device process");
+        self.was_started(index);
         self.has_ended(index, Duration::ZERO, page_clock());
     }
 
@@ -142,6 +145,7 @@ impl Broker {
         self.unwatch(&process);
         let status = process.reap().map_or_else(|error| error.to_string(), |status| status.to_string());
         let life = process.age();
+        self.was_started(index);
         let vm = &mut self.vms[index];
         vm.past.device_cpu += cpu;
         vm.memory = Asked::default();
@@ -234,6 +238,7 @@ impl Broker {
                 if let Some(process) = &mut self.vms[index].process {
                     process.connected = connected;
                 }
+                self.manager.status_changed();
                 Ok(())
             }
             ToBroker::ContextBegins { ctx_id, gpu, debug_name } => {
@@ -272,7 +277,14 @@ impl Broker {
         let names: Vec<_> = places.iter().map(|gpu| self.gpus[*gpu].name.as_str()).collect();
         log::info!(vm = self.vms[index].name(), gpu = names.join(", ").as_str(); "the VM's device is ready");
         self.set_shares(now);
+        self.was_started(index);
         Ok(())
+    }
+
+    /// Notes what has become of a start, for the service manager.
+    fn was_started(&mut self, index: usize) {
+        self.vms[index].was_started = true;
+        self.manager.status_changed();
     }
 
     /// This GPU, by its index.

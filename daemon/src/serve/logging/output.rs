@@ -5,6 +5,7 @@
 //! nobody either. A line is logged as one of ours that says who printed what, without control characters.
 
 use config::SHARE;
+use protocol::ids::ContextId;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::fmt::Write;
@@ -36,6 +37,8 @@ pub(in crate::serve) struct Budget {
 pub(in crate::serve) struct Output {
     /// The name of the process that prints, for the log.
     name: String,
+    /// The context, if the process is a worker.
+    context: Option<ContextId>,
     socket: OwnedFd,
     line: Vec<u8>,
     /// The rest of the line is not shown.
@@ -87,20 +90,21 @@ impl Budget {
 }
 
 impl Output {
-    /// Makes the end at which a process called `name` is heard, and the end to be given to that process.
+    /// Makes the end at which a process called `name` is heard, a worker if it has a context, and the end to be given to that process.
     ///
     /// # Errors
     ///
     /// No descriptor is left.
-    pub(in crate::serve) fn new(name: String) -> io::Result<(Self, OwnedFd)> {
+    pub(in crate::serve) fn new(name: String, context: Option<ContextId>) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
-        let output = Self { name, socket: ours.into(), line: Vec::new(), cut: false, used: (0, 0) };
+        let output = Self { name, context, socket: ours.into(), line: Vec::new(), cut: false, used: (0, 0) };
         Ok((output, theirs.into()))
     }
 
     /// Logs what has come; a bounded part of it.
     pub(in crate::serve) fn hear(&mut self, budget: &mut Budget) -> Heard {
-        self.read(|name, line, used| log_line(name, line, used, budget))
+        let context = self.context;
+        self.read(|name, line, used| log_line((name, context), line, used, budget))
     }
 
     /// Hands complete lines on, with the name and the count of who printed them.
@@ -148,9 +152,18 @@ impl AsFd for Output {
     }
 }
 
-fn log_line(name: &str, line: &[u8], used: &mut (u64, u32), budget: &mut Budget) {
+fn log_line(
+    (name, context): (&str, Option<ContextId>),
+    line: &[u8],
+    used: &mut (u64, u32),
+    budget: &mut Budget,
+) {
     if budget.allow(used, Instant::now()) {
-        log::warn!("{name} prints: {}", shown(line));
+        let line = shown(line);
+        match context {
+            Some(context) => log::warn!(context = context.0; "{name} prints: {line}"),
+            None => log::warn!("{name} prints: {line}"),
+        }
     } else if budget.drops_first() {
         log::warn!(
             "limit log_lines reached: lines that {name} and others print are dropped for up to a minute"
@@ -184,7 +197,7 @@ mod tests {
 
     impl Rig {
         fn new() -> Self {
-            let (output, theirs) = Output::new("a worker".into()).unwrap();
+            let (output, theirs) = Output::new("a worker".into(), None).unwrap();
             let theirs = UnixStream::from(theirs);
             theirs.set_nonblocking(true).unwrap();
             Self { output, theirs, lines: Vec::new() }

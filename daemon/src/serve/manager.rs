@@ -1,0 +1,58 @@
+//! The device process tells the service manager how it stands, and that its loop turns.
+
+use super::effects::World;
+use crate::service::Manager;
+use std::time::Instant;
+
+/// The service manager, and what it was told last.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    manager: Manager,
+    /// The place where frontends connect.
+    place: String,
+    /// The contexts of the frontend, if there is one.
+    contexts: Option<Option<usize>>,
+}
+
+impl Told {
+    pub(super) fn new(manager: Manager, place: String) -> Self {
+        Self { manager, place, contexts: None }
+    }
+
+    /// This process listens.
+    pub(super) fn ready(&mut self) {
+        self.manager.ready();
+    }
+
+    /// This process ends.
+    pub(super) fn stopping(&mut self) {
+        self.manager.stopping();
+    }
+
+    /// Returns when the manager wants to hear that the device thread turns.
+    pub(super) fn next_turn(&self) -> Option<Instant> {
+        self.manager.next_turn()
+    }
+
+    /// The device thread turns, and a frontend with so many contexts is connected, or none.
+    fn turns(&mut self, now: Instant, contexts: Option<usize>) {
+        if self.contexts != Some(contexts) {
+            self.contexts = Some(contexts);
+            self.manager.status_changed();
+        }
+        let place = &self.place;
+        self.manager.turns(now, || match contexts {
+            None => format!("waiting for a frontend on {place}"),
+            Some(1) => "connected, 1 context".to_owned(),
+            Some(contexts) => format!("connected, {contexts} contexts"),
+        });
+    }
+}
+
+impl World {
+    /// The device thread turns, or waits for a frontend that takes its time, as while its guest is paused.
+    pub(super) fn turns(&mut self, now: Instant) {
+        let contexts = self.session.as_ref().map(|_| self.workers.count());
+        self.told.turns(now, contexts);
+    }
+}

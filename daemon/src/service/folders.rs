@@ -1,0 +1,21 @@
+//! Folders that the service manager has made for this process.
+
+use std::env::{split_paths, var_os};
+use std::path::PathBuf;
+
+/// Returns the folder for sockets, which is gone when the service ends (`RuntimeDirectory=`), if there is one.
+#[must_use]
+pub fn runtime_folder() -> Option<PathBuf> {
+    first("RUNTIME_DIRECTORY")
+}
+
+/// Returns the folder for what survives a restart (`StateDirectory=`), if there is one.
+#[must_use]
+pub fn state_folder() -> Option<PathBuf> {
+    first("STATE_DIRECTORY")
+}
+
+/// Returns the first of the folders that a variable lists, as `PATH` does.
+fn first(variable: &str) -> Option<PathBuf> {
+    split_paths(&var_os(variable)?).next().filter(|folder| folder.is_absolute())
+}

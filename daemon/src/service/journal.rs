@@ -1,0 +1,72 @@
+//! The log of a process: lines on standard error; or, where that is the journal's (`JOURNAL_STREAM`), records with fields.
+//!
+//! Key-values of a record become fields in upper case, and what is given to [`start_logging`] is in each record. The socket is opened
+//! before a process confines itself. A record that is too large for a datagram goes through a memory file.
+
+use log::{LevelFilter, Log, Metadata, Record};
+use std::sync::OnceLock;
+use systemd_journal_logger::{JournalLog, connected_to_journal};
+
+/// The variable that says which device and inode is the journal's; for whoever starts a process whose standard error is another.
+pub const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
+
+/// The value of the field `SYSLOG_IDENTIFIER`, by which `journalctl -t` finds records.
+const IDENTIFIER: &str = "vhost-user-vulkan";
+
+/// Set once the log has begun: whether it goes to the journal.
+static TO_JOURNAL: OnceLock<bool> = OnceLock::new();
+
+/// A log that goes to the journal, of what passes the filter.
+struct Filtered {
+    filter: env_logger::Logger,
+    journal: JournalLog,
+}
+
+impl Log for Filtered {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.filter.enabled(metadata)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.filter.matches(record) {
+            self.journal.log(record);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Starts the log: of this program's modules from `level` on, and of libraries, without those that log whatever a guest causes. `fields`
+/// are part of each of the journal's records.
+pub fn start_logging(level: LevelFilter, fields: &[(&str, &str)]) {
+    let mut logger = env_logger::Builder::new();
+    // These log what a guest can cause, without limit.
+    let noisy = ["virtio_queue", "vhost", "vm_memory"];
+    noisy.into_iter().for_each(|library| _ = logger.filter_module(library, LevelFilter::Off));
+    // Begins like one of them.
+    logger.filter_module("vhost_user_vulkan", level).filter_level(level);
+    let journal = connected_to_journal().then(JournalLog::empty);
+    let is_journal = matches!(journal, Some(Ok(_)));
+    match journal {
+        Some(Ok(journal)) => {
+            let journal = journal.with_syslog_identifier(IDENTIFIER.to_owned());
+            let journal = journal.with_extra_fields(fields.iter().copied());
+            let filter = logger.build();
+            log::set_max_level(filter.filter());
+            // Nobody has set another.
+            let _ = log::set_boxed_logger(Box::new(Filtered { filter, journal }));
+        }
+        Some(Err(error)) => {
+            logger.init();
+            log::warn!(error:%; "the journal's socket cannot be used: log lines have no fields");
+        }
+        None => logger.init(),
+    }
+    let _ = TO_JOURNAL.set(is_journal);
+}
+
+/// Returns whether the log goes to the journal. Then everything that is said should be logged, so that it has its fields.
+#[must_use]
+pub fn logs_to_journal() -> bool {
+    TO_JOURNAL.get().copied().unwrap_or(false)
+}

@@ -1,0 +1,36 @@
+//! The side of this process that faces the service manager: systemd, or another that speaks its protocols.
+//!
+//! | file | is | follows |
+//! | --- | --- | --- |
+//! | `manager` | what the manager is told: readiness, status, that the loop turns | sd_notify(3), sd_watchdog_enabled(3) |
+//! | `activation` | the socket that the manager listens at for this process | sd_listen_fds(3) |
+//! | `folders` | the folders that the manager has made for this process | systemd.exec(5), `RuntimeDirectory=` |
+//! | `journal` | the log, as records with fields | systemd.exec(5), `$JOURNAL_STREAM`; systemd's "Native Journal Protocol" |
+//!
+//! Each looks at variables of the environment, and does nothing without them. They are meant for the process that the manager has started:
+//! its children are started without [`VARIABLES`]. Knows no VM, no GPU and no guest; `docs/systemd.md` is the page for operators.
+
+#![forbid(unsafe_code)]
+
+mod activation;
+mod folders;
+mod journal;
+mod manager;
+
+pub use activation::{Activation, activation};
+pub use folders::{runtime_folder, state_folder};
+pub use journal::{JOURNAL_STREAM, logs_to_journal, start_logging};
+pub use manager::Manager;
+
+/// The variables by which a service manager speaks to one process, which that process's children must not take for theirs.
+pub const VARIABLES: &[&str] = &[
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_PIDFDID",
+    "NOTIFY_SOCKET",
+    "RUNTIME_DIRECTORY",
+    "STATE_DIRECTORY",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
