@@ -49,7 +49,8 @@ before it accepts a virtual machine.
 "#;
 
 fn main() -> io::Result<()> {
-    let folder = std::env::args_os().nth(1).ok_or_else(|| io::Error::other("name the folder to write into"))?;
+    let folder =
+        std::env::args_os().nth(1).ok_or_else(|| io::Error::other("name the folder to write into"))?;
     let folder = Path::new(&folder);
     fs::create_dir_all(folder.join("man"))?;
     fs::create_dir_all(folder.join("completions"))?;

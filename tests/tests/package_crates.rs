@@ -19,7 +19,9 @@ fn words<'a>(table: &'a Value, key: &str) -> Vec<&'a str> {
 /// Returns whether an expression can be met with these licences.
 fn is_met(expression: &str, allowed: &[&str]) -> Result<bool> {
     let expression = Expression::parse_mode(expression, ParseMode::LAX)?;
-    Ok(expression.evaluate(|needed| needed.addition.is_none() && needed.license.id().is_some_and(|id| allowed.contains(&id.name))))
+    Ok(expression.evaluate(|needed| {
+        needed.addition.is_none() && needed.license.id().is_some_and(|id| allowed.contains(&id.name))
+    }))
 }
 
 #[test]
@@ -27,15 +29,26 @@ fn licences_are_those_that_are_allowed() -> Result<()> {
     let deny = deny()?;
     let licences = deny.get("licenses").context("[licenses]")?;
     let allowed = words(licences, "allow");
-    let exceptions = licences.get("exceptions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let exceptions =
+        licences.get("exceptions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     ensure!(allowed.len() > 3, "{allowed:?}");
     for architecture in [Architecture::Amd64, Architecture::Arm64] {
         let crates = Crates::of_the_daemon(architecture)?;
         ensure!(crates.foreign().count() > 20, "{} crates", crates.foreign().count());
         for it in crates.foreign() {
-            let exception = exceptions.iter().find(|exception| exception.get("crate").and_then(Value::as_str) == Some(&it.name));
-            let allowed = [allowed.clone(), exception.map(|exception| words(exception, "allow")).unwrap_or_default()].concat();
-            ensure!(is_met(&it.licence, &allowed)?, "{} {}: {:?} is not allowed by deny.toml", it.name, it.version, it.licence);
+            let exception = exceptions
+                .iter()
+                .find(|exception| exception.get("crate").and_then(Value::as_str) == Some(&it.name));
+            let allowed =
+                [allowed.clone(), exception.map(|exception| words(exception, "allow")).unwrap_or_default()]
+                    .concat();
+            ensure!(
+                is_met(&it.licence, &allowed)?,
+                "{} {}: {:?} is not allowed by deny.toml",
+                it.name,
+                it.version,
+                it.licence
+            );
         }
     }
     Ok(())
@@ -45,7 +58,13 @@ fn licences_are_those_that_are_allowed() -> Result<()> {
 fn every_crate_ships_the_text_of_its_licence_or_refers_to_a_known_one() -> Result<()> {
     for it in Crates::of_the_daemon(Architecture::Amd64)?.foreign() {
         let known = WITHOUT_TEXT.contains(&it.name.as_str());
-        ensure!(it.licence_files()?.is_empty() == known, "{} {}: licence files {}", it.name, it.version, if known { "now exist" } else { "are missing" });
+        ensure!(
+            it.licence_files()?.is_empty() == known,
+            "{} {}: licence files {}",
+            it.name,
+            it.version,
+            if known { "now exist" } else { "are missing" }
+        );
     }
     Ok(())
 }
@@ -59,11 +78,16 @@ fn crates_come_from_the_registry_and_nowhere_else() -> Result<()> {
     let packages = lock.get("package").and_then(Value::as_array).context("[[package]]")?;
     for package in packages {
         let source = package.get("source").and_then(Value::as_str);
-        let registry = source.is_none_or(|source| source == "registry+https://github.com/rust-lang/crates.io-index");
+        let registry =
+            source.is_none_or(|source| source == "registry+https://github.com/rust-lang/crates.io-index");
         ensure!(registry, "{package}");
     }
     let sources = deny()?.get("sources").cloned().context("[sources]")?;
-    ensure!(["unknown-registry", "unknown-git"].iter().all(|key| sources.get(key).and_then(Value::as_str) == Some("deny")));
+    ensure!(
+        ["unknown-registry", "unknown-git"]
+            .iter()
+            .all(|key| sources.get(key).and_then(Value::as_str) == Some("deny"))
+    );
     Ok(())
 }
 

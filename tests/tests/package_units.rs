@@ -17,9 +17,32 @@ const SERVICES: &[&str] =
 
 /// Calls that the launcher makes on a child's way into the sandbox, beyond those that any program makes.
 const ON_THE_WAY: &[&str] = &[
-    "unshare", "mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "mount_setattr", "sethostname", "capset", "seccomp",
-    "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "pidfd_open", "pidfd_send_signal", "waitid", "prlimit64",
-    "setpgid", "execveat", "clone", "fchown", "chown", "umask", "chmod", "fchmod",
+    "unshare",
+    "mount",
+    "umount2",
+    "pivot_root",
+    "chroot",
+    "open_tree",
+    "move_mount",
+    "mount_setattr",
+    "sethostname",
+    "capset",
+    "seccomp",
+    "landlock_create_ruleset",
+    "landlock_add_rule",
+    "landlock_restrict_self",
+    "pidfd_open",
+    "pidfd_send_signal",
+    "waitid",
+    "prlimit64",
+    "setpgid",
+    "execveat",
+    "clone",
+    "fchown",
+    "chown",
+    "umask",
+    "chmod",
+    "fchmod",
 ];
 
 fn packaging(name: &str) -> PathBuf {
@@ -57,9 +80,11 @@ fn calls_of(set: &str) -> Result<BTreeSet<String>> {
 fn allowed_calls(unit: &str) -> Result<BTreeSet<String>> {
     let mut allowed = calls_of("@default")?;
     for line in values(unit, "SystemCallFilter")? {
-        let (takes_away, names) = line.strip_prefix('~').map_or((false, line.as_str()), |names| (true, names));
+        let (takes_away, names) =
+            line.strip_prefix('~').map_or((false, line.as_str()), |names| (true, names));
         for name in names.split_whitespace() {
-            let calls = if name.starts_with('@') { calls_of(name)? } else { BTreeSet::from([name.to_owned()]) };
+            let calls =
+                if name.starts_with('@') { calls_of(name)? } else { BTreeSet::from([name.to_owned()]) };
             match takes_away {
                 true => allowed.retain(|call| !calls.contains(call)),
                 false => allowed.extend(calls),
@@ -74,7 +99,8 @@ fn units_are_hardened() -> Result<()> {
     for unit in SERVICES {
         let path = packaging("systemd").join(unit);
         // In tenths: 2.0 is "OK".
-        systemd_analyze(&["security", "--offline=true", "--threshold=20", &path.to_string_lossy()]).with_context(|| format!("{unit} is exposed more than it may be"))?;
+        systemd_analyze(&["security", "--offline=true", "--threshold=20", &path.to_string_lossy()])
+            .with_context(|| format!("{unit} is exposed more than it may be"))?;
     }
     Ok(())
 }
@@ -87,7 +113,11 @@ fn systemd_understands_each_line() -> Result<()> {
     for entry in fs::read_dir(packaging("systemd"))? {
         let entry = entry?;
         let text = fs::read_to_string(entry.path())?.replace("/usr/bin/vhost-user-vulkan", "/bin/true");
-        let text: String = text.lines().filter(|line| !line.starts_with("Documentation=")).map(|line| format!("{line}\n")).collect();
+        let text: String = text
+            .lines()
+            .filter(|line| !line.starts_with("Documentation="))
+            .map(|line| format!("{line}\n"))
+            .collect();
         let path = folder.path().join(entry.file_name());
         fs::write(&path, text.replace("/usr/lib/systemd/systemd-socket-proxyd", "/bin/true"))?;
         units.push(path);
@@ -108,12 +138,14 @@ fn filters_of_the_units_leave_what_processes_of_the_sandbox_call() -> Result<()>
     command.arg("--print-seccomp");
     let printed = succeed(command, LIMIT)?;
     let lists = printed.lines().filter(|line| line.starts_with("  "));
-    let mut needed: BTreeSet<String> = lists.flat_map(str::split_whitespace).map(|call| call.trim_end_matches('*').to_owned()).collect();
+    let mut needed: BTreeSet<String> =
+        lists.flat_map(str::split_whitespace).map(|call| call.trim_end_matches('*').to_owned()).collect();
     ensure!(needed.len() > 80, "{printed}");
     needed.extend(ON_THE_WAY.iter().map(|&call| call.to_owned()));
     for unit in &SERVICES[..2] {
         let allowed = allowed_calls(unit)?;
-        let missing: BTreeSet<&str> = needed.iter().map(String::as_str).filter(|&call| !allowed.contains(call)).collect();
+        let missing: BTreeSet<&str> =
+            needed.iter().map(String::as_str).filter(|&call| !allowed.contains(call)).collect();
         let forgone: BTreeSet<&str> = FORGONE.iter().copied().collect();
         ensure!(missing == forgone, "{unit} refuses {missing:?}");
     }
@@ -129,7 +161,10 @@ fn namespaces_of_the_sandbox_are_allowed() -> Result<()> {
     for unit in &SERVICES[..2] {
         let allowed = values(unit, "RestrictNamespaces")?;
         let allowed: BTreeSet<&str> = allowed.iter().flat_map(|line| line.split_whitespace()).collect();
-        ensure!(allowed == BTreeSet::from(["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"]), "{unit}: {allowed:?}");
+        ensure!(
+            allowed == BTreeSet::from(["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"]),
+            "{unit}: {allowed:?}"
+        );
     }
     Ok(())
 }
@@ -159,11 +194,15 @@ fn the_file_of_vms_is_accepted_as_it_is_shipped_and_with_its_example() -> Result
 
 #[test]
 fn the_description_for_management_software_says_what_the_schema_wants() -> Result<()> {
-    let description: serde_json::Value = serde_json::from_str(&fs::read_to_string(packaging("50-vhost-user-vulkan.json"))?)?;
+    let description: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(packaging("50-vhost-user-vulkan.json"))?)?;
     let keys: Vec<&str> = description.as_object().context("an object")?.keys().map(String::as_str).collect();
     // Those of `VhostUserBackend` in QEMU's vhost-user.json; `tags` may be left out.
     ensure!(keys == ["binary", "description", "type"], "{keys:?}");
-    ensure!(description["binary"] == "/usr/bin/vhost-user-vulkan" && description["type"] == "gpu", "{description}");
+    ensure!(
+        description["binary"] == "/usr/bin/vhost-user-vulkan" && description["type"] == "gpu",
+        "{description}"
+    );
     let mut command = Command::new(daemon_executable()?);
     command.args(["--print-capabilities", "--and-whatever-else"]);
     let capabilities: serde_json::Value = serde_json::from_str(&succeed(command, LIMIT)?)?;

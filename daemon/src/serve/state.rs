@@ -5,15 +5,15 @@
 
 use config::CacheKey;
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::fs::{self, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 const KEY_FILE: &str = "pipeline-cache.key";
 
-/// The key of an earlier daemon with the same folder; else a fresh one, which is left there for later ones. Without a folder each
-/// daemon has its own.
+/// The key of an earlier daemon with the same folder; else a fresh one, which is left there for later ones. The folder is
+/// made if only itself is missing. Without a folder each daemon has its own key.
 ///
 /// # Errors
 ///
@@ -24,6 +24,10 @@ pub fn cache_key(folder: Option<&Path>) -> io::Result<CacheKey> {
     match read_key(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         found => return found,
+    }
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
     }
     // Written aside and linked: whoever sees the name sees all of it, and of several daemons that start at once one wins.
     let aside = folder.join(format!("{KEY_FILE}.{}", std::process::id()));
@@ -70,9 +74,18 @@ mod tests {
     }
 
     #[test]
+    fn folder_is_made_for_its_owner_only() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let folder = parent.path().join("state");
+        let key = cache_key(Some(&folder)).expect("a key");
+        assert!(cache_key(Some(&folder)).expect("the same key") == key);
+        assert_eq!(fs::metadata(&folder).expect("a folder").permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
     fn what_is_no_key_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
-        assert!(cache_key(Some(&folder.path().join("missing"))).is_err());
+        assert!(cache_key(Some(&folder.path().join("missing/folder"))).is_err());
         fs::write(folder.path().join(KEY_FILE), b"short").expect("writable");
         assert!(cache_key(Some(folder.path())).is_err());
     }

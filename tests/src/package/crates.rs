@@ -58,7 +58,14 @@ impl Crates {
         let repository = PathBuf::from(text(&metadata, "workspace_root"));
         let checksums = checksums(&repository)?;
         let tree = cargo(&[
-            "tree", "--package=daemon", "--edges=normal,no-proc-macro", "--target", triple, "--prefix=depth", "--no-dedupe", "--format= {p}",
+            "tree",
+            "--package=daemon",
+            "--edges=normal,no-proc-macro",
+            "--target",
+            triple,
+            "--prefix=depth",
+            "--no-dedupe",
+            "--format= {p}",
         ])?;
         let lines: Vec<(usize, (&str, &str))> = tree.lines().filter_map(line_of_tree).collect();
         let numbers: BTreeMap<(&str, &str), usize> = {
@@ -151,7 +158,8 @@ impl Crate {
             }
         }
         files.sort();
-        let read = |file: &PathBuf| Ok(String::from_utf8_lossy(&fs::read(file)?).trim_end().replace('\r', ""));
+        let read =
+            |file: &PathBuf| Ok(String::from_utf8_lossy(&fs::read(file)?).trim_end().replace('\r', ""));
         files.iter().map(read).collect()
     }
 }
@@ -198,7 +206,8 @@ mod tests {
     fn the_daemons_crates_are_those_that_run() {
         let crates = Crates::of_the_daemon(Architecture::Amd64).unwrap();
         let number = |name: &str| crates.all.iter().position(|it| it.name == name);
-        let (daemon, vulkan, ash) = (number("daemon").unwrap(), number("vulkan").unwrap(), number("ash").unwrap());
+        let (daemon, vulkan, ash) =
+            (number("daemon").unwrap(), number("vulkan").unwrap(), number("ash").unwrap());
         assert!(crates.all[daemon].uses.contains(&vulkan) && crates.all[vulkan].uses.contains(&ash));
         // A tool of the build, and one of the tests.
         assert_eq!((number("clap_derive"), number("tempfile")), (None, None));

@@ -19,6 +19,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 pub use crates::{Crate, Crates};
 
+use crate::packages::cross_compiler;
+
 /// The package's name, and the program's.
 pub const NAME: &str = "vhost-user-vulkan";
 
@@ -69,17 +71,25 @@ impl Architecture {
     }
 }
 
-/// Makes the package, and prints on standard error how far it is.
+/// Makes the package below the target folder, and prints on standard error how far it is.
 ///
 /// # Errors
 /// Something does not build, or a tool is missing; the message names the remedy.
 pub fn make(architecture: Architecture) -> Result<Package> {
+    let target = Crates::of_the_daemon(architecture)?.target_folder;
+    make_in(architecture, &target.join("package").join(architecture.debian()))
+}
+
+/// Makes the package in a folder, which is emptied before.
+///
+/// # Errors
+/// As [`make`].
+pub fn make_in(architecture: Architecture, folder: &Path) -> Result<Package> {
     let crates = Crates::of_the_daemon(architecture)?;
-    let folder = crates.target_folder.join("package").join(architecture.debian());
     let binary = build(&crates, architecture)?;
     // What an earlier run has left must not get into this one.
     if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+        fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
     }
     let stage = folder.join(NAME);
     eprintln!("package: pages, completions and licences");
@@ -106,12 +116,31 @@ fn build(crates: &Crates, architecture: Architecture) -> Result<PathBuf> {
     cargo.arg("--target-dir").arg(&crates.target_folder);
     if foreign {
         cargo.args(["--target", architecture.triple()]);
+        // The name of Debian's cross compiler.
+        let prefix = architecture.triple().replace("-unknown", "");
+        let variable = architecture.triple().to_uppercase().replace('-', "_");
+        cargo.env(format!("CARGO_TARGET_{variable}_LINKER"), format!("{prefix}-gcc"));
+        if let Some(compiler) = compiler_for(architecture)? {
+            cargo.env("RUSTC", compiler);
+        }
     }
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(crates)?).current_dir(&crates.repository);
     eprintln!("package: a release build for {}", architecture.debian());
     ensure!(cargo.status().context("cannot run cargo")?.success(), "the daemon does not build");
     let triple = if foreign { architecture.triple() } else { "" };
     Ok(crates.target_folder.join(triple).join("release").join(NAME))
+}
+
+/// Returns the compiler to take if the usual one has no standard library for the target.
+fn compiler_for(architecture: Architecture) -> Result<Option<PathBuf>> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut asked = Command::new(rustc);
+    let folder = output_of(asked.args(["--print", "target-libdir", "--target", architecture.triple()]))?;
+    if Path::new(folder.trim()).exists() {
+        return Ok(None);
+    }
+    eprintln!("package: rustc knows no {0} (rustup target add {0}): taking Debian's", architecture.triple());
+    cross_compiler().map(Some)
 }
 
 /// The compiler's flags by which the program names no folder of this machine.

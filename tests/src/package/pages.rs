@@ -31,7 +31,8 @@ fn page_of_the_file(guide: &str) -> Result<String> {
     let mut page = format!("# Name\n\n{NAME}-vms.toml - virtual machines that share GPUs\n");
     page += "\n# Synopsis\n\n/etc/vhost-user-vulkan/vms.toml\n";
     for &name in SECTIONS {
-        let section = section(guide, name).with_context(|| format!("docs/sharing.md has no section {name:?}"))?;
+        let section =
+            section(guide, name).with_context(|| format!("docs/sharing.md has no section {name:?}"))?;
         let name = if name == "The file" { "Description" } else { name };
         // Below the page's own heads, which are of the first level.
         page += &format!("\n# {name}\n{}", section.replace("\n### ", "\n## "));
@@ -52,12 +53,14 @@ fn manual_page(text: &str) -> Result<String> {
     command.args(["-s", "-tman", "--nroff-nolinks", "-M"]).arg(format!("title={NAME}-vms.toml"));
     command.args(["-M", "section=5", "-M", "source=vhost-user-vulkan", "-"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().context("lowdown is missing; install with: sudo apt-get install lowdown")?;
+    let mut child =
+        command.spawn().context("lowdown is missing; install with: sudo apt-get install lowdown")?;
     child.stdin.take().context("stdin is piped")?.write_all(text.as_bytes())?;
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "lowdown failed");
-    // Tables need tbl, which the first line asks for. Their cells are too narrow to be filled to both edges.
-    let page = String::from_utf8(output.stdout)?.replace("\n.TS\n", "\n.ad l\n.TS\n");
+    // Tables need tbl, which the first line asks for. Their cells are too narrow to be filled to both edges, and what is typed is bold, since
+    // not every terminal has the font that older versions of lowdown name.
+    let page = String::from_utf8(output.stdout)?.replace("\n.TS\n", "\n.ad l\n.TS\n").replace(r"\fC", r"\fB");
     Ok(format!("'\\\" t\n{page}"))
 }
 

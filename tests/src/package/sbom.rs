@@ -10,8 +10,7 @@ use super::{Architecture, NAME};
 
 /// The list's text.
 pub(super) fn text(crates: &Crates, architecture: Architecture) -> Result<String> {
-    let components: Vec<Value> =
-        crates.all.iter().filter(|it| it.name != "daemon").map(component).collect();
+    let components: Vec<Value> = crates.all.iter().filter(|it| it.name != "daemon").map(component).collect();
     let dependencies: Vec<Value> = crates
         .all
         .iter()

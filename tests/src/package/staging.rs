@@ -38,7 +38,9 @@ pub(super) fn debian_version(version: &str) -> String {
 /// Debian's changelog. What is new stands in the one of the project, which is shipped as well.
 fn changelog(version: &str, maintainer: &str, date: &str) -> String {
     let version = debian_version(version);
-    format!("{NAME} ({version}) unstable; urgency=medium\n\n  * What is new stands in changelog.gz.\n\n -- {maintainer}  {date}\n")
+    format!(
+        "{NAME} ({version}) unstable; urgency=medium\n\n  * What is new stands in changelog.gz.\n\n -- {maintainer}  {date}\n"
+    )
 }
 
 /// The time of the commit, or the one that the environment gives, which becomes that of all files.
@@ -75,6 +77,9 @@ mod tests {
 
     #[test]
     fn a_release_candidate_comes_before_the_release() {
-        assert_eq!((debian_version("1.2.3").as_str(), debian_version("1.2.3-rc.1").as_str()), ("1.2.3-0upstream1", "1.2.3~rc.1-0upstream1"));
+        assert_eq!(
+            (debian_version("1.2.3").as_str(), debian_version("1.2.3-rc.1").as_str()),
+            ("1.2.3-0upstream1", "1.2.3~rc.1-0upstream1")
+        );
     }
 }
