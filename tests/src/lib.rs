@@ -1,7 +1,8 @@
 //! The test harness: everything that drives the daemon from outside.
 //!
 //! `frontend` is a VMM without a VM, `guest` a virtio-gpu driver on top of it, `bridge` lets unmodified Venus clients on
-//! this host use that driver. `packages` fetches Debian packages as test material, `acceptance` runs everything. The tests
+//! this host use that driver. `packages` fetches Debian packages as test material, `package` makes the daemon's own,
+//! `acceptance` runs everything. The tests
 //! themselves are in `tests/tests`, one file per behaviour.
 
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ pub mod guest;
 pub mod instructions;
 pub mod looping_shader;
 pub mod model;
+pub mod package;
 pub mod packages;
 pub mod prerequisites;
 pub mod program;

@@ -15,7 +15,18 @@ const COMMANDS: &[(&str, &str)] = &[
     ("gpgv", "gpgv"),
     ("valgrind", "valgrind"),
     ("mmdebstrap", "mmdebstrap"),
+    ("dpkg-buildpackage", "dpkg-dev"),
+    ("dh", "debhelper"),
+    ("lintian", "lintian"),
+    ("lowdown", "lowdown"),
+    ("man", "man-db"),
+    ("systemd-analyze", "systemd"),
+    ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+    ("qemu-aarch64-static", "qemu-user-static"),
 ];
+
+/// The C library with which programs for arm64 are linked, and run by emulation.
+const ARM64_LIBRARY: &str = "/usr/aarch64-linux-gnu/lib/libc.so.6";
 
 /// Installs what is missing when root; otherwise says what to install.
 ///
@@ -26,6 +37,9 @@ pub fn provide() -> Result<()> {
         COMMANDS.iter().filter(|(command, _)| !in_path(command)).map(|(_, package)| *package).collect();
     if !has_pip() {
         missing.push("python3-pip");
+    }
+    if !Path::new(ARM64_LIBRARY).exists() {
+        missing.push("libc6-dev-arm64-cross");
     }
     if missing.is_empty() {
         return Ok(());

@@ -53,12 +53,14 @@ const SILENCE_MAX: Duration = Duration::from_secs(40 * 60);
 pub fn stages() -> Result<Vec<Stage>> {
     let mut behaviour = Vec::new();
     let (mut bridge, mut patched, mut vm, mut gpu) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut package = Vec::new();
     for name in integration_tests()? {
         match name.split('_').next() {
             Some("bridge") => bridge.push(name),
             Some("patched") => patched.push(name),
             Some("vm") => vm.push(name),
             Some("gpu") => gpu.push(name),
+            Some("package") => package.push(name),
             _ => behaviour.push(name),
         }
     }
@@ -84,9 +86,15 @@ pub fn stages() -> Result<Vec<Stage>> {
             &["test", "--no-fail-fast", "--package", "protocol", "--package", "codegen", "--tests"],
         ),
     ];
-    for (name, tests) in
-        [("behaviour", behaviour), ("bridge", bridge), ("patched", patched), ("vm", vm), ("gpu", gpu)]
-    {
+    let by_name = [
+        ("behaviour", behaviour),
+        ("package", package),
+        ("bridge", bridge),
+        ("patched", patched),
+        ("vm", vm),
+        ("gpu", gpu),
+    ];
+    for (name, tests) in by_name {
         if !tests.is_empty() {
             let mut stage = stage(name, &["test", "--no-fail-fast", "--package", "tests", GUESTS]);
             stage.arguments.extend(tests.into_iter().flat_map(|test| ["--test".to_owned(), test]));

@@ -17,6 +17,8 @@ use super::mirror::debian_mirror;
 pub(super) struct Apt {
     dir: PathBuf,
     suite: &'static str,
+    /// That of the machine first.
+    architectures: &'static [&'static str],
 }
 
 /// One package file as apt names it.
@@ -28,11 +30,20 @@ pub(super) struct Archive {
 impl Apt {
     /// Writes the configuration below `dir`; the package lists are fetched when first needed.
     pub(super) fn new(dir: PathBuf, suite: &'static str) -> Result<Self> {
+        Self::for_architectures(dir, suite, &["amd64"])
+    }
+
+    /// Does the same for packages of several architectures.
+    pub(super) fn for_architectures(
+        dir: PathBuf,
+        suite: &'static str,
+        architectures: &'static [&'static str],
+    ) -> Result<Self> {
         for folder in ["lists/partial", "archives/partial", "etc"] {
             fs::create_dir_all(dir.join(folder))
                 .with_context(|| format!("cannot create {}", dir.display()))?;
         }
-        let apt = Self { dir, suite };
+        let apt = Self { dir, suite, architectures };
         fs::write(apt.dir.join("status"), "")?;
         fs::write(apt.dir.join("etc/sources.list"), apt.sources()?)?;
         fs::write(apt.configuration(), apt.settings()?)?;
@@ -173,6 +184,9 @@ impl Apt {
     fn settings(&self) -> Result<String> {
         let dir = self.dir.display();
         let inherited = inherited_settings()?;
+        let own = self.architectures.first().context("apt works for an architecture")?;
+        let all: String =
+            self.architectures.iter().map(|architecture| format!(r#""{architecture}"; "#)).collect();
         Ok(format!(
             r#"Dir::State "{dir}";
 Dir::State::lists "{dir}/lists";
@@ -186,8 +200,8 @@ Dir::Etc::Main "/dev/null";
 Dir::Etc::Parts "/dev/null";
 Dir::Etc::Preferences "/dev/null";
 Dir::Etc::PreferencesParts "/dev/null";
-APT::Architecture "amd64";
-APT::Architectures {{ "amd64"; }};
+APT::Architecture "{own}";
+APT::Architectures {{ {all}}};
 APT::Install-Recommends "false";
 APT::Sandbox::User "";
 Acquire::Languages "none";

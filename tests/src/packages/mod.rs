@@ -6,6 +6,7 @@
 
 mod apt;
 mod client;
+mod cross;
 mod host_vulkan;
 mod installed;
 mod mirror;
@@ -16,6 +17,7 @@ mod root;
 mod twin;
 
 pub use client::{ClientRoot, Device};
+pub use cross::cross_compiler;
 pub use host_vulkan::HostVulkan;
 pub use installed::Installed;
 pub use patched::{PATCHED_PACKAGE, patched_driver, patched_package};

@@ -303,8 +303,9 @@ fn vms<'a>(file: &'a Table, options: &VmOptions<'a>, policy: Policy) -> Result<V
     }
     read_keys("defaults", defaults, options, policy)?;
     let vms = match file.get("vm") {
-        Some(Value::Table(vms)) if !vms.is_empty() => vms,
-        None | Some(Value::Table(_)) => return Err(Problem::of_file("no VM: a table [vm.NAME] is needed")),
+        // A broker without a VM waits for the file to name the first one.
+        None => &NONE,
+        Some(Value::Table(vms)) => vms,
         Some(_) => return Err(Problem::of_key("", "vm", "write a table [vm.NAME] for each VM")),
     };
     if vms.len() > VMS {

@@ -48,6 +48,13 @@ fn a_small_file_has_defaults() {
 }
 
 #[test]
+fn a_file_may_have_no_vm_yet() {
+    for text in ["", "[vm]", "[defaults]\nquiet = true", "device-memory = \"1GiB\""] {
+        assert!(parse(text).unwrap().vms.is_empty(), "{text}");
+    }
+}
+
+#[test]
 fn a_whole_file_says_everything() {
     let settings = parse(
         r#"
@@ -99,8 +106,6 @@ fn a_whole_file_says_everything() {
 fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
     let vm = "[vm.a]\nsocket-path = \"/run/a\"\n";
     let wrong = [
-        ("", "no VM: a table [vm.NAME] is needed"),
-        ("[vm]", "no VM: a table [vm.NAME] is needed"),
         ("vm = 3", "vm: write a table [vm.NAME] for each VM"),
         ("[vm]\na = 3", "[vm] a: 3 is not a table"),
         ("[vm.a]", "[vm.a] socket-path: is needed"),

@@ -1,0 +1,106 @@
+//! Writes what the definition of the command line says for other programs: a manual page and completions for three shells.
+//!
+//! `cargo package-deb` runs it with the folder to write into. The daemon itself contains none of it.
+
+#[path = "../src/cli/mod.rs"]
+#[allow(dead_code, reason = "the command line is described here, and never read")]
+mod cli;
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// The ways to call the program, in place of a list of all its options.
+const SYNOPSIS: &str = r#".SH SYNOPSIS
+\fBvhost\-user\-vulkan\fR [\fIOPTIONS\fR] \fB\-\-socket\-path\fR \fIPATH\fR
+.br
+\fBvhost\-user\-vulkan\fR [\fIOPTIONS\fR] \fB\-\-fd\fR \fIFDNUM\fR
+.br
+\fBvhost\-user\-vulkan\fR \fB\-\-config\fR \fIFILE\fR [\fB\-\-check\-config\fR]
+.br
+\fBvhost\-user\-vulkan\fR \fICOMMAND\fR [\fIARGUMENTS\fR]
+"#;
+
+/// What the page says besides the command line itself.
+const REST: &str = r#".SH FILES
+.TP
+.I /etc/vhost\-user\-vulkan/vms.toml
+The virtual machines of \fBvhost\-user\-vulkan.service\fR; see \fBvhost\-user\-vulkan\-vms.toml\fR(5).
+.TP
+.I /etc/vhost\-user\-vulkan/NAME.env
+Options of \fBvhost\-user\-vulkan@NAME.service\fR, as \fBOPTIONS="..."\fR.
+.TP
+.I /run/vhost\-user\-vulkan/NAME.sock
+The socket to which the virtual machine \fBNAME\fR connects.
+.TP
+.I /run/vhost\-user\-vulkan/control.sock
+The socket of the broker for operators.
+.TP
+.I /var/lib/vhost\-user\-vulkan/NAME
+State of the virtual machine \fBNAME\fR (\fB\-\-state\-dir\fR).
+.SH EXIT STATUS
+0 on success. If a GPU, a socket or an option cannot be used, the program prints one line on standard error and exits with another status
+before it accepts a virtual machine.
+.SH SEE ALSO
+\fBvhost\-user\-vulkan\-vms.toml\fR(5), \fBqemu\fR(1), \fBsystemctl\fR(1), and the folder \fI/usr/share/doc/vhost\-user\-vulkan\fR
+"#;
+
+fn main() -> io::Result<()> {
+    let folder =
+        std::env::args_os().nth(1).ok_or_else(|| io::Error::other("name the folder to write into"))?;
+    let folder = Path::new(&folder);
+    fs::create_dir_all(folder.join("man"))?;
+    fs::create_dir_all(folder.join("completions"))?;
+    let command = cli::Cli::command().disable_help_subcommand(true);
+    let mut built = command.clone();
+    built.build();
+    write_page(&built, &mut File::create(folder.join("man/vhost-user-vulkan.1"))?)?;
+    for (shell, file) in [
+        (Shell::Bash, "vhost-user-vulkan"),
+        (Shell::Zsh, "_vhost-user-vulkan"),
+        (Shell::Fish, "vhost-user-vulkan.fish"),
+    ] {
+        let mut file = File::create(folder.join("completions").join(file))?;
+        clap_complete::generate(shell, &mut without_hidden(&command), "vhost-user-vulkan", &mut file);
+    }
+    Ok(())
+}
+
+/// Writes one page, with a section for each command that is not for the daemon itself.
+fn write_page(command: &Command, page: &mut impl Write) -> io::Result<()> {
+    let man = Man::new(command.clone()).manual("Vhost-user-vulkan");
+    man.render_title(page)?;
+    man.render_name_section(page)?;
+    page.write_all(SYNOPSIS.as_bytes())?;
+    man.render_description_section(page)?;
+    man.render_options_section(page)?;
+    writeln!(page, ".SH COMMANDS")?;
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        let man = Man::new(inner.clone());
+        let mut section = Vec::new();
+        man.render_synopsis_section(&mut section)?;
+        man.render_description_section(&mut section)?;
+        man.render_options_section(&mut section)?;
+        writeln!(page, ".SS {}", inner.get_name())?;
+        for line in String::from_utf8_lossy(&section).lines() {
+            match line {
+                // The page has no sections below those of the commands.
+                ".SH DESCRIPTION" | ".SH OPTIONS" => writeln!(page, ".PP")?,
+                ".SH SYNOPSIS" => {}
+                line => writeln!(page, "{line}")?,
+            }
+        }
+    }
+    page.write_all(REST.as_bytes())
+}
+
+/// Returns the command without what the daemon only tells itself, which nobody should be offered.
+fn without_hidden(command: &Command) -> Command {
+    let shown = |inner: &&Command| !inner.is_hide_set();
+    let mut result = Command::new("vhost-user-vulkan").version(env!("CARGO_PKG_VERSION"));
+    result = result.args(command.get_arguments().filter(|argument| !argument.is_hide_set()));
+    result.subcommands(command.get_subcommands().filter(shown).cloned())
+}

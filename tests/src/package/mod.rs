@@ -1,0 +1,185 @@
+//! The Debian package of the daemon: `cargo package-deb`.
+//!
+//! The daemon is built as for a release; programs of the repository make what describes it (`pages`) and what is in it (`crates`); debhelper
+//! packs both as the files in `daemon/packaging/debian` say. Two runs of one commit with the same tools give the same bytes, whatever the
+//! folder: the program has no path of this machine in it, and files have the time of the commit.
+
+mod crates;
+mod pages;
+mod sbom;
+mod staging;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+pub use crates::{Crate, Crates};
+
+use crate::packages::cross_compiler;
+
+/// The package's name, and the program's.
+pub const NAME: &str = "vhost-user-vulkan";
+
+/// The place where a debugger looks for the sources, instead of the folders of this machine.
+const SOURCES: &str = "/usr/src/vhost-user-vulkan";
+
+/// An architecture that the package is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    /// x86-64 with the GNU C library.
+    Amd64,
+    /// 64-bit Arm with the GNU C library.
+    Arm64,
+}
+
+/// The files that a run has made.
+#[derive(Clone, Debug)]
+pub struct Package {
+    /// The Debian package.
+    pub deb: PathBuf,
+    /// The list of what is in it, in CycloneDX's format.
+    pub sbom: PathBuf,
+}
+
+impl Architecture {
+    /// Returns that of this machine, if it is one of these.
+    #[must_use]
+    pub fn own() -> Option<Self> {
+        [Self::Amd64, Self::Arm64].into_iter().find(|it| it.triple().starts_with(std::env::consts::ARCH))
+    }
+
+    /// Returns its name in Debian.
+    #[must_use]
+    pub fn debian(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// Returns the name of its compilation target.
+    #[must_use]
+    pub fn triple(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64-unknown-linux-gnu",
+            Self::Arm64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+}
+
+/// Makes the package below the target folder, and prints on standard error how far it is.
+///
+/// # Errors
+/// Something does not build, or a tool is missing; the message names the remedy.
+pub fn make(architecture: Architecture) -> Result<Package> {
+    let target = Crates::of_the_daemon(architecture)?.target_folder;
+    make_in(architecture, &target.join("package").join(architecture.debian()))
+}
+
+/// Makes the package in a folder, which is emptied before.
+///
+/// # Errors
+/// As [`make`].
+pub fn make_in(architecture: Architecture, folder: &Path) -> Result<Package> {
+    let crates = Crates::of_the_daemon(architecture)?;
+    let binary = build(&crates, architecture)?;
+    // What an earlier run has left must not get into this one.
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    let stage = folder.join(NAME);
+    eprintln!("package: pages, completions and licences");
+    pages::write(&stage)?;
+    fs::write(stage.join("third-party.txt"), crates.licences()?)?;
+    staging::lay_out(&stage, &binary, &crates.version)?;
+    pack(&stage, architecture)?;
+    let made = |ending: &str| -> Result<PathBuf> {
+        let version = staging::debian_version(&crates.version);
+        let file = folder.join(format!("{NAME}_{version}_{}.{ending}", architecture.debian()));
+        ensure!(file.exists() || ending != "deb", "dpkg-buildpackage made no {}", file.display());
+        Ok(file)
+    };
+    let package = Package { deb: made("deb")?, sbom: made("cdx.json")? };
+    fs::write(&package.sbom, sbom::text(&crates, architecture)?)?;
+    Ok(package)
+}
+
+/// Builds the daemon and returns its executable.
+fn build(crates: &Crates, architecture: Architecture) -> Result<PathBuf> {
+    let foreign = Architecture::own() != Some(architecture);
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--release", "--locked", "--package", "daemon", "--bin", NAME]);
+    cargo.arg("--target-dir").arg(&crates.target_folder);
+    if foreign {
+        cargo.args(["--target", architecture.triple()]);
+        // The name of Debian's cross compiler.
+        let prefix = architecture.triple().replace("-unknown", "");
+        let variable = architecture.triple().to_uppercase().replace('-', "_");
+        cargo.env(format!("CARGO_TARGET_{variable}_LINKER"), format!("{prefix}-gcc"));
+        if let Some(compiler) = compiler_for(architecture)? {
+            cargo.env("RUSTC", compiler);
+        }
+    }
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(crates)?).current_dir(&crates.repository);
+    eprintln!("package: a release build for {}", architecture.debian());
+    ensure!(cargo.status().context("cannot run cargo")?.success(), "the daemon does not build");
+    let triple = if foreign { architecture.triple() } else { "" };
+    Ok(crates.target_folder.join(triple).join("release").join(NAME))
+}
+
+/// Returns the compiler to take if the usual one has no standard library for the target.
+fn compiler_for(architecture: Architecture) -> Result<Option<PathBuf>> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut asked = Command::new(rustc);
+    let folder = output_of(asked.args(["--print", "target-libdir", "--target", architecture.triple()]))?;
+    if Path::new(folder.trim()).exists() {
+        return Ok(None);
+    }
+    eprintln!("package: rustc knows no {0} (rustup target add {0}): taking Debian's", architecture.triple());
+    cross_compiler().map(Some)
+}
+
+/// The compiler's flags by which the program names no folder of this machine.
+fn flags(crates: &Crates) -> Result<String> {
+    let mut remapped = vec![(crates.repository.clone(), PathBuf::from(SOURCES))];
+    let registries = crates.cargo_home.join("registry/src");
+    for registry in fs::read_dir(&registries).with_context(|| format!("reading {}", registries.display()))? {
+        // Its name is that of the server that the crates came from.
+        remapped.push((registry?.path(), Path::new(SOURCES).join("crates")));
+    }
+    let inherited = std::env::var("RUSTFLAGS").unwrap_or_default();
+    let mut flags: Vec<String> = inherited.split_whitespace().map(str::to_owned).collect();
+    flags.extend(
+        remapped.iter().map(|(from, to)| format!("--remap-path-prefix={}={}", from.display(), to.display())),
+    );
+    Ok(flags.join("\u{1f}"))
+}
+
+/// Calls debhelper by way of `dpkg-buildpackage`, which also writes down with which versions of tools it was done (`.buildinfo`).
+fn pack(stage: &Path, architecture: Architecture) -> Result<()> {
+    eprintln!("package: packing");
+    let mut command = Command::new("dpkg-buildpackage");
+    command.args(["--build=binary", "--no-sign", "--host-arch", architecture.debian()]).current_dir(stage);
+    command.env("LC_ALL", "C.UTF-8");
+    let Ok(output) = command.output() else {
+        bail!("dpkg-buildpackage is missing; install with: sudo apt-get install debhelper dpkg-dev lowdown")
+    };
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let remedy = "is debhelper missing? sudo apt-get install debhelper";
+    ensure!(output.status.success(), "dpkg-buildpackage failed ({remedy}):\n{said}");
+    Ok(())
+}
+
+/// Runs a command and returns what it prints.
+fn output_of(command: &mut Command) -> Result<String> {
+    let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_owned();
+    let name = OsStr::from_bytes(name.as_bytes()).display().to_string();
+    let output = command.output().with_context(|| format!("cannot run {name}"))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name} failed:\n{errors}");
+    String::from_utf8(output.stdout).with_context(|| format!("what {name} printed"))
+}

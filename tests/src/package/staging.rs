@@ -1,0 +1,85 @@
+//! The folder that debhelper packs: `debian` with its own rules, and the files that those name.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{NAME, output_of};
+
+/// Files of the repository that are shipped as they are.
+const DOCUMENTS: &[&str] = &["CHANGELOG.md", "README.md", "SECURITY.md"];
+
+/// Fills the folder with all but what is made in it.
+///
+/// # Errors
+/// A file of the repository cannot be copied, or nobody knows when this version was made.
+pub(super) fn lay_out(stage: &Path, binary: &Path, version: &str) -> Result<()> {
+    let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let packaging = repository.join("daemon/packaging");
+    copy(&packaging, &stage.join("files"))?;
+    fs::rename(stage.join("files/debian"), stage.join("debian"))?;
+    copy(&repository.join("docs"), &stage.join("docs"))?;
+    DOCUMENTS.iter().try_for_each(|name| copy(&repository.join(name), &stage.join(name)))?;
+    copy(binary, &stage.join(NAME))?;
+    let control = fs::read_to_string(stage.join("debian/control"))?;
+    let maintainer = control.lines().find_map(|line| line.strip_prefix("Maintainer: "));
+    let maintainer = maintainer.context("debian/control names no maintainer")?;
+    fs::write(stage.join("debian/changelog"), changelog(version, maintainer, &date()?))?;
+    Ok(())
+}
+
+/// Debian's version of a release. A release candidate comes before the release, and a package that Debian itself makes after both.
+pub(super) fn debian_version(version: &str) -> String {
+    format!("{}-0upstream1", version.replacen('-', "~", 1))
+}
+
+/// Debian's changelog. What is new stands in the one of the project, which is shipped as well.
+fn changelog(version: &str, maintainer: &str, date: &str) -> String {
+    let version = debian_version(version);
+    format!(
+        "{NAME} ({version}) unstable; urgency=medium\n\n  * What is new stands in changelog.gz.\n\n -- {maintainer}  {date}\n"
+    )
+}
+
+/// The time of the commit, or the one that the environment gives, which becomes that of all files.
+fn date() -> Result<String> {
+    let seconds = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(seconds) => seconds,
+        Err(_) => output_of(
+            Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(env!("CARGO_MANIFEST_DIR")),
+        )
+        .context("no date for the package: build in a git checkout, or set SOURCE_DATE_EPOCH")?,
+    };
+    let date = output_of(Command::new("date").args(["-u", "-R", "-d"]).arg(format!("@{}", seconds.trim())))?;
+    Ok(date.trim().to_owned())
+}
+
+/// Copies a file, or a folder with all in it.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let failed = || format!("copying {}", from.display());
+    if !from.is_dir() {
+        ensure!(from.exists(), "{} is missing", from.display());
+        return fs::copy(from, to).map(|_| ()).with_context(failed);
+    }
+    fs::create_dir_all(to).with_context(failed)?;
+    for entry in fs::read_dir(from).with_context(failed)? {
+        let entry = entry?;
+        copy(&entry.path(), &to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::debian_version;
+
+    #[test]
+    fn a_release_candidate_comes_before_the_release() {
+        assert_eq!(
+            (debian_version("1.2.3").as_str(), debian_version("1.2.3-rc.1").as_str()),
+            ("1.2.3-0upstream1", "1.2.3~rc.1-0upstream1")
+        );
+    }
+}

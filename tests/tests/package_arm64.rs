@@ -1,0 +1,42 @@
+//! The package for arm64, cross-built: its program runs, by emulation, and Debian's checks find nothing.
+
+use anyhow::{Context, Result, ensure};
+use std::process::Command;
+use tempfile::TempDir;
+use tests::package::{self, Architecture};
+use tests::program::{LIMIT, succeed};
+
+/// The libraries with which a program for arm64 runs here.
+const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
+
+#[test]
+fn the_package_for_arm64_is_made_and_its_program_runs() -> Result<()> {
+    if Architecture::own() != Some(Architecture::Amd64) {
+        println!("skipped: the package is cross-built on amd64");
+        return Ok(());
+    }
+    let package = package::make(Architecture::Arm64)?;
+    let mut command = Command::new("lintian");
+    command.args(["--fail-on", "error,warning", "--tag-display-limit", "0"]).arg(&package.deb);
+    succeed(command, LIMIT)?;
+    let folder = TempDir::new()?;
+    let mut command = Command::new("dpkg-deb");
+    command.arg("-x").args([&package.deb, folder.path()]);
+    succeed(command, LIMIT)?;
+    let run = |option: &str| -> Result<String> {
+        let mut command = Command::new("qemu-aarch64-static");
+        command.args(["-L", LIBRARIES]).arg(folder.path().join("usr/bin/vhost-user-vulkan")).arg(option);
+        succeed(command, LIMIT).with_context(|| option.to_owned())
+    };
+    ensure!(run("--version")?.trim() == format!("vhost-user-vulkan {}", env!("CARGO_PKG_VERSION")));
+    ensure!(run("--help")?.contains("--socket-path"));
+    let lists = run("--print-seccomp")?;
+    ensure!(
+        lists
+            .lines()
+            .filter(|line| line.starts_with("  "))
+            .all(|line| line.contains("futex") || line.contains("waitid")),
+        "{lists}"
+    );
+    Ok(())
+}

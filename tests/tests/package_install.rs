@@ -1,0 +1,28 @@
+//! `cargo install --path daemon` installs a daemon that works, for those who take no package.
+
+use anyhow::{Context, Result, ensure};
+use std::process::Command;
+use tempfile::TempDir;
+use tests::daemon_process::daemon_executable;
+use tests::program::{LIMIT, succeed};
+use tests::sources::repository;
+
+#[test]
+fn cargo_installs_the_daemon() -> Result<()> {
+    // In the profile and the folder of the tests, where all but the last step has been done.
+    let built = daemon_executable()?;
+    let target =
+        built.parent().and_then(|profile| profile.parent()).context("a profile lies in the target folder")?;
+    let folder = TempDir::new()?;
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args(["install", "--quiet", "--locked", "--debug", "--no-track", "--path"])
+        .arg(repository().join("daemon"));
+    cargo.arg("--root").arg(folder.path()).arg("--target-dir").arg(target);
+    succeed(cargo, LIMIT)?;
+    let mut installed = Command::new(folder.path().join("bin/vhost-user-vulkan"));
+    installed.arg("--version");
+    let said = succeed(installed, LIMIT)?;
+    ensure!(said.trim() == format!("vhost-user-vulkan {}", env!("CARGO_PKG_VERSION")), "{said}");
+    Ok(())
+}

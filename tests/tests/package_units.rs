@@ -1,0 +1,212 @@
+//! The files by which systemd, QEMU and an administrator meet the daemon: they are accepted by the tools that read them, and the units'
+//! restrictions leave the daemon what its sandbox needs.
+
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+use tests::daemon_process::daemon_executable;
+use tests::program::{LIMIT, succeed};
+use tests::sources::repository;
+
+/// The units that start a program.
+const SERVICES: &[&str] =
+    &["vhost-user-vulkan.service", "vhost-user-vulkan@.service", "vhost-user-vulkan-metrics.service"];
+
+/// Calls that the launcher makes on a child's way into the sandbox, beyond those that any program makes.
+const ON_THE_WAY: &[&str] = &[
+    "unshare",
+    "mount",
+    "umount2",
+    "pivot_root",
+    "chroot",
+    "open_tree",
+    "move_mount",
+    "mount_setattr",
+    "sethostname",
+    "capset",
+    "seccomp",
+    "landlock_create_ruleset",
+    "landlock_add_rule",
+    "landlock_restrict_self",
+    "pidfd_open",
+    "pidfd_send_signal",
+    "waitid",
+    "prlimit64",
+    "setpgid",
+    "execveat",
+    "clone",
+    "fchown",
+    "chown",
+    "umask",
+    "chmod",
+    "fchmod",
+];
+
+fn packaging(name: &str) -> PathBuf {
+    repository().join("daemon/packaging").join(name)
+}
+
+fn systemd_analyze(arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new("systemd-analyze");
+    command.args(["--no-pager"]).args(arguments).env("LC_ALL", "C").env("SYSTEMD_COLORS", "0");
+    succeed(command, LIMIT)
+}
+
+/// The values of a key, one for each line that has it.
+fn values(unit: &str, key: &str) -> Result<Vec<String>> {
+    let text = fs::read_to_string(packaging("systemd").join(unit))?;
+    let value = |line: &str| Some(line.strip_prefix(key)?.strip_prefix('=')?.to_owned());
+    Ok(text.lines().filter_map(value).collect())
+}
+
+/// The calls of a set such as `@mount`, and of those that it consists of.
+fn calls_of(set: &str) -> Result<BTreeSet<String>> {
+    let mut calls = BTreeSet::new();
+    for line in systemd_analyze(&["syscall-filter", set])?.lines().filter(|line| line.starts_with(' ')) {
+        match line.trim() {
+            comment if comment.starts_with('#') => {}
+            inner if inner.starts_with('@') => calls.extend(calls_of(inner)?),
+            call => _ = calls.insert(call.to_owned()),
+        }
+    }
+    ensure!(!calls.is_empty(), "systemd knows no {set}");
+    Ok(calls)
+}
+
+/// What a unit's filter leaves: it begins with what it allows, and later lines take something away.
+fn allowed_calls(unit: &str) -> Result<BTreeSet<String>> {
+    let mut allowed = calls_of("@default")?;
+    for line in values(unit, "SystemCallFilter")? {
+        let (takes_away, names) =
+            line.strip_prefix('~').map_or((false, line.as_str()), |names| (true, names));
+        for name in names.split_whitespace() {
+            let calls =
+                if name.starts_with('@') { calls_of(name)? } else { BTreeSet::from([name.to_owned()]) };
+            match takes_away {
+                true => allowed.retain(|call| !calls.contains(call)),
+                false => allowed.extend(calls),
+            }
+        }
+    }
+    Ok(allowed)
+}
+
+#[test]
+fn units_are_hardened() -> Result<()> {
+    for unit in SERVICES {
+        let path = packaging("systemd").join(unit);
+        // In tenths: 2.0 is "OK".
+        systemd_analyze(&["security", "--offline=true", "--threshold=20", &path.to_string_lossy()])
+            .with_context(|| format!("{unit} is exposed more than it may be"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn systemd_understands_each_line() -> Result<()> {
+    // A copy that names a program which is there.
+    let folder = TempDir::new()?;
+    let mut units = Vec::new();
+    for entry in fs::read_dir(packaging("systemd"))? {
+        let entry = entry?;
+        let text = fs::read_to_string(entry.path())?.replace("/usr/bin/vhost-user-vulkan", "/bin/true");
+        let text: String = text
+            .lines()
+            .filter(|line| !line.starts_with("Documentation="))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let path = folder.path().join(entry.file_name());
+        fs::write(&path, text.replace("/usr/lib/systemd/systemd-socket-proxyd", "/bin/true"))?;
+        units.push(path);
+    }
+    ensure!(units.len() == 5, "{units:?}");
+    let mut command = Command::new("systemd-analyze");
+    command.arg("verify").args(&units).env("SYSTEMD_LOG_LEVEL", "warning");
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let ours: Vec<_> = said.lines().filter(|line| line.contains("vhost-user-vulkan")).collect();
+    ensure!(ours.is_empty() && output.status.success(), "{said}");
+    Ok(())
+}
+
+#[test]
+fn filters_of_the_units_leave_what_processes_of_the_sandbox_call() -> Result<()> {
+    let mut command = Command::new(daemon_executable()?);
+    command.arg("--print-seccomp");
+    let printed = succeed(command, LIMIT)?;
+    let lists = printed.lines().filter(|line| line.starts_with("  "));
+    let mut needed: BTreeSet<String> =
+        lists.flat_map(str::split_whitespace).map(|call| call.trim_end_matches('*').to_owned()).collect();
+    ensure!(needed.len() > 80, "{printed}");
+    needed.extend(ON_THE_WAY.iter().map(|&call| call.to_owned()));
+    for unit in &SERVICES[..2] {
+        let allowed = allowed_calls(unit)?;
+        let missing: BTreeSet<&str> =
+            needed.iter().map(String::as_str).filter(|&call| !allowed.contains(call)).collect();
+        let forgone: BTreeSet<&str> = FORGONE.iter().copied().collect();
+        ensure!(missing == forgone, "{unit} refuses {missing:?}");
+    }
+    Ok(())
+}
+
+/// Calls that the units refuse though lists of the sandbox have them: drivers ask for a place or an order of their threads, or whether two
+/// descriptors are one device, and go on without.
+const FORGONE: &[&str] = &["kcmp", "sched_setaffinity", "setpriority"];
+
+#[test]
+fn namespaces_of_the_sandbox_are_allowed() -> Result<()> {
+    for unit in &SERVICES[..2] {
+        let allowed = values(unit, "RestrictNamespaces")?;
+        let allowed: BTreeSet<&str> = allowed.iter().flat_map(|line| line.split_whitespace()).collect();
+        ensure!(
+            allowed == BTreeSet::from(["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"]),
+            "{unit}: {allowed:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn the_file_of_vms_is_accepted_as_it_is_shipped_and_with_its_example() -> Result<()> {
+    let shipped = fs::read_to_string(packaging("vms.toml"))?;
+    // `#key = value` and `#[table]` are what a user would uncomment; a remark has a blank behind its sign.
+    let lines = shipped.lines().map(|line| match line.strip_prefix('#') {
+        Some(rest) if !rest.is_empty() && !rest.starts_with(' ') => rest,
+        _ => line,
+    });
+    let uncommented = lines.collect::<Vec<_>>().join("\n").replace("NAME", "web");
+    let example: toml::Table = uncommented.parse()?;
+    ensure!(example["vm"].get("web").is_some() && example.contains_key("metrics"), "{example:?}");
+    let folder = TempDir::new()?;
+    for (name, text) in [("shipped.toml", shipped), ("example.toml", uncommented)] {
+        // The group is there wherever the package is installed.
+        let file = folder.path().join(name);
+        fs::write(&file, text.replace("\"kvm\"", "\"root\""))?;
+        let mut command = Command::new(daemon_executable()?);
+        command.arg("--config").arg(file).arg("--check-config");
+        succeed(command, LIMIT)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_description_for_management_software_says_what_the_schema_wants() -> Result<()> {
+    let description: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(packaging("50-vhost-user-vulkan.json"))?)?;
+    let keys: Vec<&str> = description.as_object().context("an object")?.keys().map(String::as_str).collect();
+    // Those of `VhostUserBackend` in QEMU's vhost-user.json; `tags` may be left out.
+    ensure!(keys == ["binary", "description", "type"], "{keys:?}");
+    ensure!(
+        description["binary"] == "/usr/bin/vhost-user-vulkan" && description["type"] == "gpu",
+        "{description}"
+    );
+    let mut command = Command::new(daemon_executable()?);
+    command.args(["--print-capabilities", "--and-whatever-else"]);
+    let capabilities: serde_json::Value = serde_json::from_str(&succeed(command, LIMIT)?)?;
+    // `VHostUserBackendCapabilitiesGPU`; its features are `render-node` and `virgl`, options that this daemon does not have.
+    ensure!(capabilities == serde_json::json!({ "type": "gpu", "features": [] }), "{capabilities}");
+    Ok(())
+}
