@@ -10,7 +10,7 @@
 //! | `ipc` | messages between device process and worker | |
 //! | `sandbox` | starting and confining processes | ipc |
 //! | `broker` | several VMs on one host, and their shares | ipc, sandbox |
-//! | `recipe` | what VMMs need to be told, as text | |
+//! | `recipe` | the text that gives a VM its GPU in its VMM | |
 //! | `serve` | the device process | transport, device, ipc, sandbox |
 //! | `worker` | the worker process | ipc, sandbox |
 //!
