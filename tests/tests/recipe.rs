@@ -1,4 +1,4 @@
-//! What the daemon says that VMMs have to be told: QEMU takes it, and it is of the VM that was asked for.
+//! Tests that QEMU takes what `recipe` prints, and that this is of the VM that was asked for.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;

@@ -26,7 +26,7 @@ fn rounds(program: &Background) -> usize {
     program.said().lines().count()
 }
 
-/// What a VM would have lost if its device process, its VMM's session or one of its contexts had ended.
+/// Returns what a VM would have lost if its device process, its VMM's session or one of its contexts had ended.
 fn possessions(broker: &Broker, vm: &str) -> Result<Value> {
     let vm = broker.vm(vm)?;
     let contexts = vm["contexts"].as_array().context("contexts")?;

@@ -23,9 +23,9 @@ const REPORT_PATIENCE: Nanos = 200_000_000;
 pub(super) enum Reply {
     /// The request is carried out.
     Done,
-    /// How things are, when device processes have said what they hold.
+    /// The status, when device processes have said what they hold.
     Status,
-    /// What became of the file, when it is read.
+    /// The result of reading the file again.
     Reloaded,
 }
 

@@ -51,7 +51,7 @@ pub(super) struct Broker {
     armed: Option<Nanos>,
     signals: UnixStream,
     hangups: UnixStream,
-    /// What holds: where only the next broker can take over what the file says now, what it said before.
+    /// The settings that hold: what the file said before, where only the next broker can take over what it says now.
     pub(super) settings: Settings,
     pub(super) reader: Reader<Peer>,
     pub(super) vms: Vms,

@@ -15,18 +15,18 @@ pub enum DomainError {
     /// The text is something else.
     #[error("<{0}> is no whole domain: give what `virsh dumpxml --inactive` prints")]
     NoDomain(String),
-    /// Its hypervisor is another than QEMU.
+    /// The domain has another hypervisor than QEMU.
     #[error("a domain of type {0} is not run by QEMU")]
     Hypervisor(String),
-    /// It has a device of this kind already.
+    /// The domain has a device of this kind already.
     #[error("the domain has the device already, with other arguments: remove its <qemu:arg> elements first")]
     Other,
-    /// A part of its memory is private.
+    /// A part of the domain's memory is private.
     #[error(
         "a NUMA cell of the domain has memAccess='private': remove that, for the daemon has to map the guest's memory"
     )]
     Private,
-    /// Its name for QEMU's namespace is taken.
+    /// The domain uses our prefix for something else.
     #[error("the domain uses the prefix qemu for another namespace than {NAMESPACE}")]
     Prefix,
     /// The socket's path cannot be used.

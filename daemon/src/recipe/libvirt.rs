@@ -1,5 +1,5 @@
-//! What a libvirt domain needs (`formatdomain`): memory that is shared, and arguments that libvirt passes on to QEMU; and what its confinement of
-//! QEMU needs to know.
+//! The parts of a libvirt domain (`formatdomain`): memory that is shared, and arguments that libvirt passes on to QEMU; and the rules
+//! that its confinement of QEMU needs.
 
 use super::{Unfit, qemu, word};
 use std::path::Path;

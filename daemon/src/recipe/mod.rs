@@ -1,4 +1,4 @@
-//! What a VM's definition needs to get its GPU, as text that is pasted: QEMU's arguments (`qemu`), libvirt's XML (`libvirt`, and `domain`
+//! Recipes: the text that gives a VM its GPU when it is pasted into its definition: QEMU's arguments (`qemu`), libvirt's XML (`libvirt`, and `domain`
 //! for a whole definition), crosvm's option (`crosvm`). Knows no files and no broker: from a socket's path and a size follows a text.
 
 mod crosvm;
@@ -20,10 +20,10 @@ const MEMORY: &str = "vhost-user-vulkan-memory";
 /// The reason why no text can be given for a socket's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// It has a character that a shell, or the program that reads the text, takes for something else.
+    /// The path has a character that a shell, or the program that reads the text, takes for something else.
     #[error("{0}: give the VM a socket-path of letters, digits and /._-:@+= only")]
     Character(&'static str),
-    /// It is not absolute, so that it depends on where a program is started.
+    /// The path is not absolute, so that it depends on where a program is started.
     #[error("the socket's path is relative: give the VM one that begins with /")]
     Relative,
 }

@@ -35,7 +35,7 @@ pub(super) fn device(socket: &Path) -> Result<[String; 4], Unfit> {
     ])
 }
 
-/// Whether an argument makes such a device.
+/// Returns whether an argument makes such a device.
 pub(super) fn is_device(argument: &str) -> bool {
     argument.starts_with(DEVICE)
 }

@@ -29,10 +29,6 @@ pub fn cache_key(folder: Option<&Path>) -> io::Result<CacheKey> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         found => return found,
     }
-    match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
     // Written aside and linked: whoever sees the name sees all of it, and of several daemons that start at once one wins.
     let aside = folder.join(format!("{KEY_FILE}.{}", std::process::id()));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;

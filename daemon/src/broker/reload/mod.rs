@@ -24,7 +24,7 @@ pub struct Reloaded {
     pub restarted: Vec<String>,
     /// VMs that notice nothing.
     pub unchanged: Vec<String>,
-    /// What the file says and does not hold yet, with the remedy: a sentence for each.
+    /// A sentence for each thing that the file says and that does not hold yet, with the remedy.
     pub notes: Vec<String>,
 }
 

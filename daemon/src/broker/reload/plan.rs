@@ -1,4 +1,4 @@
-//! What a new configuration changes, as a list of actions: a pure function of the old and the new one.
+//! The plan: what a new configuration changes, as a list of actions. It follows from the old and the new one alone.
 
 use super::super::settings::share::Policy;
 use super::super::settings::{Settings, VmSettings};

@@ -12,9 +12,9 @@ use std::sync::Arc;
 pub(in crate::broker) struct Reader<P> {
     wanted: Sender<()>,
     read: Receiver<Result<Settings, Problem>>,
-    /// Those who wait for the result of the reading that is under way, if one is.
+    /// Askers who wait for the result of the reading that is under way, if one is.
     current: Option<Vec<P>>,
-    /// Those who have asked since it began, for whom the file is read once more.
+    /// Askers since it began, for whom the file is read once more.
     next: Option<Vec<P>>,
     /// Reports to the broker's epoll instance that the file was read.
     _listener: Listener,

@@ -53,7 +53,7 @@ pub struct VmSettings {
     pub arguments: Vec<OsString>,
     /// More options: its part of what there is for all VMs.
     pub parts: Vec<OsString>,
-    /// Its socket, and other paths that no two VMs can have, without what depends on the folder of this process.
+    /// Paths that no two VMs can have, made absolute: its socket first.
     pub own_paths: Vec<PathBuf>,
     /// Contexts it may have.
     pub contexts: usize,
