@@ -332,7 +332,8 @@ impl Broker {
         let looks = self.gpus.iter().filter_map(Gpu::next_look);
         let answers = self.waiting.iter().map(|waiting| waiting.deadline);
         let kills = self.vms.iter().flat_map(|vm| [vm.kill_deadline(), vm.end_deadline()]).flatten();
-        let others = [self.next_tick, self.connections.next_deadline(), self.groups.next_sweep(), self.next_told()];
+        let others =
+            [self.next_tick, self.connections.next_deadline(), self.groups.next_sweep(), self.next_told()];
         let others = others.into_iter().flatten();
         let at = starts.chain(looks).chain(answers).chain(kills).chain(others).min();
         if at == self.armed {
