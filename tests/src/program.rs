@@ -90,6 +90,11 @@ impl Background {
         Ok(Self { child, folder })
     }
 
+    /// The program's process id.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     /// Returns what the program wrote to standard output so far.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("stdout")).unwrap_or_default()
@@ -114,7 +119,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        let _ = kill_process_group(self.pid(), Signal::KILL);
         let _ = self.child.wait();
     }
 }

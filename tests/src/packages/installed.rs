@@ -47,14 +47,19 @@ const VM_HOST: Recipe = Recipe {
 const KEEP_STOCK: &str =
     r#"/usr/sbin/chroot "$1" sh -c 'mkdir /stock && cd /stock && apt-get download -q mesa-vulkan-drivers'"#;
 
-/// Runs in the copy's namespaces: unpacks the archive `$1` as `$2`, shows it the folder `$3` as `/mnt`, and runs the script `$4`.
+/// The environment of a script in such a system.
+pub(crate) const ENVIRONMENT: &str =
+    "PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive";
+
+/// Runs in the copy's namespaces: unpacks the archive `$1` as `$2`, shows it the folder `$3` as `/mnt`, and runs the script `$4` with the environment
+/// `$5`.
 const ENTER: &str = r#"
 set -e
 tar --extract --file "$1" --directory "$2" --no-same-owner --exclude='./dev/*' --warning=no-timestamp
 mount --rbind /dev "$2/dev"
 mount --bind "$3" "$2/mnt"
 mount -t proc proc "$2/proc" 2>/dev/null || mount --rbind /proc "$2/proc"
-exec /usr/sbin/chroot "$2" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive sh -ec "$4"
+exec /usr/sbin/chroot "$2" env -i $5 sh -ec "$4"
 "#;
 
 /// The archive of such a system.
@@ -126,13 +131,14 @@ impl Installed {
     pub fn run(&self, script: &str, folder: &Path) -> Result<String> {
         let copy = self.folder_for_copy()?;
         let mut command = namespaces();
-        command.args(["sh", "-c", ENTER, "sh"]).arg(&self.0).args([copy.path(), folder]).arg(script);
+        command.args(["sh", "-c", ENTER, "sh"]).arg(&self.0).args([copy.path(), folder]);
+        command.args([script, ENVIRONMENT]);
         succeed(command, crate::program::LIMIT)
     }
 }
 
 /// A command that runs another as root of namespaces of its own.
-fn namespaces() -> Command {
+pub(crate) fn namespaces() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--propagation", "private"]);
     if !rustix::process::geteuid().is_root() {

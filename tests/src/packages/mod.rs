@@ -20,6 +20,7 @@ pub use client::{ClientRoot, Device};
 pub use cross::cross_compiler;
 pub use host_vulkan::HostVulkan;
 pub use installed::Installed;
+pub(crate) use installed::{ENVIRONMENT, namespaces};
 pub use patched::{PATCHED_PACKAGE, patched_driver, patched_package};
 pub use python::{Python, Wheels};
 pub use root::{PackageRoot, Suite};
