@@ -76,8 +76,12 @@ mod tests {
         let arguments = document.descendants().filter(|node| node.has_tag_name((NAMESPACE, "arg")));
         let arguments: Vec<_> = arguments.filter_map(|node| node.attribute("value")).collect();
         assert_eq!(arguments, qemu::device(Path::new("/run/vhost-user-vulkan/a.sock")).unwrap());
-        for rule in
-            ["\n  /run/vhost-user-vulkan/a.sock rw,\n", "semodule -i", "socket-group = \"kvm\"", "11.1"]
+    }
+
+    #[test]
+    fn what_confines_qemu_is_told_of_the_socket() {
+        let text = confinement(Path::new("/run/vhost-user-vulkan/a.sock")).unwrap();
+        for rule in ["\n/run/vhost-user-vulkan/a.sock rw,\n", "semodule -i", "socket-group = \"kvm\"", "11.1"]
         {
             assert!(text.contains(rule), "{rule} is not in\n{text}");
         }
