@@ -58,7 +58,7 @@ pub fn with_gpu(text: &str, socket: &Path) -> Result<String, DomainError> {
     let mut edits = shared_memory(text, domain, memory);
     let passed = child(domain, (NAMESPACE, "commandline"));
     let words: Vec<_> = passed.into_iter().flat_map(|node| node.children()).filter_map(argument).collect();
-    let wanted = qemu::device(socket)?;
+    let wanted = qemu::device_behind_others(socket)?;
     let is_there = words.windows(wanted.len()).any(|some| some.iter().eq(&wanted));
     if !is_there && words.iter().any(|word| qemu::is_device(word)) {
         return Err(DomainError::Other);
@@ -182,9 +182,9 @@ mod tests {
         assert_eq!(child(backing, "access").unwrap().attribute("mode"), Some("shared"), "{result}");
         let passed = child(domain, (NAMESPACE, "commandline")).unwrap();
         let words: Vec<_> = passed.children().filter_map(argument).collect();
-        assert!(
-            words.ends_with(&qemu::device(Path::new("/run/a.sock")).unwrap().each_ref().map(String::as_str))
-        );
+        assert!(words.ends_with(
+            &qemu::device_behind_others(Path::new("/run/a.sock")).unwrap().each_ref().map(String::as_str)
+        ));
         assert_eq!(add(&result).as_ref(), Ok(&result), "it is added twice");
         result
     }
@@ -205,7 +205,7 @@ mod tests {
                 "    <qemu:arg value='-chardev'/>",
                 "    <qemu:arg value='socket,id=vhost-user-vulkan,path=/run/a.sock'/>",
                 "    <qemu:arg value='-device'/>",
-                "    <qemu:arg value='vhost-user-test-device-pci,virtio-id=16,num_vqs=2,vq_size=1024,config_size=16,chardev=vhost-user-vulkan'/>",
+                "    <qemu:arg value='{\"driver\":\"vhost-user-test-device-pci\",\"virtio-id\":16,\"num_vqs\":2,\"vq_size\":1024,\"config_size\":16,\"chardev\":\"vhost-user-vulkan\"}'/>",
                 "  </qemu:commandline>",
             ]
         );

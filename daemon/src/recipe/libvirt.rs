@@ -38,7 +38,10 @@ pub(super) fn commandline(socket: &Path) -> Result<String, Unfit> {
 
 /// The arguments alone.
 pub(super) fn arguments(socket: &Path) -> Result<String, Unfit> {
-    Ok(qemu::device(socket)?.iter().map(|argument| format!("    <qemu:arg value='{argument}'/>\n")).collect())
+    Ok(qemu::device_behind_others(socket)?
+        .iter()
+        .map(|argument| format!("    <qemu:arg value='{argument}'/>\n"))
+        .collect())
 }
 
 /// Returns what an administrator has to do where libvirt confines QEMU: libvirt does not know of sockets in arguments that it passes on.
@@ -75,15 +78,14 @@ mod tests {
         assert_eq!(["memoryBacking", "source", "access"].map(named), [1, 1, 1]);
         let arguments = document.descendants().filter(|node| node.has_tag_name((NAMESPACE, "arg")));
         let arguments: Vec<_> = arguments.filter_map(|node| node.attribute("value")).collect();
-        assert_eq!(arguments, qemu::device(Path::new("/run/vhost-user-vulkan/a.sock")).unwrap());
-    }
-
-    #[test]
-    fn what_confines_qemu_is_told_of_the_socket() {
-        let text = confinement(Path::new("/run/vhost-user-vulkan/a.sock")).unwrap();
+        assert_eq!(
+            arguments,
+            qemu::device_behind_others(Path::new("/run/vhost-user-vulkan/a.sock")).unwrap()
+        );
+        let rules = confinement(Path::new("/run/vhost-user-vulkan/a.sock")).unwrap();
         for rule in ["\n/run/vhost-user-vulkan/a.sock rw,\n", "semodule -i", "socket-group = \"kvm\"", "11.1"]
         {
-            assert!(text.contains(rule), "{rule} is not in\n{text}");
+            assert!(rules.contains(rule), "{rule} is not in\n{rules}");
         }
     }
 }

@@ -3,8 +3,11 @@
 use super::{CHARDEV, MEMORY, Unfit, word};
 use std::path::Path;
 
-/// The virtio-gpu device (virtio 1.3, section 5.7: device 16 with two queues), without its character device.
-const DEVICE: &str = "vhost-user-test-device-pci,virtio-id=16,num_vqs=2,vq_size=1024,config_size=16";
+/// QEMU's device for whatever a vhost-user socket offers.
+const DEVICE: &str = "vhost-user-test-device-pci";
+/// The properties of a virtio-gpu device (virtio 1.3, section 5.7: device 16 with two queues).
+const PROPERTIES: [(&str, u32); 4] =
+    [("virtio-id", 16), ("num_vqs", 2), ("vq_size", 1024), ("config_size", 16)];
 
 /// Returns the arguments for a VM of `memory` bytes, separated by spaces: none needs to be quoted.
 ///
@@ -25,19 +28,26 @@ pub fn qemu(socket: &Path, memory: u64) -> Result<String, Unfit> {
 }
 
 /// The arguments for the device alone, for VMs whose memory is shared already.
-pub(super) fn device(socket: &Path) -> Result<[String; 4], Unfit> {
-    let path = word(socket)?;
-    Ok([
-        "-chardev".into(),
-        format!("socket,id={CHARDEV},path={path}"),
-        "-device".into(),
-        format!("{DEVICE},chardev={CHARDEV}"),
-    ])
+fn device(socket: &Path) -> Result<[String; 4], Unfit> {
+    let properties: String = PROPERTIES.iter().map(|(name, value)| format!("{name}={value},")).collect();
+    with_character_device(socket, format!("{DEVICE},{properties}chardev={CHARDEV}"))
 }
 
-/// Returns whether an argument makes such a device.
+/// The arguments for the device alone, behind those of libvirt. QEMU makes devices that are described in JSON, as libvirt's are, after all
+/// others; described otherwise this one would take a PCI address that libvirt has given to one of its own.
+pub(super) fn device_behind_others(socket: &Path) -> Result<[String; 4], Unfit> {
+    let properties: String = PROPERTIES.iter().map(|(name, value)| format!(r#""{name}":{value},"#)).collect();
+    with_character_device(socket, format!(r#"{{"driver":"{DEVICE}",{properties}"chardev":"{CHARDEV}"}}"#))
+}
+
+fn with_character_device(socket: &Path, device: String) -> Result<[String; 4], Unfit> {
+    let path = word(socket)?;
+    Ok(["-chardev".into(), format!("socket,id={CHARDEV},path={path}"), "-device".into(), device])
+}
+
+/// Returns whether an argument makes such a device, described in whichever way.
 pub(super) fn is_device(argument: &str) -> bool {
-    argument.starts_with(DEVICE)
+    argument.starts_with(DEVICE) || argument.starts_with('{') && argument.contains(DEVICE)
 }
 
 /// A size as QEMU reads it.
