@@ -341,6 +341,13 @@ const FILES: &[&str] = &[
     "policy = \"equal\"\n[vm.a]\nsocket-path = \"/run/a\"\nweight = 100\n",
     "[vm.a]\nsocket-path = \"/run/a\"\n[vm.b]\nsocket-path = \"/run/./a\"\n",
     "colour = 3\n[vm.a]\nsocket-path = \"/run/a\"\n",
+    // A file, and the one that takes its place.
+    concat!(
+        "host-memory = 8388608\n[vm.a]\nsocket-path = \"/run/a\"\nweight = 3\n[vm.b]\nsocket-path = \"/run/b\"\n",
+        "[vm.c]\nsocket-path = \"/run/c\"\n\0",
+        "policy = \"fixed\"\nhost-memory = 8388608\nmetrics = \"/run/metrics\"\n[vm.a]\nsocket-path = \"/run/a\"\n",
+        "ceiling = \"9%\"\n[vm.c]\nsocket-path = \"/run/b\"\n[vm.d]\nsocket-path = \"/run/c\"\nquiet = true\n",
+    ),
 ];
 
 /// Four kilobytes, which make some hundred events (splitmix64).

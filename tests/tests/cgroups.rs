@@ -198,6 +198,49 @@ fn every_vm_has_a_group_with_its_part_and_its_weight() -> Result<()> {
 }
 
 #[test]
+fn groups_come_and_go_with_the_vms_of_the_file_and_others_keep_theirs() -> Result<()> {
+    let Some(unit) = Unit::with(&["memory", "pids", "cpu"])? else { return Ok(()) };
+    unit.set("memory.max", &(1600 * MIB).to_string())?;
+    unit.set("pids.max", "1000")?;
+    let (top, a) = ("cgroup = \"on\"", "host-memory = \"4GiB\"\nworker-memory = \"500MiB\"");
+    let broker = broker(&unit, top, "worker-memory = \"500MiB\"")?;
+    broker.rewrite(top, &[("a", a), ("c", "weight = 7")])?;
+    assert_eq!(
+        broker.say(&["reload"])?,
+        "1 added, 1 removed, 0 changed, 0 restarted, 1 unchanged\n",
+        "{}",
+        broker.log()
+    );
+    ensure!(eventually(PATIENCE, || broker.listens("c")), "{}", broker.log());
+    unit.ensure_gone("vm-b")?;
+    assert_eq!(unit.read("vm-c/workers/memory.max")?, (1000 * MIB).to_string());
+    assert_eq!(unit.read("vm-c/cpu.weight")?, "7");
+    // One more VM has others get less from their next start.
+    broker.rewrite(top, &[("a", a), ("c", "weight = 8"), ("d", "")])?;
+    let said = broker.say(&["reload"])?;
+    let later = |key: &str, vms: &str| {
+        let when = "the part changes when the device process is started again";
+        format!("{key}: {when}, for {vms}; write {key} into the VM's table to have it changed now")
+    };
+    let lines = [
+        "1 added, 0 removed, 1 changed, 0 restarted, 1 unchanged".to_owned(),
+        later("max-tasks", "a, c"),
+        later("worker-memory", "c"),
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), lines);
+    ensure!(eventually(PATIENCE, || broker.listens("d")), "{}", broker.log());
+    assert_eq!(unit.read("vm-d/workers/memory.max")?, (500 * MIB).to_string());
+    // Of 1000, four times sixteen are for who serves them.
+    assert_eq!(unit.read("vm-d/workers/pids.max")?, "312");
+    assert_eq!(unit.read("vm-c/workers/memory.max")?, (1000 * MIB).to_string());
+    assert_eq!(
+        (unit.read("vm-c/workers/pids.max")?, unit.read("vm-c/cpu.weight")?),
+        ("476".into(), "8".into())
+    );
+    Ok(())
+}
+
+#[test]
 fn a_daemon_of_one_vm_limits_its_workers_as_well() -> Result<()> {
     let Some(unit) = Unit::with(&["memory", "pids"])? else { return Ok(()) };
     let options = ["--cgroup=on", "--worker-memory=300MiB", "--max-tasks=200", "--host-memory=4GiB"];

@@ -277,6 +277,8 @@ struct Totals([u64; 6]);
 
 impl<'a> World<'a> {
     fn new(broker: &'a mut Broker) -> Self {
+        broker.settings.policy = Policy::BestEffort;
+        broker.settings.vms = settings();
         settings().into_iter().for_each(|vm| _ = broker.vms.add(vm, 0));
         let page = grant_page().expect("a file");
         let good = GateSide::open(&page).expect("it is a page");
@@ -365,6 +367,7 @@ impl<'a> World<'a> {
             }
             9..=10 => self.look(),
             11 => self.work(u)?,
+            12 if u.ratio(1, 8)? => self.read_file_again(u)?,
             12 => {
                 let request = request(u)?;
                 if let Err(error) = self.broker.obey(request, self.now) {
@@ -392,6 +395,23 @@ impl<'a> World<'a> {
             }
             _ => self.check_status(),
         }
+        Ok(())
+    }
+
+    /// The file has changed, but not for the second VM.
+    fn read_file_again(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let mut settings = self.broker.settings.clone();
+        // Not `Fixed`, with which the second VM may have to wait for itself.
+        settings.policy = *u.choose(&[Policy::BestEffort, Policy::Equal])?;
+        let bad = &mut settings.vms[0];
+        let weight = if settings.policy == Policy::Equal { 100 } else { u.int_in_range(1..=10_000)? };
+        bad.share.weight = weight;
+        if u.arbitrary()? {
+            // Its device process is asked to end, and goes on as it likes.
+            bad.arguments = vec![format!("--mode={}", u.arbitrary::<u8>()?).into()];
+        }
+        let told = self.broker.adopt(settings, self.now);
+        assert!(told.unchanged.contains(&"good".to_owned()) && told.notes.is_empty(), "{told:?}");
         Ok(())
     }
 

@@ -95,7 +95,7 @@ fn child<'a, 'input>(
 /// Text that takes the place of a part of the document.
 struct Edit(Range<usize>, String);
 
-/// What has the guest's memory shared with the daemon: by a file without a name, unless it is in a file already.
+/// Returns the changes that have the guest's memory shared with the daemon: in a file without a name, unless it is in a file already.
 fn shared_memory(text: &str, domain: Node<'_, '_>, memory: Node<'_, '_>) -> Vec<Edit> {
     let Some(backing) = child(domain, "memoryBacking") else {
         let end = memory.range().end;

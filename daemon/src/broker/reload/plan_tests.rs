@@ -66,7 +66,8 @@ fn what_can_be_changed_before_the_tables_is() {
 
 #[test]
 fn what_needs_another_broker_is_named_again_and_again_and_does_not_hold() {
-    let changes: [(&str, fn(&mut Settings)); 4] = [
+    type Change = fn(&mut Settings);
+    let changes: [(&str, Change); 4] = [
         ("cgroup", |new| new.cgroup = CgroupMode::Off),
         ("control-socket", |new| new.control_socket = "/run/other".into()),
         ("log-grants", |new| new.log_grants = Some("/tmp/log".into())),

@@ -30,7 +30,7 @@ impl Broker {
     }
 
     /// Has `new` hold instead of the settings so far.
-    pub(super) fn adopt(&mut self, new: Settings, now: Nanos) -> Reloaded {
+    pub(in crate::broker) fn adopt(&mut self, new: Settings, now: Nanos) -> Reloaded {
         let actions = plan(&self.settings, &new);
         self.settings = merged(&self.settings, new);
         let divided = self.groups.divide(&self.settings.vms);
