@@ -186,7 +186,7 @@ fn inherited_socket(options: &Serve) -> anyhow::Result<Option<Listen>> {
 
 /// The fields of each record in the journal.
 fn vm_field(vm: Option<&str>) -> Vec<(&str, &str)> {
-    vm.map(|vm| ("VM", vm)).into_iter().collect()
+    vm.map(|vm| ("vm", vm)).into_iter().collect()
 }
 
 fn log_ready(gpus: &[Chosen]) {

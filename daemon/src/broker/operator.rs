@@ -73,7 +73,7 @@ impl Broker {
                     return Err(format!("{name}/{context}: no such context; {name} has {known:?}"));
                 };
                 found.killed.get_or_insert(now);
-                log::info!(vm = vm.name(), context; "an operator ends a context");
+                log::info!(vm = vm.name(), context; "an operator ends context {context}");
                 self.tell(index, FromBroker::Kill { ctx_id });
             }
         }

@@ -237,13 +237,13 @@ impl Broker {
 
     /// Tells the service manager that the loop turns, how the VMs are, and that the broker is ready: when each VM has been started, whether it
     /// listens or has failed.
-    fn tell_manager(&mut self, now: Nanos) {
+    pub(super) fn tell_manager(&mut self, now: Nanos) {
         if !self.manager.is_there() {
             return;
         }
         if !self.manager.knows_ready() && (self.ready_by() <= now || self.vms.iter().all(|vm| vm.was_started))
         {
-            self.manager.ready();
+            self.manager.ready(counted(self.vms.iter().map(state)));
         }
         self.manager.turns(Instant::now(), || counted(self.vms.iter().map(state)));
     }

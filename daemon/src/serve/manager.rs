@@ -19,12 +19,12 @@ impl Told {
         Self { manager, place, contexts: None }
     }
 
-    /// This process listens.
+    /// The device process listens.
     pub(super) fn ready(&mut self) {
-        self.manager.ready();
+        self.manager.ready(status(&self.place, None));
     }
 
-    /// This process ends.
+    /// The device process ends.
     pub(super) fn stopping(&mut self) {
         self.manager.stopping();
     }
@@ -40,12 +40,16 @@ impl Told {
             self.contexts = Some(contexts);
             self.manager.status_changed();
         }
-        let place = &self.place;
-        self.manager.turns(now, || match contexts {
-            None => format!("waiting for a frontend on {place}"),
-            Some(1) => "connected, 1 context".to_owned(),
-            Some(contexts) => format!("connected, {contexts} contexts"),
-        });
+        self.manager.turns(now, || status(&self.place, contexts));
+    }
+}
+
+/// Returns how a device process stands, in words.
+fn status(place: &str, contexts: Option<usize>) -> String {
+    match contexts {
+        None => format!("waiting for a frontend on {place}"),
+        Some(1) => "connected, 1 context".to_owned(),
+        Some(contexts) => format!("connected, {contexts} contexts"),
     }
 }
 

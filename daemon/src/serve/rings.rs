@@ -59,7 +59,7 @@ impl Rings {
                 rustix::io::pwrite(memory, &RingStatusFlagsMESA::FATAL.0.to_le_bytes(), status.offset)
             });
             if !matches!(written, Some(Ok(_))) {
-                log::debug!(context = ctx_id.0; "status of a ring not written: {written:?}");
+                log::debug!(context = ctx_id.0; "status of a ring of context {ctx_id} not written: {written:?}");
             }
         }
     }

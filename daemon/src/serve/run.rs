@@ -431,7 +431,7 @@ impl Server {
         self.attention.took(&header);
         match Command::decode(&header, request, &self.command_limits) {
             Ok(command) => {
-                log::trace!(context = header.ctx_id; "{command}");
+                log::trace!(context = header.ctx_id; "context {}: {command}", header.ctx_id);
                 self.device.handle(&header, &command, pending, &mut self.world);
             }
             Err(error) => {
@@ -474,7 +474,7 @@ impl Server {
 
     pub(super) fn worker_says(&mut self, ctx_id: ContextId, message: ToDevice, fd: Option<OwnedFd>) {
         match message {
-            ToDevice::Ready => log::debug!(context = ctx_id.0; "worker is ready"),
+            ToDevice::Ready => log::debug!(context = ctx_id.0; "the worker of context {ctx_id} is ready"),
             ToDevice::FenceSignalled(ipc::Fence { ring_idx, fence_id }) => {
                 self.device.fence_signalled(ctx_id, ring_idx, fence_id, &mut self.world);
             }

@@ -173,7 +173,7 @@ impl Workers {
         let worker = Worker { serial, number, channel, process, outbox: Outbox::default(), killed: false };
         self.contexts.insert(serial, ctx_id);
         self.running.insert(ctx_id, worker);
-        log::debug!(context = ctx_id.0; "worker started");
+        log::debug!(context = ctx_id.0; "the worker of context {ctx_id} is started");
         let Self { limits, cache_key, .. } = *self;
         let gpus = self.gpus.clone();
         let (scheduled, waiting_off) = (gate.is_some(), self.waiting_off.clone());
@@ -225,7 +225,7 @@ impl Workers {
                 }
             }
             Err(OutboxError::Send(error)) => {
-                log::debug!(context = ctx_id.0, error:%; "cannot send to a worker");
+                log::debug!(context = ctx_id.0, error:%; "cannot send to the worker of context {ctx_id}");
             }
             Err(OutboxError::Limit(limit)) => {
                 worker.killed = true;

@@ -1,9 +1,13 @@
 //! The log of a process: lines on standard error; or, where that is the journal's (`JOURNAL_STREAM`), records with fields.
 //!
-//! Key-values of a record become fields in upper case, and what is given to [`start_logging`] is in each record. The socket is opened
-//! before a process confines itself. A record that is too large for a datagram goes through a memory file.
+//! Key-values of a record become fields in upper case, and what is given to [`start_logging`] is in each record. The text has them as well, for
+//! whoever reads the log without asking for fields. The socket is opened before a process confines itself. A record that is too large for a
+//! datagram goes through a memory file.
 
+use log::kv::{self, Key, Source, Value, VisitSource};
 use log::{LevelFilter, Log, Metadata, Record};
+use std::fmt::{self, Display, Formatter};
+use std::io::Write;
 use std::sync::OnceLock;
 use systemd_journal_logger::{JournalLog, connected_to_journal};
 
@@ -20,6 +24,41 @@ static TO_JOURNAL: OnceLock<bool> = OnceLock::new();
 struct Filtered {
     filter: env_logger::Logger,
     journal: JournalLog,
+    /// The end of each record's text.
+    suffix: String,
+}
+
+/// The text of a record: its message, its key-values, and what is part of each record.
+struct Text<'a> {
+    record: &'a Record<'a>,
+    suffix: &'a str,
+}
+
+impl Display for Text<'_> {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}{}{}", self.record.args(), Pairs(&self.record.key_values()), self.suffix)
+    }
+}
+
+/// Key-values as they stand behind a message, without those that the message itself names.
+struct Pairs<'a>(&'a dyn Source);
+
+/// A key for fields only.
+const IN_MESSAGE: &str = "context";
+
+impl Display for Pairs<'_> {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        struct Writing<'a, 'b>(&'a mut Formatter<'b>);
+        impl<'kvs> VisitSource<'kvs> for Writing<'_, '_> {
+            fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), kv::Error> {
+                match key.as_str() {
+                    IN_MESSAGE => Ok(()),
+                    key => Ok(write!(self.0, " {key}={value}")?),
+                }
+            }
+        }
+        self.0.visit(&mut Writing(formatter)).map_err(|_| fmt::Error)
+    }
 }
 
 impl Log for Filtered {
@@ -29,7 +68,8 @@ impl Log for Filtered {
 
     fn log(&self, record: &Record<'_>) {
         if self.filter.matches(record) {
-            self.journal.log(record);
+            let text = Text { record, suffix: &self.suffix };
+            self.journal.log(&record.to_builder().args(format_args!("{text}")).build());
         }
     }
 
@@ -45,6 +85,7 @@ pub fn start_logging(level: LevelFilter, fields: &[(&str, &str)]) {
     noisy.into_iter().for_each(|library| _ = logger.filter_module(library, LevelFilter::Off));
     // Begins like one of them.
     logger.filter_module("vhost_user_vulkan", level).filter_level(level);
+    logger.format_key_values(|formatter, pairs| write!(formatter, "{}", Pairs(pairs)));
     let journal = connected_to_journal().then(JournalLog::empty);
     let is_journal = matches!(journal, Some(Ok(_)));
     match journal {
@@ -52,9 +93,10 @@ pub fn start_logging(level: LevelFilter, fields: &[(&str, &str)]) {
             let journal = journal.with_syslog_identifier(IDENTIFIER.to_owned());
             let journal = journal.with_extra_fields(fields.iter().copied());
             let filter = logger.build();
+            let suffix = fields.iter().map(|(key, value)| format!(" {key}={value}")).collect();
             log::set_max_level(filter.filter());
             // Nobody has set another.
-            let _ = log::set_boxed_logger(Box::new(Filtered { filter, journal }));
+            let _ = log::set_boxed_logger(Box::new(Filtered { filter, journal, suffix }));
         }
         Some(Err(error)) => {
             logger.init();
@@ -69,4 +111,17 @@ pub fn start_logging(level: LevelFilter, fields: &[(&str, &str)]) {
 #[must_use]
 pub fn logs_to_journal() -> bool {
     TO_JOURNAL.get().copied().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_has_what_the_fields_have() {
+        let pairs = [("context", 3), ("suppressed", 0)];
+        let record = Record::builder().args(format_args!("context 3 is lost")).key_values(&pairs).build();
+        let text = Text { record: &record, suffix: " vm=web" }.to_string();
+        assert_eq!(text, "context 3 is lost suppressed=0 vm=web");
+    }
 }

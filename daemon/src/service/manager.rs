@@ -68,6 +68,14 @@ impl Manager {
         }
     }
 
+    /// A manager that whoever has the other end of the socket plays.
+    #[cfg(test)]
+    pub(crate) fn played() -> (Self, UnixDatagram) {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        (Self::new(ours, None, Instant::now()), theirs)
+    }
+
     fn new(socket: UnixDatagram, patience: Option<Duration>, now: Instant) -> Self {
         let pause = patience.map(|patience| patience / 2).filter(|pause| !pause.is_zero());
         let watchdog = pause.map(|pause| Watchdog { pause, next: now });
@@ -87,10 +95,14 @@ impl Manager {
         self.is_ready
     }
 
-    /// Tells the manager that this process serves, or serves again after [`Self::reloading`]. From now on the watchdog counts.
-    pub fn ready(&mut self) {
+    /// Tells the manager that this process serves, or serves again after [`Self::reloading`], and how things stand. From now on the watchdog
+    /// counts.
+    pub fn ready(&mut self, status: String) {
         self.is_ready = true;
-        self.tell(&[NotifyState::Ready], SendFlags::empty());
+        self.tell(&[NotifyState::Ready, NotifyState::Status(&status)], SendFlags::empty());
+        if let Some(link) = &mut self.link {
+            link.status = Status { shown: status, next: Instant::now() + STATUS_PAUSE, is_stale: false };
+        }
     }
 
     /// Tells the manager that this process reads its configuration anew; [`Self::ready`] says that it has.
@@ -218,8 +230,8 @@ mod tests {
     fn only_a_loop_that_turns_says_so_and_no_more_often_than_needed() {
         let mut rig = Rig::new(Some(10 * SECOND));
         assert!(rig.turns(SECOND, "").is_empty() && rig.manager.next_turn().is_none(), "not ready");
-        rig.manager.ready();
-        assert_eq!(rig.heard(), ["READY=1\n"]);
+        rig.manager.ready("up".into());
+        assert_eq!(rig.heard(), ["READY=1\nSTATUS=up\n"]);
         // However long nobody turns, nothing is said.
         assert_eq!(rig.turns(100 * SECOND, ""), ["WATCHDOG=1\n"]);
         assert_eq!(rig.manager.next_turn(), Some(rig.begin + 105 * SECOND));
@@ -251,8 +263,8 @@ mod tests {
         rig.manager.reloading();
         let heard = rig.heard().concat();
         assert!(heard.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{heard}");
-        rig.manager.ready();
-        assert_eq!(rig.heard(), ["READY=1\n"]);
+        rig.manager.ready("up".into());
+        assert_eq!(rig.heard(), ["READY=1\nSTATUS=up\n"]);
         rig.manager.stopping();
         assert_eq!(rig.heard(), ["STOPPING=1\n"]);
         rig.manager.status_changed();

@@ -7,6 +7,7 @@ use crate::broker::control::Request;
 use crate::broker::settings::share::{Change, Policy};
 use crate::broker::settings::{Settings, VmSettings, VmsFile};
 use crate::ipc::{Channel, HeldMemory, SharedGpu};
+use crate::service::Manager;
 use readiness::{self, Event, Reported};
 use sched::{Class, Share};
 use shm::{Counters, Doorbell, GateSide, Work, grant_page, page_clock};
@@ -486,4 +487,41 @@ fn a_vm_whose_gpus_are_others_than_before_is_a_tenant_there_only() {
     let vm = &status.vms[0];
     assert_eq!(vm.gpus.iter().map(|on| on.submissions).collect::<Vec<_>>(), [0, 1]);
     assert_eq!(vm.used.submissions, 2, "the VM's total falls with the GPU that it left");
+}
+
+/// A world whose broker has a service manager, and the messages that this manager has got.
+fn managed() -> (World, impl FnMut() -> Vec<String>) {
+    let mut world = world();
+    let (manager, theirs) = Manager::played();
+    world.broker.manager = manager;
+    let next = move || {
+        let mut bytes = [0; 4096];
+        theirs.recv(&mut bytes).ok().map(|count| String::from_utf8_lossy(&bytes[..count]).into_owned())
+    };
+    (world, move || std::iter::from_fn(&next).collect())
+}
+
+#[test]
+fn a_broker_is_ready_when_each_vm_was_started_whatever_came_of_it() {
+    let (mut world, mut told) = managed();
+    world.say(0, &ready());
+    world.broker.tell_manager(page_clock());
+    assert!(!told().concat().contains("READY=1"), "the second VM is not known yet");
+    world.broker.vms[1].process.as_mut().unwrap().kill();
+    world.broker.child_ended(1, page_clock());
+    world.broker.tell_manager(page_clock());
+    assert_eq!(told()[0], "READY=1\nSTATUS=2 VMs: 1 waiting, 1 ended (see log)\n");
+    world.broker.tell_manager(page_clock());
+    assert!(!told().concat().contains("READY=1"), "once is enough");
+}
+
+#[test]
+fn a_vm_that_starts_for_ever_does_not_keep_the_broker_from_being_ready() {
+    let (mut world, mut told) = managed();
+    world.say(0, &ready());
+    let now = page_clock();
+    world.broker.tell_manager(now + 50_000_000_000);
+    assert!(!told().concat().contains("READY=1"));
+    world.broker.tell_manager(now + 60_000_000_000);
+    assert_eq!(told()[0], "READY=1\nSTATUS=2 VMs: 1 waiting, 1 starting\n");
 }
