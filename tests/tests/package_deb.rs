@@ -209,7 +209,8 @@ fn bash_completes_options() -> Result<()> {
     let folder = unpacked()?;
     let file = folder.path().join("usr/share/bash-completion/completions/vhost-user-vulkan");
     let script = format!(
-        "source {} && COMP_WORDS=(vhost-user-vulkan --socket-p) COMP_CWORD=1 && _vhost-user-vulkan vhost-user-vulkan --socket-p vhost-user-vulkan && echo \"${{COMPREPLY[@]}}\"",
+        "source {}; function=$(complete -p vhost-user-vulkan | sed 's/.* -F \\([^ ]*\\).*/\\1/'); COMP_WORDS=(vhost-user-vulkan --socket-p); COMP_CWORD=1; \
+         $function vhost-user-vulkan --socket-p vhost-user-vulkan; echo \"${{COMPREPLY[@]}}\"",
         file.display()
     );
     let said = text("bash", &["-c", &script])?;
