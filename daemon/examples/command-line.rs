@@ -24,7 +24,7 @@ const SYNOPSIS: &str = r#".SH SYNOPSIS
 \fBvhost\-user\-vulkan\fR \fICOMMAND\fR [\fIARGUMENTS\fR]
 "#;
 
-/// What the page says besides the command line itself.
+/// The sections of the page that the command line does not know.
 const REST: &str = r#".SH FILES
 .TP
 .I /etc/vhost\-user\-vulkan/vms.toml

@@ -15,7 +15,7 @@ use tests::sources::repository;
 /// The largest size of the program without symbols, in bytes; `docs/packaging.md` says so.
 const SIZE_MAX: u64 = 7_000_000;
 
-/// What is in the package besides documents.
+/// The files of the package that are no documents.
 const FILES: &[&str] = &[
     "etc/needrestart/conf.d/vhost-user-vulkan.conf",
     "etc/vhost-user-vulkan/vms.toml",
@@ -209,7 +209,8 @@ fn bash_completes_options() -> Result<()> {
     let folder = unpacked()?;
     let file = folder.path().join("usr/share/bash-completion/completions/vhost-user-vulkan");
     let script = format!(
-        "source {} && COMP_WORDS=(vhost-user-vulkan --socket-p) COMP_CWORD=1 && _vhost-user-vulkan vhost-user-vulkan --socket-p vhost-user-vulkan && echo \"${{COMPREPLY[@]}}\"",
+        "source {}; function=$(complete -p vhost-user-vulkan | sed 's/.* -F \\([^ ]*\\).*/\\1/'); COMP_WORDS=(vhost-user-vulkan --socket-p); COMP_CWORD=1; \
+         $function vhost-user-vulkan --socket-p vhost-user-vulkan; echo \"${{COMPREPLY[@]}}\"",
         file.display()
     );
     let said = text("bash", &["-c", &script])?;
@@ -241,7 +242,7 @@ fn the_list_of_contents_names_each_crate() -> Result<()> {
     Ok(())
 }
 
-/// That the folder of the sources makes no difference needs a second release build: `docs/packaging.md` has the command.
+// That the folder of the sources makes no difference takes a second release build: `docs/packaging.md` has the command.
 #[test]
 fn packing_again_gives_the_same_bytes() -> Result<()> {
     let first = made()?;

@@ -76,7 +76,7 @@ fn calls_of(set: &str) -> Result<BTreeSet<String>> {
     Ok(calls)
 }
 
-/// What a unit's filter leaves: it begins with what it allows, and later lines take something away.
+/// Returns what a unit's filter leaves: it begins with what it allows, and later lines take something away.
 fn allowed_calls(unit: &str) -> Result<BTreeSet<String>> {
     let mut allowed = calls_of("@default")?;
     for line in values(unit, "SystemCallFilter")? {
@@ -152,9 +152,9 @@ fn filters_of_the_units_leave_what_processes_of_the_sandbox_call() -> Result<()>
     Ok(())
 }
 
-/// Calls that the units refuse though lists of the sandbox have them: drivers ask for a place or an order of their threads, or whether two
-/// descriptors are one device, and go on without.
-const FORGONE: &[&str] = &["kcmp", "sched_setaffinity", "setpriority"];
+/// Calls that the units refuse though lists of the sandbox have them: drivers ask for a place or an order of their threads, and go on
+/// without.
+const FORGONE: &[&str] = &["sched_setaffinity", "setpriority"];
 
 #[test]
 fn namespaces_of_the_sandbox_are_allowed() -> Result<()> {

@@ -9,7 +9,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::{Architecture, output_of};
+use super::names::Architecture;
+use crate::program::{LIMIT, succeed};
 
 /// The daemon's crates, its own among them, in the order of their names.
 #[derive(Clone, Debug)]
@@ -27,11 +28,11 @@ pub struct Crates {
 /// One crate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Crate {
-    /// Its name in the registry.
+    /// The name in the registry.
     pub name: String,
-    /// Its version.
+    /// The version.
     pub version: String,
-    /// Its licence, as an SPDX expression; empty if it names none.
+    /// The licence, as an SPDX expression; empty if it names none.
     pub licence: String,
     /// The SHA-256 of what the registry holds; none for a crate of this repository.
     pub checksum: Option<String>,
@@ -50,7 +51,7 @@ impl Crates {
         let cargo = |arguments: &[&str]| {
             let mut cargo = Command::new(env!("CARGO"));
             cargo.args(arguments).arg("--locked").current_dir(env!("CARGO_MANIFEST_DIR"));
-            output_of(&mut cargo)
+            succeed(cargo, LIMIT)
         };
         let metadata: Value =
             serde_json::from_str(&cargo(&["metadata", "--format-version=1", "--filter-platform", triple])?)?;

@@ -5,36 +5,25 @@
 //! folder: the program has no path of this machine in it, and files have the time of the commit.
 
 mod crates;
+mod names;
 mod pages;
 mod sbom;
 mod staging;
 
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
 pub use crates::{Crate, Crates};
+pub use names::{Architecture, NAME};
 
 use crate::packages::cross_compiler;
-
-/// The package's name, and the program's.
-pub const NAME: &str = "vhost-user-vulkan";
+use crate::program::{LIMIT, succeed};
 
 /// The place where a debugger looks for the sources, instead of the folders of this machine.
 const SOURCES: &str = "/usr/src/vhost-user-vulkan";
-
-/// An architecture that the package is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Architecture {
-    /// x86-64 with the GNU C library.
-    Amd64,
-    /// 64-bit Arm with the GNU C library.
-    Arm64,
-}
 
 /// The files that a run has made.
 #[derive(Clone, Debug)]
@@ -43,32 +32,6 @@ pub struct Package {
     pub deb: PathBuf,
     /// The list of what is in it, in CycloneDX's format.
     pub sbom: PathBuf,
-}
-
-impl Architecture {
-    /// Returns that of this machine, if it is one of these.
-    #[must_use]
-    pub fn own() -> Option<Self> {
-        [Self::Amd64, Self::Arm64].into_iter().find(|it| it.triple().starts_with(std::env::consts::ARCH))
-    }
-
-    /// Returns its name in Debian.
-    #[must_use]
-    pub fn debian(self) -> &'static str {
-        match self {
-            Self::Amd64 => "amd64",
-            Self::Arm64 => "arm64",
-        }
-    }
-
-    /// Returns the name of its compilation target.
-    #[must_use]
-    pub fn triple(self) -> &'static str {
-        match self {
-            Self::Amd64 => "x86_64-unknown-linux-gnu",
-            Self::Arm64 => "aarch64-unknown-linux-gnu",
-        }
-    }
 }
 
 /// Makes the package below the target folder, and prints on standard error how far it is.
@@ -135,7 +98,8 @@ fn build(crates: &Crates, architecture: Architecture) -> Result<PathBuf> {
 fn compiler_for(architecture: Architecture) -> Result<Option<PathBuf>> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let mut asked = Command::new(rustc);
-    let folder = output_of(asked.args(["--print", "target-libdir", "--target", architecture.triple()]))?;
+    asked.args(["--print", "target-libdir", "--target", architecture.triple()]);
+    let folder = succeed(asked, LIMIT)?;
     if Path::new(folder.trim()).exists() {
         return Ok(None);
     }
@@ -172,14 +136,4 @@ fn pack(stage: &Path, architecture: Architecture) -> Result<()> {
     let remedy = "is debhelper missing? sudo apt-get install debhelper";
     ensure!(output.status.success(), "dpkg-buildpackage failed ({remedy}):\n{said}");
     Ok(())
-}
-
-/// Runs a command and returns what it prints.
-fn output_of(command: &mut Command) -> Result<String> {
-    let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_owned();
-    let name = OsStr::from_bytes(name.as_bytes()).display().to_string();
-    let output = command.output().with_context(|| format!("cannot run {name}"))?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name} failed:\n{errors}");
-    String::from_utf8(output.stdout).with_context(|| format!("what {name} printed"))
 }

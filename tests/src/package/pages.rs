@@ -1,4 +1,4 @@
-//! What describes the program to people and shells: made of the definition of the command line, and of the page about the VMs' file.
+//! The pages and completions that describe the program: made of the definition of the command line, and of the page about the VMs' file.
 
 use std::fs;
 use std::io::Write;
@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{NAME, output_of};
+use super::names::NAME;
+use crate::program::{LIMIT, succeed};
 
 /// The sections of `docs/sharing.md` that the page about the file consists of, in this order.
 const SECTIONS: &[&str] = &["The file", "An example", "Several GPUs for one VM", "Memory and threads"];
@@ -19,7 +20,8 @@ const SECTIONS: &[&str] = &["The file", "An example", "Several GPUs for one VM",
 pub(super) fn write(folder: &Path) -> Result<()> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["run", "--quiet", "--locked", "--package", "daemon", "--example", "command-line", "--"]);
-    output_of(cargo.arg(folder).current_dir(env!("CARGO_MANIFEST_DIR")))?;
+    cargo.arg(folder).current_dir(env!("CARGO_MANIFEST_DIR"));
+    succeed(cargo, LIMIT)?;
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/sharing.md");
     let guide = fs::read_to_string(guide).context("reading docs/sharing.md")?;
     let page = folder.join("man").join(format!("{NAME}-vms.toml.5"));
@@ -41,7 +43,7 @@ fn page_of_the_file(guide: &str) -> Result<String> {
     Ok(page)
 }
 
-/// What is below a head of the second level.
+/// Returns what is below a head of the second level.
 fn section<'a>(guide: &'a str, name: &str) -> Option<&'a str> {
     let rest = guide.split_once(&format!("\n## {name}\n"))?.1;
     Some(rest.split_once("\n## ").map_or(rest, |(section, _)| section))

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::crates::{Crate, Crates};
-use super::{Architecture, NAME};
+use super::names::{Architecture, NAME};
 
 /// The list's text.
 pub(super) fn text(crates: &Crates, architecture: Architecture) -> Result<String> {

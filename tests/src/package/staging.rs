@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{NAME, output_of};
+use super::names::NAME;
+use crate::program::{LIMIT, succeed};
 
 /// Files of the repository that are shipped as they are.
 const DOCUMENTS: &[&str] = &["CHANGELOG.md", "README.md", "SECURITY.md"];
@@ -45,14 +46,16 @@ fn changelog(version: &str, maintainer: &str, date: &str) -> String {
 
 /// The time of the commit, or the one that the environment gives, which becomes that of all files.
 fn date() -> Result<String> {
+    let mut git = Command::new("git");
+    git.args(["log", "-1", "--format=%ct"]).current_dir(env!("CARGO_MANIFEST_DIR"));
     let seconds = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(seconds) => seconds,
-        Err(_) => output_of(
-            Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(env!("CARGO_MANIFEST_DIR")),
-        )
-        .context("no date for the package: build in a git checkout, or set SOURCE_DATE_EPOCH")?,
+        Err(_) => succeed(git, LIMIT)
+            .context("no date for the package: build in a git checkout, or set SOURCE_DATE_EPOCH")?,
     };
-    let date = output_of(Command::new("date").args(["-u", "-R", "-d"]).arg(format!("@{}", seconds.trim())))?;
+    let mut date = Command::new("date");
+    date.args(["-u", "-R", "-d"]).arg(format!("@{}", seconds.trim()));
+    let date = succeed(date, LIMIT)?;
     Ok(date.trim().to_owned())
 }
 

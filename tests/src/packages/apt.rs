@@ -17,7 +17,7 @@ use super::mirror::debian_mirror;
 pub(super) struct Apt {
     dir: PathBuf,
     suite: &'static str,
-    /// That of the machine first.
+    /// The architectures of packages, that of the machine first.
     architectures: &'static [&'static str],
 }
 
