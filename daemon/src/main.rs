@@ -2,6 +2,7 @@
 //! device process of one, its launcher, a worker or a probe; or an operator's end of the broker.
 
 mod cli;
+mod diagnosis;
 mod interpose;
 
 use anyhow::{Context, bail};
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Ok(Cli { role: Some(Role::Kill { context, control }), .. }) => {
             operate(broker::kill(&control.path(), &context))
         }
+        Ok(Cli { role: Some(Role::Doctor(doctor)), .. }) => Ok(diagnosis::run(doctor)),
         Ok(Cli { role: Some(Role::Worker { child }), .. }) => become_worker(child),
         Ok(Cli { role: Some(Role::Launcher { child, exe, cgroup }), .. }) => {
             become_launcher(child, exe, cgroup.as_deref())
@@ -58,7 +60,9 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         eprintln!("vhost-user-vulkan: {error:#}");
-        ExitCode::FAILURE
+        // The checks have statuses of their own, and all that can go wrong with them is the command line.
+        let checks = std::env::args_os().nth(1).is_some_and(|role| role == "doctor");
+        if checks { ExitCode::from(2) } else { ExitCode::FAILURE }
     })
 }
 

@@ -2,6 +2,7 @@
 //!
 //! `quotas` has the options that bound what a guest takes, `values` the spelling of values.
 
+mod doctor;
 mod quotas;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use daemon::broker;
 use daemon::ipc::DriverFamily;
 use daemon::sandbox::{self, CgroupMode, SandboxMode, SeccompMode};
 use daemon::serve::Access;
+pub(crate) use doctor::Doctor;
 use log::LevelFilter;
 use quotas::Quotas;
 use std::collections::BTreeSet;
@@ -175,6 +177,8 @@ pub(crate) enum Role {
         #[command(flatten)]
         control: Control,
     },
+    /// Check whether this host can serve VMs, or whether this VM can use its GPU, and say what helps if not
+    Doctor(Doctor),
     /// Serve one context
     #[command(hide = true)]
     Worker {
