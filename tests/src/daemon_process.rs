@@ -250,6 +250,19 @@ pub fn build_example(package: &str, name: &str) -> Result<PathBuf> {
     Ok(target.join("debug/examples").join(name))
 }
 
+/// Builds the program that checks VMs, as users build it, and returns it.
+///
+/// # Errors
+/// It does not build.
+pub fn doctor_for_guests() -> Result<PathBuf> {
+    let target = own_profile()?.parent().context("a profile lies in the target folder")?.to_owned();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["--quiet", "doctor-for-guests"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.env("CARGO_TARGET_DIR", &target);
+    ensure!(cargo.status().context("cannot run cargo")?.success(), "the program for VMs does not build");
+    Ok(target.join("guest/vhost-user-vulkan-doctor"))
+}
+
 /// Builds an integration test of this crate and answers where its executable is.
 ///
 /// # Errors

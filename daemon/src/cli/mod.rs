@@ -2,6 +2,7 @@
 //!
 //! `quotas` has the options that bound what a guest takes, `values` the spelling of values, `recipe` what VMMs have to be told.
 
+mod doctor;
 mod quotas;
 mod recipe;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use daemon::broker;
 use daemon::ipc::DriverFamily;
 use daemon::sandbox::{self, CgroupMode, SandboxMode, SeccompMode};
 use daemon::serve::Access;
+pub(crate) use doctor::Doctor;
 use log::LevelFilter;
 use quotas::Quotas;
 use recipe::Recipe;
@@ -177,6 +179,8 @@ pub(crate) enum Role {
         #[command(flatten)]
         control: Control,
     },
+    /// Check whether this host can serve VMs, or whether this VM can use its GPU, and say what helps if not
+    Doctor(Doctor),
     /// Have a running broker read its file again: VMs are added, removed and changed, and the others notice nothing
     Reload {
         #[command(flatten)]

@@ -279,15 +279,37 @@ const FAILED: u8 = b'f';
 const ENDED: u8 = b'e';
 
 fn report(mut writer: PipeWriter, kind: u8, what: &[u8]) {
-    // If nobody hears it, nobody waits for it.
-    let _ = writer.write_all(&[&[kind], what].concat());
+    // A zero ends it, for the first process of a namespace reports after the program that it stands for. If nobody hears it, nobody waits for it.
+    let _ = writer.write_all(&[&[kind], what, &[0]].concat());
 }
 
 /// Reads a child's report: how the program ended, or why it was not started. The report is empty if the child became the program.
 pub(super) fn reported(report: &[u8]) -> Option<Result<i32, String>> {
     match report.split_first()? {
-        (&FAILED, reason) => Some(Err(String::from_utf8_lossy(reason).into_owned())),
+        (&FAILED, rest) => {
+            let reason = rest.split(|byte| *byte == 0).next().unwrap_or_default();
+            Some(Err(String::from_utf8_lossy(reason).into_owned()))
+        }
         (&ENDED, status) => Some(Ok(i32::from_le_bytes(status.try_into().ok()?))),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_ends_before_the_report_that_follows_it() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut other = writer.try_clone().unwrap();
+        report(writer, FAILED, b"no such file");
+        other.write_all(&[ENDED, 0, 1, 0, 0]).unwrap();
+        drop(other);
+        let mut said = Vec::new();
+        reader.read_to_end(&mut said).unwrap();
+        assert_eq!(reported(&said), Some(Err("no such file".into())));
+        assert_eq!(reported(&said[14..]), Some(Ok(256)));
+        assert_eq!(reported(&[]), None);
     }
 }

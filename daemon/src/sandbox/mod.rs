@@ -25,7 +25,7 @@ pub use launch::{Ended, FromChildren, Launcher};
 pub use launcher::run as run_launcher;
 pub use options::{Options, SandboxMode, SeccompMode};
 pub use policy::Policy;
-pub use seal::{seal_child, seal_device_process};
+pub use seal::{landlock_version, seal_child, seal_device_process};
 pub use seccomp::names as system_calls;
 pub use sys::{end_at_once, inherited, only_standard_input, peer_process};
 pub use this_program::start_device_process;

@@ -84,10 +84,32 @@ fn lay_filter(Policy { mut syscalls, .. }: Policy, options: &Options) -> io::Res
     }
 }
 
+/// The version of Landlock up to which a process is restricted.
+const LANDLOCK: ABI = ABI::V6;
+
+/// Returns the version of Landlock that this kernel has, up to the one that is used here; 0 if it has none.
+#[must_use]
+pub fn landlock_version() -> u32 {
+    let has = |abi: ABI| {
+        let ruleset = landlock::Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+        let ruleset = ruleset.handle_access(AccessFs::from_all(abi)).and_then(|ruleset| match abi {
+            ABI::V1 | ABI::V2 | ABI::V3 => Ok(ruleset),
+            _ => ruleset.handle_access(AccessNet::from_all(abi)),
+        });
+        let ruleset = ruleset.and_then(|ruleset| match abi {
+            LANDLOCK => ruleset.scope(Scope::from_all(abi)),
+            _ => Ok(ruleset),
+        });
+        ruleset.and_then(|ruleset| ruleset.create()).is_ok()
+    };
+    let versions = [ABI::V1, ABI::V2, ABI::V3, ABI::V4, ABI::V5, LANDLOCK];
+    versions.into_iter().filter(|abi| has(*abi)).max().map_or(0, |abi| abi as u32)
+}
+
 /// Restricts the process with Landlock, as far as the kernel knows how: it can open only the view, and write or execute nothing in it, wherever its root is. It has
 /// no connection to or from a network or another process's abstract socket, and cannot signal other processes.
 fn restrict(view: &View) -> io::Result<()> {
-    let abi = ABI::V6;
+    let abi = LANDLOCK;
     let best = CompatLevel::BestEffort;
     let read = AccessFs::from_read(abi) & !AccessFs::Execute;
     let talk = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;

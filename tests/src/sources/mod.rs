@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 pub const PACKAGES: &[&str] = &[
     "daemon",
     "daemon/config",
+    "daemon/doctor",
     "daemon/readiness",
     "daemon/sched",
     "daemon/shm",

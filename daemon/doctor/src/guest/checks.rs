@@ -1,0 +1,319 @@
+//! The checks of a VM, as functions of its facts. A check whose precondition another check has found missing is skipped, so that a fault
+//! is reported once.
+
+use super::facts::{Device, Facts, Module, Node, Opened};
+use crate::libraries::{Missing, version};
+use crate::manifests::{Driver, NoLibrary};
+use crate::report::Finding;
+
+/// The oldest kernel that has contexts of a kind.
+const KERNEL_MIN: (u32, u32) = (5, 16);
+/// The oldest kernel that takes a GPU without a scanout.
+const KERNEL_WITHOUT_SCANOUT: (u32, u32) = (6, 4);
+/// The oldest Mesa whose Venus driver speaks today's protocol.
+const MESA_MIN: (u32, u32) = (25, 0);
+/// The first Mesa whose fences are the kernel's, so that they need no look at memory.
+const MESA_KERNEL_FENCES: (u32, u32) = (26, 2);
+/// Memory, in KiB, with which a system and a program that computes are short of it.
+const MEMORY_MIN: u64 = 512 << 10;
+
+/// Returns what is right and wrong in a VM.
+#[must_use]
+pub fn check(facts: &Facts) -> Vec<Finding> {
+    let mut findings = vec![kernel(facts), memory(facts), device(facts), module(facts)];
+    findings.extend(render_nodes(facts));
+    findings.extend([loader(facts), driver(facts), mesa(facts), waits(facts)]);
+    findings
+}
+
+fn kernel(facts: &Facts) -> Finding {
+    let release = &facts.kernel;
+    match version(release) {
+        Some(number) if number < KERNEL_MIN => Finding::fault(
+            "kernel",
+            format!("Linux {release} has no virtio-gpu contexts for Vulkan"),
+            "install a kernel of version 5.16 or newer",
+        ),
+        _ => Finding::ok("kernel", format!("Linux {release}")),
+    }
+}
+
+fn memory(facts: &Facts) -> Finding {
+    let Some(total) = facts.memory_kib else {
+        return Finding::skipped("memory", "/proc/meminfo cannot be read");
+    };
+    let shown = format!("the VM has {} MiB", total >> 10);
+    match total < MEMORY_MIN {
+        true => Finding::warning(
+            "memory",
+            shown,
+            "give the VM at least 1 GiB (QEMU: -m 1G and the size of its memory-backend-memfd)",
+        ),
+        false => Finding::ok("memory", shown),
+    }
+}
+
+fn device(facts: &Facts) -> Finding {
+    match facts.devices.is_empty() {
+        true => Finding::fault(
+            "device",
+            "the VMM gives this VM no virtio-gpu device",
+            "start the VM with the arguments that `vhost-user-vulkan recipe` prints on the host, and look at the VMM's log",
+        ),
+        false => Finding::ok("device", facts.devices.join(", ")),
+    }
+}
+
+fn module(facts: &Facts) -> Finding {
+    const CHECK: &str = "kernel-module";
+    let absent = || format!("Linux {} has no module virtio_gpu (CONFIG_DRM_VIRTIO_GPU)", facts.kernel);
+    match facts.module {
+        Module::Loaded => Finding::ok(CHECK, "virtio_gpu is loaded"),
+        Module::NotLoaded => Finding::fault(
+            CHECK,
+            "the module virtio_gpu is not loaded",
+            "sudo modprobe virtio_gpu, and look for a blacklist entry in /etc/modprobe.d",
+        ),
+        Module::Absent if facts.kernel.contains("cloud") => Finding::fault(
+            CHECK,
+            absent() + ", which Debian's cloud kernels lack",
+            "sudo apt-get install linux-image-amd64 (linux-image-arm64 on arm64), boot it, and remove the cloud kernel",
+        ),
+        Module::Absent => Finding::fault(
+            CHECK,
+            absent(),
+            "install the distribution's full kernel (Debian: linux-image-amd64) and its extra modules (Ubuntu: linux-modules-extra)",
+        ),
+    }
+}
+
+fn render_nodes(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "render-node";
+    if facts.devices.is_empty() || facts.module != Module::Loaded {
+        return vec![Finding::skipped(CHECK, "no device, or no driver for it")];
+    }
+    if facts.nodes.is_empty() {
+        let old = version(&facts.kernel).is_some_and(|number| number < KERNEL_WITHOUT_SCANOUT);
+        let remedy = match old {
+            true => "start the daemon with --scanouts 1, without which kernels before 6.4 refuse the device",
+            false => "sudo dmesg | grep -i -e virtio -e drm names the reason",
+        };
+        return vec![Finding::fault(CHECK, "the kernel refuses the device: it has no render node", remedy)];
+    }
+    let of_node = |node: &Node| {
+        let node_finding = render_node(node, facts).about(&node.name);
+        let further = match &node.opened {
+            Opened::Device(device) => vec![features(device), capset(device)],
+            Opened::Forbidden | Opened::Failed(_) => Vec::new(),
+        };
+        std::iter::once(node_finding)
+            .chain(further.into_iter().map(|finding| finding.about(&node.name)))
+            .collect()
+    };
+    facts.nodes.iter().flat_map(|node| -> Vec<Finding> { of_node(node) }).collect()
+}
+
+fn render_node(node: &Node, facts: &Facts) -> Finding {
+    const CHECK: &str = "render-node";
+    match (&node.permissions, &node.opened) {
+        (None, _) => Finding::fault(
+            CHECK,
+            "there is no such file in /dev/dri",
+            "start udev, or mount devtmpfs on /dev; in a container, pass /dev/dri on",
+        ),
+        (Some(_), Opened::Device(_)) => Finding::ok(CHECK, "this user may open it"),
+        (Some((group, file)), Opened::Forbidden) if file.mode & 0o060 == 0o060 && facts.user.user != 0 => {
+            Finding::fault(
+                CHECK,
+                format!("this user is not in the group {group}, which may open it"),
+                format!("sudo usermod -aG {group} $USER, and log in again"),
+            )
+        }
+        (Some((_, file)), Opened::Forbidden) => Finding::fault(
+            CHECK,
+            format!("this user may not open it (mode {:o})", file.mode),
+            "sudo chgrp render /dev/dri/renderD* && sudo chmod 660 /dev/dri/renderD*; udev's rules do so at boot",
+        ),
+        (Some(_), Opened::Failed(error)) => Finding::fault(
+            CHECK,
+            format!("it cannot be opened: {error}"),
+            "sudo dmesg | grep -i virtio names the reason",
+        ),
+    }
+}
+
+fn features(device: &Device) -> Finding {
+    const CHECK: &str = "device-features";
+    match device.lacks.is_empty() {
+        true => Finding::ok(CHECK, "3D commands, blobs, contexts of a kind and a window"),
+        false => Finding::fault(
+            CHECK,
+            format!("the device or the kernel lacks: {}", device.lacks.join(", ")),
+            "use the device of `vhost-user-vulkan recipe` in QEMU 11.1 or newer (not virtio-gpu-pci, nor vhost-user-gpu-pci)",
+        ),
+    }
+}
+
+fn capset(device: &Device) -> Finding {
+    const CHECK: &str = "capability-set";
+    let remedy = "let the VMM connect this device to a running vhost-user-vulkan";
+    let bytes = match &device.capset {
+        Ok(bytes) => bytes,
+        Err(reason) => return Finding::fault(CHECK, format!("there is no Venus: {reason}"), remedy),
+    };
+    // The fields of `struct virgl_renderer_capset_venus`.
+    let word = |at: usize| {
+        bytes.get(at..at + 4).map_or(0, |word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+    };
+    let (format, vulkan, protocol) = (word(0), word(4), word(12));
+    if format != 1 {
+        return Finding::fault(
+            CHECK,
+            format!("the host speaks version {format} of Venus' wire format, Mesa version 1"),
+            remedy,
+        );
+    }
+    // Bit 0 says that the mask means something.
+    let extensions =
+        (20..148).step_by(4).map(|at| word(at).count_ones()).sum::<u32>().saturating_sub(word(20) & 1);
+    let ours = if word(160) == u32::from_le_bytes(*b"VUV1") { "offered" } else { "not offered" };
+    let (major, minor, patch) = (vulkan >> 22 & 0x7f, vulkan >> 12 & 0x3ff, vulkan & 0xfff);
+    Finding::ok(
+        CHECK,
+        format!(
+            "Venus: wire format {format}, protocol {protocol}, up to Vulkan {major}.{minor}.{patch}, {extensions} extensions, features of the patched driver {ours}"
+        ),
+    )
+}
+
+fn loader(facts: &Facts) -> Finding {
+    const CHECK: &str = "vulkan-loader";
+    match &facts.loader {
+        Ok(library) => Finding::ok(CHECK, library.path.display().to_string()),
+        Err(missing) => {
+            let reason = match missing {
+                Missing::Absent => "there is no libvulkan.so.1",
+                Missing::Foreign => "libvulkan.so.1 is there for another kind of processor only",
+            };
+            Finding::fault(
+                CHECK,
+                reason,
+                "sudo apt-get install libvulkan1 (Fedora, Arch: vulkan-loader, vulkan-icd-loader)",
+            )
+        }
+    }
+}
+
+/// Returns a driver that programs use.
+fn used(facts: &Facts) -> Option<&Driver> {
+    let venus = !facts.vn_debug.split(',').any(|word| word == "vtest");
+    facts.drivers.iter().find(|driver| venus && driver.library.is_ok() && driver.hidden_by.is_none())
+}
+
+fn driver(facts: &Facts) -> Finding {
+    const CHECK: &str = "venus-driver";
+    let install = "sudo apt-get install mesa-vulkan-drivers of Mesa 25.0 or newer, which Debian 13 has (Arch: vulkan-virtio)";
+    if let Some(Driver { manifest, library: Ok(library), .. }) = used(facts) {
+        return Finding::ok(CHECK, format!("{} by {}", library.path.display(), manifest.display()));
+    }
+    let usable = facts.drivers.iter().find(|driver| driver.library.is_ok());
+    if let Some(driver) = usable {
+        return match &driver.hidden_by {
+            Some(variable) => Finding::fault(
+                CHECK,
+                format!("the variable {variable} hides {}", driver.manifest.display()),
+                format!("unset {}", variable.split('=').next().unwrap_or_default()),
+            ),
+            None => Finding::fault(
+                CHECK,
+                format!("VN_DEBUG={} makes it look for a vtest server", facts.vn_debug),
+                "unset VN_DEBUG",
+            ),
+        };
+    }
+    if let Some(driver) = facts.drivers.iter().find(|driver| driver.library != Err(NoLibrary::NoManifest)) {
+        let manifest = driver.manifest.display();
+        return match driver.library {
+            Err(NoLibrary::Missing(Missing::Foreign)) => Finding::fault(
+                CHECK,
+                format!("{} is for another kind of processor", driver.name),
+                "install Mesa's Vulkan drivers of the system's own kind of processor: sudo apt-get install mesa-vulkan-drivers",
+            ),
+            Err(NoLibrary::Missing(Missing::Absent)) => Finding::fault(
+                CHECK,
+                format!("{manifest} names {}, which is not there", driver.name),
+                "sudo apt-get install --reinstall mesa-vulkan-drivers",
+            ),
+            _ => Finding::fault(
+                CHECK,
+                format!("{manifest} is malformed"),
+                "sudo apt-get install --reinstall mesa-vulkan-drivers",
+            ),
+        };
+    }
+    match &facts.named_by {
+        Some((name, value)) => Finding::fault(
+            CHECK,
+            format!("{name}={value} names no manifest of it, and none is installed"),
+            format!("unset {name}, and {install}"),
+        ),
+        None => Finding::fault(CHECK, "Mesa's Venus driver is not installed", install),
+    }
+}
+
+/// Returns the version of the driver that programs use.
+fn mesa_version(facts: &Facts) -> Option<&str> {
+    used(facts)?.library.as_ref().ok()?.mesa.as_deref()
+}
+
+/// Returns whether the driver is one of `guest-driver-patches`.
+fn is_patched(version: &str) -> bool {
+    version.contains("+vuv")
+}
+
+fn mesa(facts: &Facts) -> Finding {
+    const CHECK: &str = "mesa";
+    if used(facts).is_none() {
+        return Finding::skipped(CHECK, "no Venus driver is used");
+    }
+    let Some(text) = mesa_version(facts) else {
+        return Finding::skipped(
+            CHECK,
+            "the driver does not say of which version it is; 25.0 or newer is needed",
+        );
+    };
+    match version(text) {
+        Some(number) if number < MESA_MIN => Finding::fault(
+            CHECK,
+            format!("Mesa {text} speaks an older protocol than the host"),
+            "install Mesa 25.0 or newer, which Debian 13 has",
+        ),
+        _ if is_patched(text) => Finding::ok(CHECK, format!("Mesa {text}, with the patches of this project")),
+        _ => Finding::ok(CHECK, format!("Mesa {text}")),
+    }
+}
+
+fn waits(facts: &Facts) -> Finding {
+    const CHECK: &str = "waits";
+    let Some((text, number)) = mesa_version(facts).and_then(|text| Some((text, version(text)?))) else {
+        return Finding::skipped(CHECK, "no version of Mesa is known");
+    };
+    let asks = |word| facts.vn_perf.split(',').any(|set| set == word);
+    match number {
+        number if number < MESA_MIN => Finding::skipped(CHECK, "Mesa is too old"),
+        number if number >= MESA_KERNEL_FENCES => {
+            Finding::ok(CHECK, format!("brief: fences of Mesa {text} are those of the kernel"))
+        }
+        _ if is_patched(text) => Finding::ok(CHECK, "brief: the patched driver does not sleep at once"),
+        _ if asks("no_fence_feedback") && asks("no_semaphore_feedback") => {
+            Finding::ok(CHECK, "brief: VN_PERF makes the driver ask the host")
+        }
+        _ => Finding::warning(
+            CHECK,
+            format!(
+                "each wait takes about 225 µs or more, because Mesa {text} sleeps between its looks at memory"
+            ),
+            "set VN_PERF=no_fence_feedback,no_semaphore_feedback, or install the driver of guest-driver-patches (Debian 13)",
+        ),
+    }
+}

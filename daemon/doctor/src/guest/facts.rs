@@ -1,0 +1,184 @@
+//! The facts about a VM that decide whether its programs can use the GPU. Nothing is judged here.
+
+use super::virtgpu::{Parameter, capability_set, parameter};
+use crate::libraries::{self, Library, Missing};
+use crate::manifests::{self, Driver};
+use crate::system::{Permissions, System, User};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+/// The facts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Facts {
+    /// The release of the kernel, as `uname -r` prints it.
+    pub kernel: String,
+    /// Memory of the VM in KiB.
+    pub memory_kib: Option<u64>,
+    /// The GPUs that the VMM has given to the VM, as their buses name them.
+    pub devices: Vec<String>,
+    /// The kernel's driver.
+    pub module: Module,
+    /// The render nodes of that driver.
+    pub nodes: Vec<Node>,
+    /// The user that asks.
+    pub user: User,
+    /// Khronos' loader.
+    pub loader: Result<Library, Missing>,
+    /// The manifests of Mesa's Venus driver.
+    pub drivers: Vec<Driver>,
+    /// The variable that names other drivers, and its value.
+    pub named_by: Option<(&'static str, String)>,
+    /// `VN_DEBUG`.
+    pub vn_debug: String,
+    /// `VN_PERF`.
+    pub vn_perf: String,
+}
+
+/// The kernel's driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Module {
+    /// The driver is there.
+    Loaded,
+    /// The driver could be loaded.
+    NotLoaded,
+    /// The kernel was built without it.
+    Absent,
+}
+
+/// A render node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// The name below `/dev/dri`.
+    pub name: String,
+    /// The name of its group, and its permissions, if it exists.
+    pub permissions: Option<(String, Permissions)>,
+    /// The device behind it, if this user may open it.
+    pub opened: Opened,
+}
+
+/// The outcome of opening a node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Opened {
+    /// The device, as it answered.
+    Device(Device),
+    /// The user may not.
+    Forbidden,
+    /// Something else is wrong with it.
+    Failed(String),
+}
+
+/// The answers of a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    /// Abilities that Mesa needs and the device or the kernel lacks.
+    pub lacks: Vec<&'static str>,
+    /// The Venus capability set, or why there is none.
+    pub capset: Result<Vec<u8>, String>,
+}
+
+/// The number of the Venus capability set (VIRTIO, "GPU Device", `VIRTIO_GPU_CAPSET_VENUS`).
+const VENUS: u32 = 4;
+/// The bytes of it that are asked for: those that this project's daemon sends.
+const CAPSET_BYTES: usize = 168;
+/// VIRTIO's number of GPUs, and what the PCI bus shows of them.
+const VIRTIO_GPU: &str = "0x0010";
+const PCI_VENDOR: &str = "0x1af4";
+const PCI_GPU: &str = "0x1050";
+
+impl Facts {
+    /// Looks at the system.
+    #[must_use]
+    pub fn gather(system: &System) -> Self {
+        let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+        let memory = system.read("/proc/meminfo").unwrap_or_default();
+        let total = memory.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+        let venus = |driver: &Driver| {
+            let manifest = driver.manifest.file_name().unwrap_or_default().to_string_lossy();
+            manifest.contains("virtio") || driver.name.contains("libvulkan_virtio")
+        };
+        let mut drivers = manifests::drivers(system);
+        drivers.retain(venus);
+        Self {
+            memory_kib: total.and_then(|text| text.trim().trim_end_matches(" kB").parse().ok()),
+            devices: devices(system),
+            module: module(system, &kernel),
+            nodes: nodes(system),
+            user: User::own(),
+            loader: libraries::find(system, Path::new("libvulkan.so.1")),
+            drivers,
+            named_by: manifests::named_by(system),
+            vn_debug: system.variable("VN_DEBUG").unwrap_or_default().to_owned(),
+            vn_perf: system.variable("VN_PERF").unwrap_or_default().to_owned(),
+            kernel,
+        }
+    }
+}
+
+/// The GPUs on the bus of virtio, or those on the PCI bus if nothing drives that one.
+fn devices(system: &System) -> Vec<String> {
+    let on = |bus: &str, identity: &[(&str, &str)]| -> Vec<String> {
+        let folder = format!("/sys/bus/{bus}/devices");
+        let says = |name: &str, file| system.read(format!("{folder}/{name}/{file}")).unwrap_or_default();
+        let mut names = system.names(&folder);
+        names.retain(|name| identity.iter().all(|(file, value)| says(name, file) == *value));
+        names
+    };
+    let virtio = on("virtio", &[("device", VIRTIO_GPU)]);
+    if virtio.is_empty() { on("pci", &[("vendor", PCI_VENDOR), ("device", PCI_GPU)]) } else { virtio }
+}
+
+fn module(system: &System, kernel: &str) -> Module {
+    if system.has("/sys/bus/virtio/drivers/virtio_gpu") {
+        return Module::Loaded;
+    }
+    let places = ["/lib/modules", "/usr/lib/modules"].map(|folder| format!("{folder}/{kernel}"));
+    let built = |folder: &String| {
+        let files = system.names(format!("{folder}/kernel/drivers/gpu/drm/virtio"));
+        files.iter().any(|file| file.starts_with("virtio-gpu.ko"))
+    };
+    if places.iter().any(built) { Module::NotLoaded } else { Module::Absent }
+}
+
+fn nodes(system: &System) -> Vec<Node> {
+    let names = system.names("/sys/class/drm").into_iter().filter(|name| name.starts_with("renderD"));
+    let ours = |name: &String| {
+        let device = format!("/sys/class/drm/{name}/device");
+        // The node belongs to the device on virtio's bus or, from some kernels on, to the one on the PCI bus.
+        let driver = |folder: String| system.link(format!("{folder}/driver"));
+        let below = || system.names(&device).into_iter().find(|name| name.starts_with("virtio"));
+        driver(device.clone()).as_deref() == Some("virtio_gpu")
+            || below().and_then(|child| driver(format!("{device}/{child}"))).as_deref() == Some("virtio_gpu")
+    };
+    names.filter(ours).map(|name| node(system, name)).collect()
+}
+
+fn node(system: &System, name: String) -> Node {
+    let path = format!("/dev/dri/{name}");
+    let metadata = system.metadata(&path).ok();
+    let permissions = metadata.as_ref().map(Permissions::from);
+    let permissions = permissions.map(|permissions| (system.group(permissions.group), permissions));
+    let opened = match File::options().read(true).write(true).open(system.path(&path)) {
+        Ok(file) => Opened::Device(device(&file)),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Opened::Forbidden,
+        Err(error) => Opened::Failed(error.to_string()),
+    };
+    Node { name, permissions, opened }
+}
+
+fn device(node: &File) -> Device {
+    let needed = [
+        (Parameter::Features3d, "3D commands"),
+        (Parameter::CapsetQueryFix, "exact capability sets"),
+        (Parameter::ResourceBlob, "blob resources"),
+        (Parameter::HostVisible, "a window onto the host's memory"),
+        (Parameter::ContextInit, "contexts of a kind"),
+    ];
+    let has = |asked| parameter(node.as_fd(), asked).unwrap_or(0);
+    let lacks = needed.into_iter().filter(|(asked, _)| has(*asked) == 0).map(|(_, name)| name).collect();
+    let capset = match has(Parameter::SupportedCapsets) >> VENUS & 1 {
+        0 => Err("the device does not offer it".to_owned()),
+        _ => capability_set(node.as_fd(), VENUS, CAPSET_BYTES).map_err(|error| error.to_string()),
+    };
+    Device { lacks, capset }
+}

@@ -1,0 +1,11 @@
+//! Checks inside a VM: from the kernel's driver to the environment of a program. `facts` looks at the system once, `checks` judges what was
+//! found, and `virtgpu` asks the kernel's driver.
+
+mod checks;
+mod facts;
+#[cfg(test)]
+mod tests;
+mod virtgpu;
+
+pub use checks::check;
+pub use facts::{Device, Facts, Module, Node, Opened};

@@ -1,0 +1,126 @@
+//! VMs that no test can boot: old kernels, other devices, other hosts. `tests/tests/vm_doctor.rs` has the others.
+
+use super::*;
+use crate::libraries::{Library, Missing};
+use crate::manifests::{Driver, NoLibrary};
+use crate::report::{Finding, Verdict};
+use crate::system::{Permissions, User};
+
+/// The capability set of a host like this one.
+fn capset() -> Vec<u8> {
+    let mut bytes = vec![0; 168];
+    for (at, word) in [(0, 1), (4, 0x40_4159), (12, 3), (20, 0b111), (160, u32::from_le_bytes(*b"VUV1"))] {
+        bytes[at..at + 4].copy_from_slice(&u32::to_le_bytes(word));
+    }
+    bytes
+}
+
+fn library(mesa: &str) -> Result<Library, NoLibrary> {
+    Ok(Library { path: "/usr/lib/libvulkan_virtio.so".into(), mesa: Some(mesa.into()) })
+}
+
+/// A VM in working order.
+fn sound() -> Facts {
+    let device = Device { lacks: Vec::new(), capset: Ok(capset()) };
+    let permissions = Permissions { mode: 0o660, owner: 0, group: 105 };
+    Facts {
+        kernel: "6.12.48+deb13-amd64".into(),
+        memory_kib: Some(4 << 20),
+        devices: vec!["virtio2".into()],
+        module: Module::Loaded,
+        nodes: vec![Node {
+            name: "renderD128".into(),
+            permissions: Some(("render".into(), permissions)),
+            opened: Opened::Device(device),
+        }],
+        user: User { user: 1000, groups: vec![1000, 105] },
+        loader: Ok(Library { path: "/usr/lib/libvulkan.so.1".into(), mesa: None }),
+        drivers: vec![Driver {
+            manifest: "/usr/share/vulkan/icd.d/virtio_icd.json".into(),
+            name: "libvulkan_virtio.so".into(),
+            library: library("25.0.7-2+deb13u1+vuv1"),
+            hidden_by: None,
+        }],
+        named_by: None,
+        vn_debug: String::new(),
+        vn_perf: String::new(),
+    }
+}
+
+fn troubles(facts: &Facts) -> Vec<Finding> {
+    let mut findings = check(facts);
+    findings.retain(|finding| !matches!(finding.verdict, Verdict::Ok | Verdict::Skipped));
+    findings
+}
+
+/// Changes a sound VM: exactly this check finds something, with this remedy.
+fn finds(change: impl FnOnce(&mut Facts), check: &str, verdict: Verdict, remedy: &str) {
+    let mut facts = sound();
+    change(&mut facts);
+    let found = troubles(&facts);
+    let helps = found.first().and_then(|finding| finding.remedy.as_deref()).unwrap_or_default();
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].check == check && found[0].verdict == verdict && helps.contains(remedy), "{found:#?}");
+}
+
+fn device(facts: &mut Facts, change: impl FnOnce(&mut Device)) {
+    match &mut facts.nodes[0].opened {
+        Opened::Device(device) => change(device),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_sound_vm_has_no_trouble() {
+    assert_eq!(troubles(&sound()), []);
+    let said = check(&sound()).into_iter().find(|finding| finding.check == "capability-set").unwrap();
+    assert_eq!(
+        said.reason,
+        "Venus: wire format 1, protocol 3, up to Vulkan 1.4.345, 2 extensions, features of the patched driver offered"
+    );
+}
+
+#[test]
+fn kernels() {
+    finds(|facts| facts.kernel = "5.15.0-91-generic".into(), "kernel", Verdict::Fault, "5.16 or newer");
+    let cloud = |facts: &mut Facts| {
+        facts.kernel = "6.12.48+deb13-cloud-amd64".into();
+        facts.module = Module::Absent;
+        facts.nodes.clear();
+    };
+    finds(cloud, "kernel-module", Verdict::Fault, "linux-image-amd64");
+    let old = |facts: &mut Facts| {
+        facts.kernel = "6.1.0-50-amd64".into();
+        facts.nodes.clear();
+    };
+    finds(old, "render-node", Verdict::Fault, "--scanouts 1");
+    finds(|facts| facts.nodes.clear(), "render-node", Verdict::Fault, "sudo dmesg");
+    finds(|facts| facts.memory_kib = Some(400 << 10), "memory", Verdict::Warning, "-m 1G");
+}
+
+#[test]
+fn devices() {
+    let plain = |facts: &mut Facts| device(facts, |device| device.lacks = vec!["blob resources"]);
+    finds(plain, "device-features", Verdict::Fault, "vhost-user-vulkan recipe");
+    let other = |facts: &mut Facts| {
+        device(facts, |device| device.capset = Err("the device does not offer it".into()))
+    };
+    finds(other, "capability-set", Verdict::Fault, "a running vhost-user-vulkan");
+    let newer = |facts: &mut Facts| device(facts, |device| device.capset.as_mut().unwrap()[0] = 2);
+    finds(newer, "capability-set", Verdict::Fault, "a running vhost-user-vulkan");
+    let failed = |facts: &mut Facts| facts.nodes[0].opened = Opened::Failed("I/O error".into());
+    finds(failed, "render-node", Verdict::Fault, "sudo dmesg");
+}
+
+#[test]
+fn drivers_and_waits() {
+    let mesa = |text: &'static str| move |facts: &mut Facts| facts.drivers[0].library = library(text);
+    finds(mesa("24.3.4"), "mesa", Verdict::Fault, "25.0 or newer");
+    finds(mesa("26.1.6-1"), "waits", Verdict::Warning, "VN_PERF=");
+    let mut newest = sound();
+    mesa("26.2.6-1")(&mut newest);
+    assert_eq!(troubles(&newest), []);
+    let foreign = |facts: &mut Facts| facts.drivers[0].library = Err(NoLibrary::Missing(Missing::Foreign));
+    finds(foreign, "venus-driver", Verdict::Fault, "own kind of processor");
+    finds(|facts| facts.drivers.clear(), "venus-driver", Verdict::Fault, "mesa-vulkan-drivers");
+}

@@ -1,0 +1,211 @@
+//! Drivers and GPUs. The probe decides: where it has found a GPU that can be used, the rest is a matter of warnings.
+
+use crate::host::facts::Facts;
+use crate::host::given::{Gpu, Sandbox};
+use crate::libraries::Missing;
+use crate::manifests::{Driver, NoLibrary};
+use crate::report::Finding;
+
+/// A GPU that works.
+fn any(facts: &Facts, fits: impl Fn(&Gpu) -> bool) -> bool {
+    facts.given.gpus.as_ref().is_ok_and(|gpus| gpus.iter().any(|gpu| gpu.usable.is_ok() && fits(gpu)))
+}
+
+/// The probe has found no GPU at all, and could have: nothing is wrong with the sandbox that it runs in.
+fn found_nothing(facts: &Facts) -> bool {
+    let found = facts.given.gpus.as_ref().is_ok_and(|gpus| !gpus.is_empty());
+    let runs =
+        matches!(&facts.given.sandbox, Sandbox::Tried { lacks, strict } if lacks.is_empty() || !strict);
+    !found && runs
+}
+
+pub(super) fn loader(facts: &Facts) -> Finding {
+    const CHECK: &str = "vulkan-loader";
+    match &facts.loader {
+        Ok(library) => Finding::ok(CHECK, library.path.display().to_string()),
+        Err(_) if !found_nothing(facts) => Finding::ok(CHECK, "the probe has found one"),
+        Err(missing) => {
+            let reason = match missing {
+                Missing::Absent => "there is no libvulkan.so.1",
+                Missing::Foreign => "libvulkan.so.1 is there for another kind of processor only",
+            };
+            Finding::fault(
+                CHECK,
+                reason,
+                "sudo apt-get install libvulkan1 (Fedora, Arch: vulkan-loader, vulkan-icd-loader)",
+            )
+        }
+    }
+}
+
+/// Returns what is wrong with a driver's manifest.
+fn broken(driver: &Driver) -> Option<String> {
+    let manifest = driver.manifest.display();
+    match &driver.library {
+        Err(_) if driver.hidden_by.is_some() => None,
+        Err(NoLibrary::NoManifest) => Some(format!("there is no {manifest}")),
+        Err(NoLibrary::Malformed) => Some(format!("{manifest} is malformed")),
+        Err(NoLibrary::Missing(Missing::Absent)) => {
+            Some(format!("{manifest} names {}, which is not there", driver.name))
+        }
+        // Systems with libraries of two kinds of processor have these.
+        Err(NoLibrary::Missing(Missing::Foreign)) | Ok(_) => None,
+    }
+}
+
+pub(super) fn drivers(facts: &Facts) -> Finding {
+    const CHECK: &str = "vulkan-drivers";
+    if facts.loader.is_err() && found_nothing(facts) {
+        return Finding::skipped(CHECK, "there is no Vulkan loader");
+    }
+    let usable = facts.drivers.iter().filter(|driver| driver.library.is_ok() && driver.hidden_by.is_none());
+    let names: Vec<String> = usable.map(|driver| driver.manifest.display().to_string()).collect();
+    let broken: Vec<String> = facts.drivers.iter().filter_map(broken).collect();
+    let nothing_left = names.is_empty() && found_nothing(facts);
+    let hidden = facts
+        .drivers
+        .iter()
+        .find(|driver| driver.library.is_ok())
+        .and_then(|driver| driver.hidden_by.as_ref());
+    let variable = facts.named_by.as_ref().map(|(name, _)| *name);
+    if !broken.is_empty() {
+        let remedy = match variable {
+            Some(name) => format!("unset {name}, or set it to manifests of drivers that are installed"),
+            None => "reinstall that driver's package, or remove the manifest that was left behind".into(),
+        };
+        return Finding::unless_minor(nothing_left, CHECK, broken.join(", "), remedy);
+    }
+    match (nothing_left, hidden) {
+        (false, _) => Finding::ok(
+            CHECK,
+            if names.is_empty() { "the probe has found some".into() } else { names.join(", ") },
+        ),
+        (true, Some(hidden)) => Finding::fault(
+            CHECK,
+            format!("{hidden} hides all drivers"),
+            format!("unset {}", hidden.split('=').next().unwrap_or_default()),
+        ),
+        (true, None) => Finding::fault(
+            CHECK,
+            "no Vulkan driver is installed",
+            "install the GPU's driver (NVIDIA: nvidia-vulkan-icd or libnvidia-gl; AMD, Intel and software: mesa-vulkan-drivers)",
+        ),
+    }
+}
+
+pub(super) fn nvidia(facts: &Facts) -> Finding {
+    const CHECK: &str = "nvidia";
+    let serious = !any(facts, |gpu| !gpu.software);
+    let fault = |reason: String, remedy: &str| Finding::unless_minor(serious, CHECK, reason, remedy);
+    let nvidia = &facts.nvidia;
+    if any(facts, |gpu| gpu.name.contains("NVIDIA")) {
+        return Finding::ok(CHECK, "the driver works");
+    }
+    let Some(module) = &nvidia.module else {
+        return match nvidia.has_device {
+            true => fault(
+                "there is a GPU of NVIDIA's, and the kernel module nvidia is not loaded".into(),
+                "sudo modprobe nvidia, or install NVIDIA's driver (Debian: nvidia-driver) and its module for this kernel",
+            ),
+            false => Finding::skipped(CHECK, "no GPU of NVIDIA's needs its driver"),
+        };
+    };
+    if nvidia.libraries.is_empty() && serious {
+        return fault(
+            format!("kernel module {module} is loaded, and its Vulkan libraries are not installed"),
+            "install them (Debian: nvidia-vulkan-icd, Ubuntu: libnvidia-gl-*; in a container, let the NVIDIA container toolkit pass on `graphics`)",
+        );
+    }
+    if !nvidia.libraries.is_empty() && !nvidia.libraries.contains(module) {
+        return fault(
+            format!(
+                "kernel module {module} does not fit the libraries, which are of {}: the driver was upgraded under a running system",
+                nvidia.libraries.join(", ")
+            ),
+            "reboot, or end all that uses the GPU and: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia",
+        );
+    }
+    if !nvidia.has_node {
+        return fault(
+            "there is no /dev/nvidiactl".into(),
+            "sudo nvidia-modprobe -u -c 0; in a container, pass /dev/nvidia* on",
+        );
+    }
+    Finding::ok(CHECK, format!("kernel module and libraries are of version {module}"))
+}
+
+pub(super) fn nodes(facts: &Facts) -> Finding {
+    const CHECK: &str = "device-nodes";
+    if facts.nodes.is_empty() {
+        return Finding::skipped(CHECK, "there is neither /dev/dri/renderD* nor /dev/nvidia*");
+    }
+    let closed: Vec<_> = facts.nodes.iter().filter(|(_, _, file)| !facts.user.may(6, file)).collect();
+    let Some((path, group, file)) = closed.first() else {
+        let paths: Vec<&str> = facts.nodes.iter().map(|(path, ..)| path.as_str()).collect();
+        return Finding::ok(CHECK, format!("this user may open {}", paths.join(", ")));
+    };
+    let remedy = match file.mode & 0o060 {
+        0o060 => format!(
+            "sudo usermod -aG {group} $USER, and log in again (a service: SupplementaryGroups={group})"
+        ),
+        _ => format!("sudo chmod a+rw {path}; udev's rules or nvidia-modprobe set modes at boot"),
+    };
+    let serious = !any(facts, |gpu| !gpu.software);
+    Finding::unless_minor(
+        serious,
+        CHECK,
+        format!("this user may not open {path} (group {group}, mode {:o})", file.mode),
+        remedy,
+    )
+}
+
+pub(super) fn gpus(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "gpus";
+    let gpus = match &facts.given.gpus {
+        Ok(gpus) => gpus.as_slice(),
+        Err(_) if [loader(facts), drivers(facts)].iter().any(|finding| finding.remedy.is_some()) => {
+            return vec![Finding::skipped(CHECK, "there is no driver to ask")];
+        }
+        Err(_) if !found_nothing(facts) => {
+            return vec![Finding::skipped(
+                CHECK,
+                "the sandbox, in which drivers are asked, has to be put right first",
+            )];
+        }
+        Err(reason) => {
+            return vec![Finding::fault(
+                CHECK,
+                reason,
+                "run `vulkaninfo --summary` as this user, and with --sandbox=none if that works; docs/sandbox.md says how to add a driver",
+            )];
+        }
+    };
+    let of_gpu = |gpu: &Gpu| {
+        let finding = match &gpu.usable {
+            Ok(how) => Finding::ok("gpu", format!("guests can use it, with memory by {how}")),
+            Err(reason) => Finding::warning(
+                "gpu",
+                format!("guests cannot use it: {reason}"),
+                "install the newest driver of this GPU; README says what a driver needs",
+            ),
+        };
+        finding.about(&gpu.name)
+    };
+    let mut findings: Vec<Finding> = gpus.iter().map(of_gpu).collect();
+    let usable = gpus.iter().filter(|gpu| gpu.usable.is_ok());
+    let real = usable.clone().filter(|gpu| !gpu.software).count();
+    findings.push(match (real, usable.count()) {
+        (0, 0) => Finding::fault(
+            CHECK,
+            "no GPU can be used",
+            "install the driver of a GPU, or mesa-vulkan-drivers for its software driver",
+        ),
+        (0, _) => Finding::warning(
+            CHECK,
+            "only a software driver can be used: guests compute on the processor",
+            "install the driver of the machine's GPU, if it has one",
+        ),
+        (real, _) => Finding::ok(CHECK, format!("{real} can be used")),
+    });
+    findings
+}

@@ -1,0 +1,260 @@
+//! The facts about a host that decide whether it can serve VMs. Nothing is judged here.
+
+use super::given::Given;
+use super::programs::{self, Crosvm, Qemu};
+use super::sockets::{self, Folder, SocketFile};
+use crate::libraries::{self, Library, Missing};
+use crate::manifests::{self, Driver};
+use crate::system::{Permissions, System, User};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The things that the user asks about beyond the host itself.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    /// A QEMU that is not that of the search path.
+    pub qemu: Option<PathBuf>,
+    /// A socket of a VMM.
+    pub socket: Option<PathBuf>,
+    /// The user that the VMM runs as.
+    pub vmm_user: Option<String>,
+}
+
+/// The facts.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The facts that the daemon has found out.
+    pub given: Given,
+    /// The user that asks.
+    pub user: User,
+    /// Khronos' loader.
+    pub loader: Result<Library, Missing>,
+    /// The drivers that are installed or named.
+    pub drivers: Vec<Driver>,
+    /// The variable that names other drivers, and its value.
+    pub named_by: Option<(&'static str, String)>,
+    /// The device nodes of GPUs: paths, groups, permissions.
+    pub nodes: Vec<(String, String, Permissions)>,
+    /// NVIDIA's driver.
+    pub nvidia: Nvidia,
+    /// The switches of user namespaces, by name, of those that this kernel has.
+    pub namespace_switches: BTreeMap<&'static str, u64>,
+    /// The root folder of this process is not that of the system.
+    pub in_chroot: bool,
+    /// Kernel functions that are missing.
+    pub kernel_lacks: Vec<String>,
+    /// Control groups.
+    pub groups: Groups,
+    /// Most processes and threads of this user, and what sets that limit.
+    pub tasks: Option<(u64, String)>,
+    /// QEMU.
+    pub qemu: Option<Qemu>,
+    /// crosvm.
+    pub crosvm: Option<Crosvm>,
+    /// The systems that confine libvirt's VMMs.
+    pub access_control: AccessControl,
+    /// The socket that is asked about.
+    pub socket: Option<SocketFile>,
+    /// The VMM's user: its name, and what is known of it.
+    pub vmm_user: Option<(String, Option<User>)>,
+    /// The sockets of the configured VMs.
+    pub vm_sockets: Vec<SocketFile>,
+    /// Folders that the daemon writes to: whose, what for, where, and its state.
+    pub folders: Vec<(String, &'static str, PathBuf, Folder)>,
+}
+
+/// NVIDIA's driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nvidia {
+    /// There is a GPU of NVIDIA's that has no other driver.
+    pub has_device: bool,
+    /// The version of the loaded kernel module.
+    pub module: Option<String>,
+    /// The versions of the libraries.
+    pub libraries: Vec<String>,
+    /// The node `/dev/nvidiactl` is there.
+    pub has_node: bool,
+}
+
+/// Control groups of version 2.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    /// The folder where they are mounted.
+    pub mount: Option<PathBuf>,
+    /// The controllers.
+    pub controllers: Vec<String>,
+}
+
+/// The systems that confine libvirt's VMMs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AccessControl {
+    /// libvirt is installed.
+    pub libvirt: bool,
+    /// AppArmor is enabled.
+    pub apparmor: bool,
+    /// AppArmor's rules for libvirt name this daemon.
+    pub has_rule: bool,
+    /// SELinux enforces.
+    pub selinux: bool,
+}
+
+/// The switches of user namespaces below `/proc/sys`, in the order in which they are tried.
+pub(super) const SWITCHES: [&str; 3] = [
+    "kernel.unprivileged_userns_clone",
+    "kernel.apparmor_restrict_unprivileged_userns",
+    "user.max_user_namespaces",
+];
+/// The users that distributions have libvirt run VMMs as.
+const LIBVIRT_USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
+
+impl Facts {
+    /// Looks at the system.
+    #[must_use]
+    pub fn gather(system: &System, question: &Question, given: Given) -> Self {
+        let user = User::own();
+        let served = sockets::served(system);
+        let vms = given.configuration.iter().filter_map(|file| file.vms.as_ref().ok()).flatten();
+        let mut folders = Vec::new();
+        let mut folder = |vm: &str, what, path: Option<&Path>| {
+            if let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) {
+                folders.push((vm.to_owned(), what, path.to_owned(), Folder::at(system, path, &user)));
+            }
+        };
+        let mut vm_sockets = Vec::new();
+        for vm in vms {
+            folder(&vm.name, "socket-path", vm.socket.as_deref().and_then(Path::parent));
+            folder(&vm.name, "state-dir", vm.state.as_deref());
+            vm_sockets.extend(vm.socket.iter().map(|path| SocketFile::at(system, path, &served)));
+        }
+        let switch = |name: &'static str| {
+            Some((name, system.number(format!("/proc/sys/{}", name.replace('.', "/")))?))
+        };
+        let libvirts =
+            || LIBVIRT_USERS.into_iter().find(|name| system.user(name).is_some()).map(str::to_owned);
+        let vmm_user = question.vmm_user.clone().or_else(libvirts);
+        let groups = groups(system);
+        Self {
+            loader: libraries::find(system, Path::new("libvulkan.so.1")),
+            drivers: manifests::drivers(system),
+            named_by: manifests::named_by(system),
+            nodes: nodes(system),
+            nvidia: nvidia(system),
+            namespace_switches: SWITCHES.into_iter().filter_map(switch).collect(),
+            in_chroot: in_chroot(system),
+            kernel_lacks: kernel_lacks(),
+            tasks: tasks(system, &groups, &user),
+            groups,
+            qemu: programs::qemu(system, question.qemu.as_deref()),
+            crosvm: programs::crosvm(system),
+            access_control: access_control(system),
+            socket: question.socket.as_deref().map(|path| SocketFile::at(system, path, &served)),
+            vmm_user: vmm_user.map(|name| (name.clone(), system.user(&name))),
+            vm_sockets,
+            folders,
+            user,
+            given,
+        }
+    }
+}
+
+/// The nodes through which drivers reach GPUs.
+fn nodes(system: &System) -> Vec<(String, String, Permissions)> {
+    let is_gpu = |name: &&String| {
+        let number = name.strip_prefix("nvidia").is_some_and(|rest| rest.parse::<u32>().is_ok());
+        number || ["nvidiactl", "nvidia-uvm"].contains(&name.as_str())
+    };
+    let (dri, dev) = (system.names("/dev/dri"), system.names("/dev"));
+    let render = dri.iter().filter(|name| name.starts_with("renderD")).map(|name| format!("/dev/dri/{name}"));
+    let paths = render.chain(dev.iter().filter(is_gpu).map(|name| format!("/dev/{name}")));
+    let node = |path: String| {
+        let permissions = Permissions::from(&system.metadata(&path).ok()?);
+        Some((path, system.group(permissions.group), permissions))
+    };
+    paths.filter_map(node).collect()
+}
+
+fn nvidia(system: &System) -> Nvidia {
+    const BUS: &str = "/sys/bus/pci/devices";
+    let is_nvidia = |name: &String| {
+        let read = |file| system.read(format!("{BUS}/{name}/{file}")).unwrap_or_default();
+        let other = system.link(format!("{BUS}/{name}/driver")).is_some_and(|driver| driver != "nvidia");
+        read("vendor") == "0x10de" && read("class").starts_with("0x03") && !other
+    };
+    let is_version =
+        |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
+    let text = system.read("/proc/driver/nvidia/version");
+    let module = text.as_ref().and_then(|text| text.lines().next()?.split_whitespace().find(is_version));
+    let mut libraries: Vec<String> = libraries::named(system, "libnvidia-glcore.so.");
+    libraries.retain(|version| is_version(&version.as_str()));
+    Nvidia {
+        has_device: system.names(BUS).iter().any(is_nvidia),
+        module: module.map(str::to_owned),
+        libraries,
+        has_node: system.has("/dev/nvidiactl"),
+    }
+}
+
+/// Returns whether the root folder is no mount of its own, as it is in no system but one that a chroot was made into.
+fn in_chroot(system: &System) -> bool {
+    let mounts = system.read("/proc/self/mountinfo").unwrap_or_default();
+    !mounts.is_empty() && !mounts.lines().any(|line| line.split(' ').nth(4) == Some("/"))
+}
+
+/// Tries out kernel functions that nothing else here uses.
+fn kernel_lacks() -> Vec<String> {
+    let memory_file = memfd_create("doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map(drop);
+    let process = pidfd_open(getpid(), PidfdFlags::empty()).map(drop);
+    let tried =
+        [("memory files (memfd_create)", memory_file), ("descriptors of processes (pidfd_open)", process)];
+    tried.into_iter().filter_map(|(name, result)| Some(format!("{name}: {}", result.err()?))).collect()
+}
+
+fn groups(system: &System) -> Groups {
+    let mounts = system.read("/proc/self/mountinfo").unwrap_or_default();
+    let mount = mounts.lines().find_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        kind.starts_with("cgroup2 ").then(|| mount.split(' ').nth(4).map(PathBuf::from))?
+    });
+    let controllers = mount.as_ref().and_then(|mount| system.read(mount.join("cgroup.controllers")));
+    let controllers = controllers.unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+    Groups { mount, controllers }
+}
+
+/// The smallest limit on processes and threads.
+fn tasks(system: &System, groups: &Groups, user: &User) -> Option<(u64, String)> {
+    let own = system.read("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    let folders = groups.mount.iter().zip(own).flat_map(|(mount, own)| {
+        let folders: Vec<PathBuf> = Path::new(own).ancestors().map(|group| mount.join(group)).collect();
+        folders
+    });
+    let of_group = |folder: PathBuf| {
+        Some((system.number(folder.join("pids.max"))?, format!("pids.max of {}", folder.display())))
+    };
+    let mut limits: Vec<(u64, String)> = folders.filter_map(of_group).collect();
+    // Root is not held to it.
+    if let Some(limit) = getrlimit(Resource::Nproc).current.filter(|_| user.user != 0) {
+        limits.push((limit, "ulimit -u".into()));
+    }
+    limits.into_iter().min()
+}
+
+fn access_control(system: &System) -> AccessControl {
+    let programs = ["/usr/sbin/libvirtd", "/usr/sbin/virtqemud"];
+    let mut rules = vec![
+        "/etc/apparmor.d/abstractions/libvirt-qemu".to_owned(),
+        "/etc/apparmor.d/libvirt/TEMPLATE.qemu".into(),
+    ];
+    for folder in ["/etc/apparmor.d/abstractions/libvirt-qemu.d", "/etc/apparmor.d/local/abstractions"] {
+        rules.extend(system.names(folder).into_iter().map(|name| format!("{folder}/{name}")));
+    }
+    let names_us = |path: &String| system.read(path).is_some_and(|text| text.contains("vhost-user-vulkan"));
+    AccessControl {
+        libvirt: programs.iter().any(|program| system.has(program)),
+        apparmor: system.read("/sys/module/apparmor/parameters/enabled").as_deref() == Some("Y"),
+        has_rule: rules.iter().any(names_us),
+        selinux: system.number("/sys/fs/selinux/enforce") == Some(1),
+    }
+}

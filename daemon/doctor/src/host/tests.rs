@@ -1,0 +1,137 @@
+//! Hosts that no test can make of this machine. `tests/tests/doctor.rs` has the others.
+
+use super::*;
+use crate::libraries::Library;
+use crate::manifests::Driver;
+use crate::report::{Finding, Verdict};
+use crate::system::{Permissions, User};
+use std::collections::BTreeMap;
+
+/// A host in working order, with a GPU and a broker.
+fn sound() -> Facts {
+    let library = || Library { path: "/usr/lib/libx.so".into(), mesa: None };
+    let gpu = |name: &str, software| Gpu { name: name.into(), software, usable: Ok("memory files".into()) };
+    Facts {
+        given: Given {
+            sandbox: Sandbox::Tried { lacks: Vec::new(), strict: true },
+            landlock: 6,
+            gpus: Ok(vec![gpu("GPU", false), gpu("llvmpipe", true)]),
+            descriptors: Descriptors { limit: 524_288, wanted: 65_536, left: 65_536 },
+            configuration: None,
+            broker: Some(("/run/control".into(), Ok(2))),
+        },
+        user: User { user: 1000, groups: vec![1000, 105] },
+        loader: Ok(library()),
+        drivers: vec![Driver {
+            manifest: "/usr/share/vulkan/icd.d/gpu.json".into(),
+            name: "libx.so".into(),
+            library: Ok(library()),
+            hidden_by: None,
+        }],
+        named_by: None,
+        nodes: vec![(
+            "/dev/dri/renderD128".into(),
+            "render".into(),
+            Permissions { mode: 0o660, owner: 0, group: 105 },
+        )],
+        nvidia: Nvidia::default(),
+        namespace_switches: BTreeMap::new(),
+        in_chroot: false,
+        kernel_lacks: Vec::new(),
+        groups: Groups {
+            mount: Some("/sys/fs/cgroup".into()),
+            controllers: ["memory", "pids", "cpu"].map(str::to_owned).to_vec(),
+        },
+        tasks: Some((16_384, "ulimit -u".into())),
+        qemu: Some(Qemu { path: "/usr/bin/qemu".into(), version: Ok("11.1.2".into()), has_device: true }),
+        crosvm: None,
+        access_control: AccessControl::default(),
+        socket: None,
+        vmm_user: None,
+        vm_sockets: Vec::new(),
+        folders: Vec::new(),
+    }
+}
+
+fn troubles(facts: &Facts) -> Vec<Finding> {
+    let mut findings = check(facts);
+    findings.retain(|finding| !matches!(finding.verdict, Verdict::Ok | Verdict::Skipped));
+    findings
+}
+
+/// Changes a sound host: exactly this check finds something, with this remedy.
+fn finds(change: impl FnOnce(&mut Facts), check: &str, verdict: Verdict, remedy: &str) {
+    let mut facts = sound();
+    change(&mut facts);
+    let found = troubles(&facts);
+    let helps = found.first().and_then(|finding| finding.remedy.as_deref()).unwrap_or_default();
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].check == check && found[0].verdict == verdict && helps.contains(remedy), "{found:#?}");
+}
+
+fn gpu(facts: &mut Facts, at: usize) -> &mut Gpu {
+    &mut facts.given.gpus.as_mut().unwrap()[at]
+}
+
+#[test]
+fn a_sound_host_has_no_trouble() {
+    assert_eq!(troubles(&sound()), []);
+}
+
+#[test]
+fn gpus_that_cannot_be_used() {
+    let refused = || Err("its driver can neither import memory files nor export dma-bufs".to_owned());
+    finds(|facts| gpu(facts, 1).usable = refused(), "gpu", Verdict::Warning, "newest driver");
+    let mut none = sound();
+    (0..2).for_each(|at| gpu(&mut none, at).usable = refused());
+    let found: Vec<_> = troubles(&none).into_iter().map(|finding| (finding.check, finding.verdict)).collect();
+    assert_eq!(found, [("gpu", Verdict::Warning), ("gpu", Verdict::Warning), ("gpus", Verdict::Fault)]);
+    // With a GPU that works, what is wrong with others is no fault.
+    let other = |facts: &mut Facts| facts.nvidia.has_device = true;
+    finds(other, "nvidia", Verdict::Warning, "modprobe nvidia");
+    finds(|facts| facts.user.groups.clear(), "device-nodes", Verdict::Warning, "usermod -aG render");
+    let nothing = |facts: &mut Facts| {
+        facts.given.gpus = Err("no Vulkan device".into());
+        facts.drivers.clear();
+    };
+    finds(nothing, "vulkan-drivers", Verdict::Fault, "mesa-vulkan-drivers");
+}
+
+#[test]
+fn kernels() {
+    finds(|facts| facts.given.landlock = 0, "landlock", Verdict::Warning, "lsm=");
+    let lacks = |facts: &mut Facts| facts.kernel_lacks = vec!["memory files (memfd_create): ENOSYS".into()];
+    finds(lacks, "kernel", Verdict::Fault, "5.4 or newer");
+    let launcher = |facts: &mut Facts| {
+        facts.given.sandbox = Sandbox::NoLauncher("Resource temporarily unavailable".into());
+        facts.given.gpus = Err(String::new());
+    };
+    finds(launcher, "sandbox", Verdict::Fault, "TasksMax=");
+    let sandbox = |lack: &'static str| {
+        move |facts: &mut Facts| {
+            facts.given.sandbox = Sandbox::Tried { lacks: vec![lack.into()], strict: true };
+        }
+    };
+    finds(sandbox("filter of system calls (EINVAL)"), "sandbox", Verdict::Fault, "CONFIG_SECCOMP_FILTER");
+    finds(sandbox("mount namespace (EPERM)"), "sandbox", Verdict::Fault, "CAP_SYS_ADMIN");
+}
+
+#[test]
+fn vmms() {
+    let crosvm = |has_vhost_user| Some(Crosvm { path: "/usr/bin/crosvm".into(), has_vhost_user });
+    let only_crosvm =
+        |has_vhost_user| move |facts: &mut Facts| (facts.qemu, facts.crosvm) = (None, crosvm(has_vhost_user));
+    finds(only_crosvm(false), "vmm", Verdict::Warning, "current crosvm");
+    let mut facts = sound();
+    only_crosvm(true)(&mut facts);
+    assert_eq!(troubles(&facts), []);
+    let both = |facts: &mut Facts| {
+        facts.crosvm = crosvm(true);
+        facts.qemu = sound().qemu.map(|qemu| Qemu { version: Ok("10.0.0".into()), ..qemu });
+    };
+    finds(both, "vmm", Verdict::Warning, "trixie-backports");
+    let broken = |facts: &mut Facts| {
+        facts.qemu = sound().qemu.map(|qemu| Qemu { version: Err("it ends with 127".into()), ..qemu });
+    };
+    finds(broken, "vmm", Verdict::Fault, "--qemu");
+}

@@ -1,0 +1,20 @@
+//! `vhost-user-vulkan doctor`: what keeps a host or a VM from working, and what helps.
+//!
+//! Each check is a function of facts, which one look at the system gathers, so a test can judge any system. The daemon hands in the facts
+//! that only its own parts know: what its sandbox lacks, what its probe says of GPUs. Beside the library is the program for VMs.
+//!
+//! | module | is | may use |
+//! | --- | --- | --- |
+//! | `report` | verdicts, and how they are printed | |
+//! | `system` | files below a root folder, users, the environment | |
+//! | `libraries` | shared libraries as the dynamic loader finds them | system |
+//! | `manifests` | Vulkan drivers as Khronos' loader finds them | system, libraries |
+//! | `host` | checks of a host | report, system, libraries, manifests |
+//! | `guest` | checks of a VM | report, system, libraries, manifests |
+
+pub mod guest;
+pub mod host;
+pub mod libraries;
+pub mod manifests;
+pub mod report;
+pub mod system;

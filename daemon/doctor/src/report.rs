@@ -1,0 +1,189 @@
+//! The outcome of checks: what each found, and how that is printed. Knows no check.
+
+use serde::Serialize;
+use std::fmt::Write;
+use std::io::{IsTerminal, Write as _};
+use std::process::ExitCode;
+
+/// The version of the JSON form. It changes when a key is removed or changes its meaning.
+const FORM: u32 = 1;
+
+/// The verdict of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Nothing is wrong.
+    Ok,
+    /// There is nothing to check, or something else has to be put right before it can be checked.
+    Skipped,
+    /// Something works, but not as well as it could.
+    Warning,
+    /// Something keeps it from working.
+    Fault,
+}
+
+/// The finding of one check. A warning and a fault have a remedy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The name of the check, which never changes.
+    pub check: &'static str,
+    /// The thing that was checked, where a check looks at several of a kind.
+    pub subject: Option<String>,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The reason for the verdict: what was found.
+    pub reason: String,
+    /// The remedy: what helps.
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    /// Returns that nothing is wrong.
+    pub fn ok(check: &'static str, reason: impl Into<String>) -> Self {
+        Self { check, subject: None, verdict: Verdict::Ok, reason: reason.into(), remedy: None }
+    }
+
+    /// Returns that nothing was checked, and why.
+    pub fn skipped(check: &'static str, reason: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Skipped, ..Self::ok(check, reason) }
+    }
+
+    /// Returns that something could be better.
+    pub fn warning(check: &'static str, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Warning, remedy: Some(remedy.into()), ..Self::ok(check, reason) }
+    }
+
+    /// Returns that it cannot work.
+    pub fn fault(check: &'static str, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Fault, ..Self::warning(check, reason, remedy) }
+    }
+
+    /// Returns that it cannot work, if that is `serious`, or else that something could be better.
+    pub fn unless_minor(
+        serious: bool,
+        check: &'static str,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        if serious { Self::fault(check, reason, remedy) } else { Self::warning(check, reason, remedy) }
+    }
+
+    /// Returns the same finding about one thing of several.
+    #[must_use]
+    pub fn about(self, subject: impl Into<String>) -> Self {
+        Self { subject: Some(subject.into()), ..self }
+    }
+}
+
+/// The place whose checks these are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// The machine with the GPU, where the daemon runs.
+    Host,
+    /// A virtual machine.
+    Vm,
+}
+
+/// All findings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    form: u32,
+    place: Place,
+    can_work: bool,
+    /// The findings, in the order in which faults are best put right.
+    pub checks: Vec<Finding>,
+}
+
+impl Report {
+    /// Returns the report of these findings.
+    #[must_use]
+    pub fn new(place: Place, checks: Vec<Finding>) -> Self {
+        let can_work = !checks.iter().any(|finding| finding.verdict == Verdict::Fault);
+        Self { form: FORM, place, can_work, checks }
+    }
+
+    /// Returns the report as a line of JSON.
+    #[must_use]
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+
+    /// Returns the report as lines for people.
+    #[must_use]
+    pub fn text(&self, colours: bool) -> String {
+        let mut text = String::new();
+        for Finding { check, subject, verdict, reason, remedy } in &self.checks {
+            let (name, colour) = match verdict {
+                Verdict::Ok => ("ok", "32"),
+                Verdict::Skipped => ("skipped", "2"),
+                Verdict::Warning => ("warning", "33"),
+                Verdict::Fault => ("fault", "1;31"),
+            };
+            let subject = subject.as_ref().map_or(String::new(), |subject| format!(" {subject}"));
+            let remedy = remedy.as_ref().map_or(String::new(), |remedy| format!("; remedy: {remedy}"));
+            // Names and reasons are of drivers and files, which may hold what moves a terminal's cursor.
+            let line = format!("{check}{subject}: {reason}{remedy}").replace(char::is_control, " ");
+            // Writing to a string cannot fail.
+            let _ = match colours {
+                true => writeln!(text, "\u{1b}[{colour}m{name:7}\u{1b}[0m {line}"),
+                false => writeln!(text, "{name:7} {line}"),
+            };
+        }
+        let place = match self.place {
+            Place::Host => "this host can serve VMs",
+            Place::Vm => "programs of this VM can use the GPU",
+        };
+        let faults = self.checks.iter().filter(|finding| finding.verdict == Verdict::Fault).count();
+        let _ = match faults {
+            0 => writeln!(text, "{place}"),
+            _ => writeln!(text, "{}: {faults} to put right", place.replace(" can ", " cannot ")),
+        };
+        text
+    }
+
+    /// Prints the report, with colours on a terminal whose user has not forbidden them (`NO_COLOR`). Returns the status of the process:
+    /// 0 if it can work, else 1.
+    #[must_use]
+    pub fn print(&self, json: bool) -> ExitCode {
+        let mut out = std::io::stdout().lock();
+        let colours = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let text = if json { self.json() } else { self.text(colours) };
+        // Who does not read to the end still gets the status.
+        let _ = out.write_all(text.as_bytes());
+        if self.can_work { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_a_line_with_its_remedy_and_decides_the_status() {
+        let checks = vec![
+            Finding::ok("one", "fine").about("a\u{1b}b"),
+            Finding::warning("two", "slow", "do this"),
+            Finding::fault("three", "broken", "do that"),
+        ];
+        let report = Report::new(Place::Host, checks);
+        let text = "ok      one a b: fine\nwarning two: slow; remedy: do this\nfault   three: broken; remedy: do that\n\
+                    this host cannot serve VMs: 1 to put right\n";
+        assert_eq!(report.text(false), text);
+        assert!(report.text(true).contains("\u{1b}[1;31mfault  \u{1b}[0m three"));
+        assert!(!report.can_work);
+        let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(json["can_work"], false);
+        assert_eq!(json["place"], "host");
+        assert_eq!(json["checks"][2]["remedy"], "do that");
+        assert_eq!(json["checks"][0]["remedy"], serde_json::Value::Null);
+        assert_eq!(json["checks"][1]["verdict"], "warning");
+    }
+
+    #[test]
+    fn warnings_do_not_keep_it_from_working() {
+        let report = Report::new(Place::Vm, vec![Finding::warning("two", "slow", "do this")]);
+        assert!(report.can_work);
+        assert!(report.text(false).ends_with("programs of this VM can use the GPU\n"));
+    }
+}

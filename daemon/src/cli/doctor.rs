@@ -1,0 +1,34 @@
+//! The options of `doctor`.
+
+use super::{Confinement, Control};
+use std::path::PathBuf;
+
+/// The options of `doctor`: what is checked beside the host itself.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Doctor {
+    /// Check a VM, from inside it
+    #[arg(long, conflicts_with_all = ["config", "socket_path", "vmm_user", "qemu", "control_socket"])]
+    pub vm: bool,
+    /// Print one line of JSON (docs/doctor.md)
+    #[arg(long)]
+    pub json: bool,
+    /// Check this file of several VMs as well [default: /etc/vhost-user-vulkan/vms.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Check whether the VMM can connect to this socket, at which a daemon listens
+    #[arg(long, value_name = "PATH")]
+    pub socket_path: Option<PathBuf>,
+    /// The user that the VMM runs as [default: libvirt's, if it exists]
+    #[arg(long, value_name = "USER")]
+    pub vmm_user: Option<String>,
+    /// The QEMU to check [default: the one in the search path]
+    #[arg(long, value_name = "PATH")]
+    pub qemu: Option<PathBuf>,
+    #[command(flatten)]
+    pub control: Control,
+    #[command(flatten)]
+    pub confinement: Confinement,
+    /// Take the files of the system from below this folder
+    #[arg(long, value_name = "PATH", default_value = "/", hide = true)]
+    pub root: PathBuf,
+}

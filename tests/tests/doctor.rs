@@ -1,0 +1,470 @@
+//! `vhost-user-vulkan doctor` on hosts that are broken on purpose: of each it names the one thing that is wrong, and what helps.
+//!
+//! The program is the real one, on the software driver and in real conditions: namespaces, limits, sockets, the QEMUs of two Debian suites.
+//! What this machine cannot be made to be (a host with a GPU, AppArmor or SELinux) is a folder with the files that such a host has.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+use tests::broker::Broker;
+use tests::daemon_process::daemon_executable;
+use tests::packages::{HostVulkan, PackageRoot, Suite, cache_dir};
+
+/// A program that changes what the doctor runs in, as a shell script whose arguments are the doctor's command.
+type Around = Option<&'static str>;
+
+/// A host in working order, and what is changed of it.
+struct Host {
+    vulkan: HostVulkan,
+    qemu: PathBuf,
+    folder: TempDir,
+}
+
+/// One way to look at a host: the surroundings, the environment, the arguments.
+#[derive(Clone, Default)]
+struct Look {
+    around: Around,
+    environment: Vec<(&'static str, String)>,
+    arguments: Vec<String>,
+}
+
+/// The checks whose faults keep the daemon from starting.
+const DECISIVE: [&str; 4] = ["vulkan-loader", "vulkan-drivers", "gpus", "sandbox"];
+
+/// The findings that are warnings and faults: check, verdict, reason, remedy.
+type Troubles = BTreeSet<(String, String, String, String)>;
+
+/// An ordinary user, whose groups are not those of any file.
+const ORDINARY: &str = r#"exec unshare --user --map-user=1000 --map-group=1000 "$@""#;
+/// An ordinary user, where no further user namespace can be made.
+const NO_NAMESPACES: &str = r#"exec unshare --user --map-user=1000 --map-group=1000 --keep-caps sh -c '
+    echo 0 >/proc/sys/user/max_user_namespaces; exec setpriv --ambient-caps=-all --inh-caps=-all "$@"' sh "$@""#;
+/// A folder that is no mount, with all that the system has. It exists in a namespace of mounts only.
+const CHROOT: &str = r#"exec unshare --mount --propagation private sh -c '
+    mount -t tmpfs none "$ROOT"; mkdir "$ROOT/new"
+    for path in /*; do
+        if [ -L "$path" ]; then cp -a "$path" "$ROOT/new$path"
+        elif [ -d "$path" ]; then mkdir "$ROOT/new$path"; mount --rbind "$path" "$ROOT/new$path"; fi
+    done
+    exec chroot "$ROOT/new" "$@"' sh "$@""#;
+
+impl Host {
+    fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
+        let qemu = qemu_of(Suite::Testing, folder.path())?;
+        let host = Self { vulkan: HostVulkan::lavapipe()?, qemu, folder };
+        // A host in working order, as far as the checks look at files.
+        for (path, text) in [
+            (
+                "proc/self/mountinfo",
+                "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n31 22 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+            ),
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("proc/net/unix", "Num RefCount Protocol Flags Type St Inode Path\n"),
+            ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n"),
+            ("sys/fs/cgroup/a/pids.max", "max\n"),
+            ("etc/passwd", "root:x:0:0::/root:/bin/sh\n"),
+            ("etc/group", "root:x:0:\nrender:x:65534:\n"),
+        ] {
+            host.put(path, text)?;
+        }
+        fs::create_dir(host.path("chroot"))?;
+        // Its driver is that of the package cache.
+        let cache = cache_dir()?;
+        let link = host.path("root").join(cache.strip_prefix("/").context("not an absolute path")?);
+        fs::create_dir_all(link.parent().context("a folder lies in a folder")?)?;
+        symlink(&cache, &link)?;
+        Ok(host)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Writes a file of the host that `--root` shows.
+    fn put(&self, path: &str, text: &str) -> Result<()> {
+        let path = self.path("root").join(path);
+        fs::create_dir_all(path.parent().context("a file lies in a folder")?)?;
+        Ok(fs::write(path, text)?)
+    }
+
+    /// The daemon's command in these surroundings, without options.
+    fn command(&self, look: &Look) -> Result<Command> {
+        let plain = self.vulkan.command(&daemon_executable()?)?;
+        let mut command = Command::new("sh");
+        command.args(["-c", look.around.unwrap_or("exec \"$@\""), "sh", "env"]).stdin(Stdio::null());
+        command.env("ROOT", self.path("chroot"));
+        // The daemon's libraries are not those of the programs that start it.
+        for (name, value) in plain.get_envs().filter_map(|(name, value)| Some((name, value?))) {
+            command.arg([name, "=".as_ref(), value].join("".as_ref()));
+        }
+        command.args(look.environment.iter().map(|(name, value)| format!("{name}={value}")));
+        command.arg(plain.get_program());
+        Ok(command)
+    }
+
+    /// Asks the doctor. Its exit status must fit its verdicts, and the daemon must start just where it says so.
+    fn ask(&self, look: &Look) -> Result<Troubles> {
+        let mut command = self.command(look)?;
+        command.args(["doctor", "--json"]);
+        let names = |option: &str| look.arguments.iter().any(|argument| argument == option);
+        if !names("--control-socket") {
+            command.arg("--control-socket").arg(self.path("no-control"));
+        }
+        if !names("--qemu") && !look.environment.iter().any(|(name, _)| *name == "PATH") {
+            command.arg("--qemu").arg(&self.qemu);
+        }
+        let output = command.args(&look.arguments).output().context("cannot run sh")?;
+        let (out, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_str(&out).with_context(|| format!("{out}\n{errors}"))?;
+        let checks = report["checks"].as_array().context("no checks")?;
+        let text = |check: &Value, key: &str| check[key].as_str().unwrap_or_default().to_owned();
+        let all =
+            checks.iter().map(|check| ["check", "verdict", "reason", "remedy"].map(|key| text(check, key)));
+        let troubles: Troubles = all
+            .map(|[check, verdict, reason, remedy]| (check, verdict, reason, remedy))
+            .filter(|(_, verdict, ..)| verdict == "warning" || verdict == "fault")
+            .collect();
+        let faults = troubles.iter().any(|(_, verdict, ..)| verdict == "fault");
+        ensure!(
+            report["can_work"] == !faults && output.status.code() == Some(i32::from(faults)),
+            "{}: {out}",
+            output.status
+        );
+        ensure!(troubles.iter().all(|(.., remedy)| !remedy.is_empty()), "a trouble without a remedy: {out}");
+        let refuses = |(check, verdict, ..): &(String, String, String, String)| {
+            verdict == "fault" && DECISIVE.contains(&check.as_str())
+        };
+        let sandbox = look.arguments.iter().filter(|argument| argument.starts_with("--sandbox"));
+        let daemon = self.command(look)?.arg("--list-gpus").args(sandbox).output()?;
+        let said = String::from_utf8_lossy(&daemon.stderr);
+        let must_refuse = troubles.iter().any(refuses);
+        ensure!(daemon.status.success() != must_refuse, "the daemon disagrees: {said}\n{troubles:#?}");
+        Ok(troubles)
+    }
+
+    /// The doctor finds nothing at `sound`, and of `broken` one thing more, with this remedy.
+    fn finds(&self, sound: &Look, broken: &Look, [check, verdict, remedy]: [&str; 3]) -> Result<()> {
+        let (before, after) = (self.ask(sound)?, self.ask(broken)?);
+        ensure!(!before.iter().any(|(_, verdict, ..)| verdict == "fault"), "the sound host: {before:#?}");
+        let new: Vec<_> = after.difference(&before).collect();
+        println!("{new:?}");
+        let [(found, how, _, helps)] = new[..] else {
+            anyhow::bail!("not {check} alone: {new:#?}");
+        };
+        ensure!(
+            found == check && how == verdict && helps.contains(remedy),
+            "not {check} ({verdict}, {remedy}): {new:#?}"
+        );
+        Ok(())
+    }
+}
+
+impl Look {
+    fn with(arguments: &[&str]) -> Self {
+        Self { arguments: arguments.iter().map(|text| (*text).to_owned()).collect(), ..Self::default() }
+    }
+
+    fn around(around: &'static str) -> Self {
+        Self { around: Some(around), ..Self::default() }
+    }
+
+    fn variable(name: &'static str, value: &str) -> Self {
+        Self { environment: vec![(name, value.to_owned())], ..Self::default() }
+    }
+}
+
+/// A program that runs the QEMU of a suite, whatever libraries its caller uses.
+fn qemu_of(suite: Suite, folder: &Path) -> Result<PathBuf> {
+    let root = PackageRoot::with(suite, &["qemu-system-x86"])?;
+    let busybox = PackageRoot::with(Suite::Testing, &["busybox-static"])?.path("usr/bin/busybox");
+    let command = root.command("qemu-system-x86_64")?;
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
+    let modules = root.libraries().join("qemu");
+    let script = format!(
+        "#!{} sh\nunset LD_LIBRARY_PATH\nexport QEMU_MODULE_DIR='{}'\nexec {} \"$@\"\n",
+        busybox.display(),
+        modules.display(),
+        words.join(" ")
+    );
+    executable(&folder.join(format!("qemu-{}", suite.name())), &script)
+}
+
+fn executable(path: &Path, text: &str) -> Result<PathBuf> {
+    fs::write(path, text)?;
+    fs::set_permissions(path, Permissions::from_mode(0o755))?;
+    Ok(path.to_owned())
+}
+
+/// Returns whether this machine lets the tests make namespaces and own files of others; else says that the caller is skipped.
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: only root can make such a host");
+        eprintln!("skipped: only root can make such a host");
+    }
+    root
+}
+
+#[test]
+fn a_sound_host_without_a_gpu_can_work_and_is_told_that_it_has_none() -> Result<()> {
+    let host = Host::new()?;
+    let troubles = host.ask(&Look::with(&["--root", &host.text("root")]))?;
+    let found: Vec<_> =
+        troubles.iter().filter(|trouble| !["landlock", "open-files"].contains(&trouble.0.as_str())).collect();
+    let [(check, verdict, _, remedy)] = found[..] else { anyhow::bail!("{found:#?}") };
+    ensure!(
+        (check.as_str(), verdict.as_str()) == ("gpus", "warning")
+            && remedy.contains("driver of the machine's GPU"),
+        "{found:#?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn drivers() -> Result<()> {
+    let host = Host::new()?;
+    let manifest = |name: &str, text: &str| fs::write(host.path(name), text);
+    let library = |library: &str| {
+        format!(
+            r#"{{"file_format_version": "1.0.1", "ICD": {{"library_path": "{library}", "api_version": "1.3.0"}}}}"#
+        )
+    };
+    manifest("gone.json", &library("libvulkan_gone.so"))?;
+    manifest("malformed.json", "{")?;
+    let HostVulkan::Lavapipe(root) = &host.vulkan else { anyhow::bail!("not the package cache") };
+    manifest("other.json", &library(&root.libraries().join("libz.so.1").display().to_string()))?;
+    let unset = ["vulkan-drivers", "fault", "unset VK_DRIVER_FILES"];
+    for name in ["absent.json", "gone.json", "malformed.json"] {
+        host.finds(&Look::default(), &Look::variable("VK_DRIVER_FILES", &host.text(name)), unset)?;
+    }
+    let other = Look::variable("VK_DRIVER_FILES", &host.text("other.json"));
+    host.finds(&Look::default(), &other, ["gpus", "fault", "vulkaninfo --summary"])?;
+    let disabled = Look::variable("VK_LOADER_DRIVERS_DISABLE", "*");
+    host.finds(&Look::default(), &disabled, ["vulkan-drivers", "fault", "unset VK_LOADER_DRIVERS_DISABLE"])?;
+    if Path::new("/usr/lib/x86_64-linux-gnu/libvulkan.so.1").exists()
+        || Path::new("/usr/lib64/libvulkan.so.1").exists()
+    {
+        println!("skipped: this machine has a Vulkan loader of its own");
+        return Ok(());
+    }
+    let few = host.path("few");
+    fs::create_dir(&few)?;
+    for name in ["libc.so.6", "libgcc_s.so.1", "libm.so.6"] {
+        symlink(root.libraries().join(name), few.join(name))?;
+    }
+    let without = Look::variable("LD_LIBRARY_PATH", &host.text("few"));
+    host.finds(&Look::default(), &without, ["vulkan-loader", "fault", "apt-get install libvulkan1"])
+}
+
+#[test]
+fn real_gpus_that_their_drivers_do_not_reach() -> Result<()> {
+    let host = Host::new()?;
+    let sound = Look::with(&["--root", &host.text("root")]);
+    let finds = |broken: [&str; 3]| host.finds(&Look::default(), &sound, broken);
+    let gpu = "sys/bus/pci/devices/0000:01:00.0";
+    host.put(&format!("{gpu}/vendor"), "0x10de\n")?;
+    host.put(&format!("{gpu}/class"), "0x030200\n")?;
+    finds(["nvidia", "fault", "sudo modprobe nvidia"])?;
+    let module = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025\nGCC version:\n";
+    host.put("proc/driver/nvidia/version", module)?;
+    finds(["nvidia", "fault", "nvidia-vulkan-icd"])?;
+    host.put("usr/lib/x86_64-linux-gnu/libnvidia-glcore.so.580.119.02", "")?;
+    host.put("dev/nvidiactl", "")?;
+    finds(["nvidia", "fault", "reboot"])?;
+    fs::remove_file(host.path("root/usr/lib/x86_64-linux-gnu/libnvidia-glcore.so.580.119.02"))?;
+    host.put("usr/lib/x86_64-linux-gnu/libnvidia-glcore.so.580.95.05", "")?;
+    let sane = host.ask(&sound)?;
+    ensure!(!sane.iter().any(|(check, ..)| check == "nvidia"), "{sane:#?}");
+    fs::remove_file(host.path("root/dev/nvidiactl"))?;
+    finds(["nvidia", "fault", "nvidia-modprobe"])?;
+    host.put("dev/nvidiactl", "")?;
+    if !is_root() {
+        return Ok(());
+    }
+    host.put("dev/dri/renderD128", "")?;
+    let node = host.path("root/dev/dri/renderD128");
+    std::os::unix::fs::chown(&node, Some(7), Some(44))?;
+    let mode = |mode| fs::set_permissions(&node, Permissions::from_mode(mode));
+    let ordinary = Look { around: Some(ORDINARY), ..sound.clone() };
+    mode(0o666)?;
+    let open = host.ask(&ordinary)?;
+    ensure!(!open.iter().any(|(check, ..)| check == "device-nodes"), "{open:#?}");
+    mode(0o660)?;
+    host.finds(&Look::around(ORDINARY), &ordinary, ["device-nodes", "fault", "usermod -aG render"])?;
+    mode(0o600)?;
+    host.finds(&Look::around(ORDINARY), &ordinary, ["device-nodes", "fault", "sudo chmod a+rw"])
+}
+
+#[test]
+fn what_confines_and_limits_workers() -> Result<()> {
+    let host = Host::new()?;
+    let sound = Look::with(&["--root", &host.text("root")]);
+    let finds = |around, broken: [&str; 3]| host.finds(&Look::default(), &Look::around(around), broken);
+    finds("exec prlimit --nofile=256:256 \"$@\"", ["open-files", "fault", "LimitNOFILE=524288"])?;
+    finds("exec prlimit --nofile=4096:4096 \"$@\"", ["open-files", "warning", "LimitNOFILE=524288"])?;
+    host.put("sys/fs/cgroup/a/pids.max", "100\n")?;
+    host.finds(&Look::default(), &sound, ["tasks", "warning", "TasksMax="])?;
+    host.put("sys/fs/cgroup/a/pids.max", "max\n")?;
+    let healthy = host.ask(&sound)?;
+    ensure!(!healthy.iter().any(|(check, ..)| check == "control-groups"), "{healthy:#?}");
+    let mountinfo = fs::read_to_string(host.path("root/proc/self/mountinfo"))?;
+    let broken = |look: &Look, expected: [&str; 3]| -> Result<()> {
+        let found: Vec<_> =
+            host.ask(look)?.into_iter().filter(|trouble| !healthy.contains(trouble)).collect();
+        let [(check, verdict, _, remedy)] = &found[..] else {
+            anyhow::bail!("not {expected:?} alone: {found:#?}")
+        };
+        ensure!(check == expected[0] && verdict == expected[1] && remedy.contains(expected[2]), "{found:#?}");
+        Ok(())
+    };
+    let groups = ["control-groups", "warning", "systemd.unified_cgroup_hierarchy=1"];
+    host.put("proc/self/mountinfo", mountinfo.lines().next().unwrap_or_default())?;
+    broken(&sound, groups)?;
+    host.put("proc/self/mountinfo", &mountinfo)?;
+    host.put("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io\n")?;
+    broken(&sound, groups)?;
+    host.put("sys/fs/cgroup/cgroup.controllers", "memory pids cpu\n")?;
+    if !is_root() {
+        return Ok(());
+    }
+    let confined = |around| Look { around: Some(around), ..sound.clone() };
+    finds(CHROOT, ["sandbox", "fault", "outside of the chroot"])?;
+    let sysctl = ["sandbox", "fault", "sysctl -w user.max_user_namespaces=10000"];
+    host.finds(&Look::around(ORDINARY), &Look::around(NO_NAMESPACES), sysctl)?;
+    let degraded = Look { arguments: vec!["--sandbox=degraded".into()], ..Look::around(NO_NAMESPACES) };
+    host.finds(&Look::around(ORDINARY), &degraded, ["sandbox", "warning", sysctl[2]])?;
+    // Ubuntu's and Debian's switches, which this kernel does not have: it refuses for another reason, and the files say which it is there.
+    host.put("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")?;
+    let apparmor = ["sandbox", "fault", "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"];
+    host.finds(&confined(ORDINARY), &confined(NO_NAMESPACES), apparmor)?;
+    host.put("proc/sys/kernel/unprivileged_userns_clone", "0\n")?;
+    let debian = ["sandbox", "fault", "sysctl -w kernel.unprivileged_userns_clone=1"];
+    host.finds(&confined(ORDINARY), &confined(NO_NAMESPACES), debian)
+}
+
+#[test]
+fn vmms() -> Result<()> {
+    let host = Host::new()?;
+    let newer = ["vmm", "fault", "-t trixie-backports qemu-system-x86"];
+    let old = qemu_of(Suite::Trixie, host.folder.path())?;
+    let ask = |broken: &Look, expected| host.finds(&Look::default(), broken, expected);
+    let named = |qemu: &Path| Look::with(&["--qemu", &qemu.display().to_string()]);
+    ask(&named(&old), newer)?;
+    let told = host.ask(&named(&old))?;
+    ensure!(told.iter().any(|(.., reason, _)| reason.contains("whose devices carry no window")), "{told:#?}");
+    // No QEMU of a version with windows lacks the device.
+    let busybox = PackageRoot::with(Suite::Testing, &["busybox-static"])?.path("usr/bin/busybox");
+    let text = format!(
+        "#!{} sh\ncase $1 in --version) echo 'QEMU emulator version 11.1.0' ;; *) exit 1 ;; esac\n",
+        busybox.display()
+    );
+    ask(&named(&executable(&host.path("qemu-without"), &text)?), newer)?;
+    ask(&Look::variable("PATH", "/nowhere"), ["vmm", "warning", newer[2]])?;
+    let sound = Look::with(&["--root", &host.text("root")]);
+    host.put("usr/sbin/libvirtd", "")?;
+    host.put("sys/module/apparmor/parameters/enabled", "Y\n")?;
+    ask(&sound, ["access-control", "warning", "recipe libvirt"])?;
+    host.put("etc/apparmor.d/local/abstractions/libvirt-qemu", "/run/vhost-user-vulkan/*.sock rw,\n")?;
+    let sane = host.ask(&sound)?;
+    ensure!(!sane.iter().any(|(check, ..)| check == "access-control"), "{sane:#?}");
+    host.put("sys/fs/selinux/enforce", "1\n")?;
+    ask(&sound, ["access-control", "warning", "ausearch -m avc"])
+}
+
+#[test]
+fn sockets() -> Result<()> {
+    let host = Host::new()?;
+    let path = host.text("vm/gpu.sock");
+    let look = |user: &str| Look::with(&["--socket-path", &path, "--vmm-user", user]);
+    let finds =
+        |user: &str, remedy: &str| host.finds(&Look::default(), &look(user), ["socket", "fault", remedy]);
+    fs::create_dir(host.path("vm"))?;
+    let mode = |name: &str, mode| fs::set_permissions(host.path(name), Permissions::from_mode(mode));
+    mode("vm", 0o755)?;
+    finds("nobody", "start the daemon with --socket-path")?;
+    fs::write(&path, "")?;
+    finds("nobody", "remove it, or give daemon and VMM another")?;
+    fs::remove_file(&path)?;
+    drop(UnixListener::bind(&path)?);
+    finds("nobody", "it takes the file's place")?;
+    fs::remove_file(&path)?;
+    let _listener = UnixListener::bind(&path)?;
+    mode("vm/gpu.sock", 0o666)?;
+    let sound = host.ask(&look("nobody"))?;
+    ensure!(!sound.iter().any(|(check, ..)| check == "socket"), "{sound:#?}");
+    finds("somebody", "the user that the VMM runs as")?;
+    mode("vm/gpu.sock", 0o660)?;
+    finds("nobody", "--socket-group GROUP")?;
+    mode("vm/gpu.sock", 0o666)?;
+    mode("vm", 0o700)?;
+    finds("nobody", "sudo chmod o+x")
+}
+
+#[test]
+fn configurations() -> Result<()> {
+    let host = Host::new()?;
+    let (file, socket) = (host.text("vms.toml"), host.text("a.sock"));
+    let look = Look::with(&["--config", &file]);
+    let finds = |text: &str, expected: [&str; 3]| -> Result<()> {
+        fs::write(&file, text.replace("SOCKET", &socket).replace("FOLDER", &host.text("")))?;
+        host.finds(&Look::default(), &look, expected)
+    };
+    let vm = "[vm.a]\nsocket-path = \"SOCKET\"\n";
+    fs::write(&file, vm.replace("SOCKET", &socket))?;
+    let sound = host.ask(&look)?;
+    ensure!(!sound.iter().any(|(_, verdict, ..)| verdict == "fault"), "{sound:#?}");
+    let wrong = ["configuration", "fault", "docs/sharing.md"];
+    host.finds(&Look::default(), &Look::with(&["--config", &host.text("absent.toml")]), wrong)?;
+    finds(&format!("{vm}wieght = 3\n"), wrong)?;
+    finds(&format!("{vm}gpu = \"GeForce 9\"\n"), ["configuration", "fault", "--list-gpus"])?;
+    finds(&format!("{vm}state-dir = \"FOLDERstate\"\n"), ["folders", "fault", "mkdir -p"])?;
+    fs::write(host.path("state"), "")?;
+    finds(&format!("{vm}state-dir = \"FOLDERstate\"\n"), ["folders", "fault", "remove it and: mkdir"])?;
+    finds("[vm.a]\nsocket-path = \"FOLDERabsent/a.sock\"\n", ["folders", "fault", "mkdir -p"])?;
+    if is_root() {
+        let others = host.path("others");
+        fs::create_dir(&others)?;
+        fs::write(&file, vm.replace("SOCKET", &others.join("a.sock").display().to_string()))?;
+        std::os::unix::fs::chown(&others, Some(7), None)?;
+        fs::set_permissions(&others, Permissions::from_mode(0o755))?;
+        let ordinary = Look { around: Some(ORDINARY), ..look.clone() };
+        host.finds(&Look::around(ORDINARY), &ordinary, ["folders", "fault", "chown"])?;
+    }
+    drop(UnixListener::bind(host.path("stale"))?);
+    let stale = Look::with(&["--control-socket", &host.text("stale")]);
+    host.finds(&Look::default(), &stale, ["broker", "warning", "systemctl start vhost-user-vulkan"])?;
+    let running = Broker::start_on(&host.vulkan, "", "", &[("a", ""), ("b", "")])?;
+    let control = running.path("control").display().to_string();
+    let found = host.ask(&Look::with(&["--control-socket", &control]))?;
+    ensure!(!found.iter().any(|(check, ..)| check == "broker"), "{found:#?}");
+    drop(running);
+    let listener = UnixListener::bind(&socket)?;
+    finds(vm, ["clashes", "fault", "systemctl stop vhost-user-vulkan@NAME"])?;
+    drop(listener);
+    fs::remove_file(&socket)?;
+    fs::write(&socket, "")?;
+    finds(vm, ["clashes", "fault", "remove it"])
+}
+
+#[test]
+fn a_wrong_option_is_neither_a_fault_nor_none() -> Result<()> {
+    for arguments in [&["doctor", "--vm", "--config", "x"][..], &["doctor", "--wrong"]] {
+        let output = HostVulkan::lavapipe()?.command(&daemon_executable()?)?.args(arguments).output()?;
+        ensure!(output.status.code() == Some(2) && output.stdout.is_empty(), "{output:?}");
+    }
+    Ok(())
+}
