@@ -3,7 +3,7 @@
 use crate::cli::{Doctor, Serve};
 use clap::FromArgMatches;
 use config::{DeviceLimits, GpuInfo, MemoryBackEnd};
-use daemon::broker::{self, Answer, Request, Settings, VmSettings};
+use daemon::broker::{self, Answer, Request, Settings, VmSettings, VmsFile};
 use daemon::sandbox::{self, Launcher, SandboxMode};
 use daemon::serve;
 use doctor::host::{Configuration, Descriptors, Facts, Given, Gpu, Question, Sandbox, Vm};
@@ -33,7 +33,7 @@ pub(crate) fn run(options: Doctor) -> ExitCode {
 }
 
 fn given(system: &System, options: &Doctor) -> Given {
-    let (sandbox, gpus) = match Launcher::start(&options.confinement.into(), None, "error", None) {
+    let (sandbox, gpus) = match Launcher::start(&options.confinement.into(), None, "error", None, None) {
         Err(error) => (Sandbox::NoLauncher(error.to_string()), Err(error.to_string())),
         Ok(launcher) => {
             let strict = options.confinement.sandbox == SandboxMode::Strict;
@@ -44,8 +44,8 @@ fn given(system: &System, options: &Doctor) -> Given {
     let default = || Some(PathBuf::from(CONFIGURATION)).filter(|path| system.has(path));
     let file = options.config.clone().or_else(default);
     let settings = file.map(|path| {
-        let settings = Settings::read(&system.path(&path), &Serve::command(), "info");
-        (path, settings.map_err(|problem| problem.to_string()))
+        let read = VmsFile::new(system.path(&path), Serve::command(), "info".into()).read();
+        (path, read.map_err(|problem| problem.to_string()))
     });
     let configured =
         settings.as_ref().and_then(|(_, settings)| Some(settings.as_ref().ok()?.control_socket.clone()));
