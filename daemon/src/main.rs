@@ -17,6 +17,7 @@ use daemon::serve::{self, Chosen, List, Listen};
 use daemon::service::{self, Activation, Manager, logs_to_journal, start_logging};
 use log::LevelFilter;
 use protocol::venus::capset::Capset;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -79,6 +80,9 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     // Descriptors that were inherited are taken before anything is opened.
     let broker = options.under_broker.then(only_standard_input).transpose();
     let broker = broker.context("no channel to the broker")?;
+    // The broker kills a process whose channel is closed. This copy closes when the process has said why it ends.
+    let copy = broker.as_ref().map(OwnedFd::try_clone).transpose()?;
+    std::mem::forget(copy);
     let inherited = inherited_socket(&options)?;
     start_logging(options.log_level, &vm_field(options.vm_name.as_deref()));
     // A panic that ended only a thread would leave the guest waiting for ever.

@@ -301,6 +301,33 @@ fn a_broker_is_ready_when_its_vms_listen_or_have_failed() -> Result<()> {
     service.hears("STATUS=3 VMs: 1 connected, 1 waiting, 1 ended (see log)")?;
     drop(guest);
     ensure!(service.stop()?.success());
+    let log = service.log();
+    let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+    let (ends, reasons) =
+        (count("the device process has ended (exit status: 1)"), count("vhost-user-vulkan: no GPU"));
+    ensure!(ends > 0 && ends == reasons, "{ends} ends, {reasons} reasons\n{log}");
+    Ok(())
+}
+
+#[test]
+fn a_broker_that_reads_its_file_again_says_when_that_is_over() -> Result<()> {
+    let mut service = broker(&[("a", "")])?;
+    service.hears("READY=1")?;
+    let file = fs::read_to_string(service.path("vms.toml"))?;
+    let more = format!("{file}[vm.b]\nsocket-path = \"{}\"\n", service.path("b").display());
+    // One more, none because of an error, one less.
+    for (text, vms) in [(more.as_str(), "2 VMs"), ("[vm.a]\n", "2 VMs"), (&file, "1 VM")] {
+        fs::write(service.path("vms.toml"), text)?;
+        kill_process(service.pid(), Signal::HUP)?;
+        let begun = service.hears("RELOADING=1")?;
+        ensure!(begun.last().is_some_and(|line| line.starts_with("MONOTONIC_USEC=")), "{begun:?}");
+        let over = service.hears("READY=1")?;
+        let settled = format!("STATUS={vms}: {} waiting", &vms[..1]);
+        if over.last() != Some(&settled) {
+            service.hears(&settled)?;
+        }
+    }
+    ensure!(service.stop()?.success());
     Ok(())
 }
 

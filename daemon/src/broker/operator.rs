@@ -44,7 +44,7 @@ impl Broker {
             Asked::Line(line) => match control::read(&line).and_then(|request| self.obey(request, now)) {
                 Ok(Reply::Done) => self.say(peer, &Answer::Done, now),
                 Ok(Reply::Status) => self.answer_later(peer, Wants::Status, now),
-                Ok(Reply::Reloaded) => self.reader.ask(Some(peer)),
+                Ok(Reply::Reloaded) => self.read_again(Some(peer)),
                 Err(error) => self.say(peer, &Answer::Error { error }, now),
             },
         }

@@ -187,7 +187,7 @@ impl Broker {
                 Some(Source::Signal) => self.end(now),
                 Some(Source::Hangup) => {
                     let _ = (&self.hangups).read(&mut [0; 16]);
-                    self.reader.ask(None);
+                    self.read_again(None);
                 }
                 Some(Source::Read) => self.take_read(now),
                 Some(Source::Listener) => self.connections.accept(index, &self.epoll, now),

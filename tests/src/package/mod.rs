@@ -49,7 +49,8 @@ pub fn make(architecture: Architecture) -> Result<Package> {
 /// As [`make`].
 pub fn make_in(architecture: Architecture, folder: &Path) -> Result<Package> {
     let crates = Crates::of_the_daemon(architecture)?;
-    let binary = build(&crates, architecture)?;
+    eprintln!("package: release builds for {}", architecture.debian());
+    let binaries = [build(&crates, architecture, &DAEMON)?, build(&crates, architecture, &DOCTOR)?];
     // What an earlier run has left must not get into this one.
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
@@ -58,7 +59,7 @@ pub fn make_in(architecture: Architecture, folder: &Path) -> Result<Package> {
     eprintln!("package: pages, completions and licences");
     pages::write(&stage)?;
     fs::write(stage.join("third-party.txt"), crates.licences()?)?;
-    staging::lay_out(&stage, &binary, &crates.version)?;
+    staging::lay_out(&stage, &binaries, &crates.version)?;
     pack(&stage, architecture)?;
     let made = |ending: &str| -> Result<PathBuf> {
         let version = staging::debian_version(&crates.version);
@@ -71,11 +72,30 @@ pub fn make_in(architecture: Architecture, folder: &Path) -> Result<Package> {
     Ok(package)
 }
 
-/// Builds the daemon and returns its executable.
-fn build(crates: &Crates, architecture: Architecture) -> Result<PathBuf> {
+/// A program of the package.
+struct Binary {
+    name: &'static str,
+    package: &'static str,
+    profile: &'static str,
+    /// Options of the compiler for this program alone.
+    options: &'static [&'static str],
+}
+
+const DAEMON: Binary = Binary { name: NAME, package: "daemon", profile: "release", options: &[] };
+/// The checks for guests, which need no library of theirs: what `cargo doctor-for-guests` builds.
+const DOCTOR: Binary = Binary {
+    name: "vhost-user-vulkan-doctor",
+    package: "doctor",
+    profile: "guest",
+    options: &["-C", "target-feature=+crt-static"],
+};
+
+/// Builds a program and returns its executable.
+fn build(crates: &Crates, architecture: Architecture, binary: &Binary) -> Result<PathBuf> {
+    let Binary { name, package, profile, options } = binary;
     let foreign = Architecture::own() != Some(architecture);
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--release", "--locked", "--package", "daemon", "--bin", NAME]);
+    cargo.args(["rustc", "--locked", "--profile", profile, "--package", package, "--bin", name]);
     cargo.arg("--target-dir").arg(&crates.target_folder);
     if foreign {
         cargo.args(["--target", architecture.triple()]);
@@ -87,11 +107,11 @@ fn build(crates: &Crates, architecture: Architecture) -> Result<PathBuf> {
             cargo.env("RUSTC", compiler);
         }
     }
+    cargo.arg("--").args(*options);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(crates)?).current_dir(&crates.repository);
-    eprintln!("package: a release build for {}", architecture.debian());
-    ensure!(cargo.status().context("cannot run cargo")?.success(), "the daemon does not build");
+    ensure!(cargo.status().context("cannot run cargo")?.success(), "{name} does not build");
     let triple = if foreign { architecture.triple() } else { "" };
-    Ok(crates.target_folder.join(triple).join("release").join(NAME))
+    Ok(crates.target_folder.join(triple).join(profile).join(name))
 }
 
 /// Returns the compiler to take if the usual one has no standard library for the target.

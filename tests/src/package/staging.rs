@@ -1,7 +1,7 @@
 //! The folder that debhelper packs: `debian` with its own rules, and the files that those name.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -16,14 +16,16 @@ const DOCUMENTS: &[&str] = &["CHANGELOG.md", "README.md", "SECURITY.md"];
 ///
 /// # Errors
 /// A file of the repository cannot be copied, or nobody knows when this version was made.
-pub(super) fn lay_out(stage: &Path, binary: &Path, version: &str) -> Result<()> {
+pub(super) fn lay_out(stage: &Path, binaries: &[PathBuf], version: &str) -> Result<()> {
     let repository = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let packaging = repository.join("daemon/packaging");
     copy(&packaging, &stage.join("files"))?;
     fs::rename(stage.join("files/debian"), stage.join("debian"))?;
     copy(&repository.join("docs"), &stage.join("docs"))?;
     DOCUMENTS.iter().try_for_each(|name| copy(&repository.join(name), &stage.join(name)))?;
-    copy(binary, &stage.join(NAME))?;
+    for binary in binaries {
+        copy(binary, &stage.join(binary.file_name().context("a program has a name")?))?;
+    }
     let control = fs::read_to_string(stage.join("debian/control"))?;
     let maintainer = control.lines().find_map(|line| line.strip_prefix("Maintainer: "));
     let maintainer = maintainer.context("debian/control names no maintainer")?;

@@ -53,6 +53,11 @@ impl<P> Reader<P> {
         }
     }
 
+    /// Returns whether somebody waits for the result of a reading, or will.
+    pub(in crate::broker) fn is_reading(&self) -> bool {
+        self.current.is_some()
+    }
+
     /// Returns the result of a reading that has come to its end, and who waits for it.
     pub(in crate::broker) fn take(&mut self) -> Option<(Vec<P>, Result<Settings, Problem>)> {
         let read = self.read.try_recv().ok()?;
@@ -107,6 +112,6 @@ mod tests {
         assert_eq!(next(&mut reader).0, [1]);
         let (who, read) = next(&mut reader);
         assert_eq!((who, read.unwrap().vms.len()), (vec![2, 3], 1));
-        assert!(reader.take().is_none() && reader.current.is_none());
+        assert!(reader.take().is_none() && !reader.is_reading());
     }
 }

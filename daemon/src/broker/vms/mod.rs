@@ -121,6 +121,7 @@ impl Broker {
         self.log.iter_mut().for_each(|log| log.name(vm.tenant, None));
         log::info!(vm = vm.name(); "the VM is gone");
         self.set_shares(now);
+        self.manager.status_changed();
     }
 
     fn watch_process(&self, index: usize, process: &Process) -> io::Result<()> {

@@ -1,9 +1,12 @@
 //! The broker takes over a configuration file that was read again: does what `reload::plan` says, and tells whoever asked.
 
 use super::super::backoff::Backoff;
+use super::super::connections::Peer;
 use super::super::control::Answer;
+use super::super::operator::state;
 use super::super::reload::Reloaded;
 use super::super::reload::plan::{Action, Reshare, merged, plan};
+use super::super::report::counted;
 use super::super::run::{Broker, END_PATIENCE};
 use super::super::settings::share::Policy;
 use super::super::settings::{Settings, VmSettings};
@@ -13,6 +16,14 @@ use sched::Nanos;
 type Later = (String, Vec<String>);
 
 impl Broker {
+    /// Has the file read, for this peer if one asks. The service manager learns when that begins, and in [`Self::take_read`] when it is over.
+    pub(in crate::broker) fn read_again(&mut self, who: Option<Peer>) {
+        if self.manager.knows_ready() && !self.reader.is_reading() {
+            self.manager.reloading();
+        }
+        self.reader.ask(who);
+    }
+
     /// Takes over the files that were read since the last call.
     pub(in crate::broker) fn take_read(&mut self, now: Nanos) {
         while let Some((peers, read)) = self.reader.take() {
@@ -26,6 +37,9 @@ impl Broker {
                 }
             };
             peers.into_iter().for_each(|peer| self.say(peer, &answer, now));
+            if self.manager.knows_ready() && !self.reader.is_reading() {
+                self.manager.ready(counted(self.vms.iter().map(state)));
+            }
         }
     }
 
