@@ -1,6 +1,6 @@
 //! A Debian in which systemd runs, as the first process of namespaces of its own: for tests of units, and of programs that systemd starts.
 //!
-//! The system has a network of its own that leads nowhere, a control group of its own, and of this machine's devices only `/dev/null` and its
+//! The system has a network of its own that leads nowhere, or this machine's; a control group of its own, and of this machine's devices only `/dev/null` and its
 //! like. It is no virtual machine: its kernel is this machine's, so that a virtual machine in it is emulated once, not twice.
 
 use std::path::Path;
@@ -22,6 +22,8 @@ use crate::program::{Background, LIMIT, Program};
 const BOOT: &str = r#"
 set -e
 tar --extract --file "$1" --directory "$2" --exclude='./dev/*' --warning=no-timestamp
+# Settings of the kernel are this machine's.
+ln -s /dev/null "$2"/etc/systemd/system/systemd-sysctl.service
 hostname host
 mount --bind "$2" "$2"
 cd "$2"
@@ -46,6 +48,15 @@ exec env -i container=namespaces /usr/lib/systemd/systemd --system
 
 /// The time between two looks at something that is awaited.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// The network of a system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// One that leads nowhere.
+    None,
+    /// This machine's.
+    Host,
+}
 
 /// A running system. Dropping it ends all its processes.
 pub struct Booted {
@@ -72,11 +83,13 @@ impl Booted {
     ///
     /// # Errors
     /// A part of the system cannot be made, or it does not come up.
-    pub fn boot(system: &Installed, shown: &Path) -> Result<Option<Self>> {
+    pub fn boot(system: &Installed, shown: &Path, network: Network) -> Result<Option<Self>> {
         let Some(group) = Unit::with(&[])? else { return Ok(None) };
         let copy = system.folder_for_copy()?;
         let mut command = namespaces();
-        command.args(["--kill-child", "--uts", "--ipc", "--cgroup", "--net", "sh", "-c", BOOT, "sh"]);
+        command.args(["--kill-child", "--uts", "--ipc", "--cgroup"]);
+        command.args((network == Network::None).then_some("--net"));
+        command.args(["sh", "-c", BOOT, "sh"]);
         command.arg(system.archive()).arg(copy.path()).arg(shown);
         let outer = Background::start(group.command(&command))?;
         let mut booted = Self { outer, init: 0, _group: group, _copy: copy };

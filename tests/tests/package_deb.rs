@@ -27,6 +27,7 @@ const FILES: &[&str] = &[
     "usr/lib/systemd/system/vhost-user-vulkan@.socket",
     "usr/lib/sysusers.d/vhost-user-vulkan.conf",
     "usr/lib/tmpfiles.d/vhost-user-vulkan.conf",
+    "usr/lib/vhost-user-vulkan/guest-image",
     "usr/lib/vhost-user-vulkan/vhost-user-vulkan-doctor",
     "usr/share/bash-completion/completions/vhost-user-vulkan",
     "usr/share/fish/vendor_completions.d/vhost-user-vulkan.fish",

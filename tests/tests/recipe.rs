@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 use tests::broker::{Broker, vhost_user_vulkan};
 use tests::daemon_process::DaemonProcess;
 use tests::packages::HostVulkan;
+use tests::sources::repository;
 use tests::vm::accepts;
 
 fn recipe(arguments: &[&str]) -> Result<Output> {
@@ -95,4 +96,20 @@ fn fed(mut command: Command, input: &str) -> Result<Output> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     child.stdin.take().context("standard input is piped")?.write_all(input.as_bytes())?;
     Ok(child.wait_with_output()?)
+}
+
+#[test]
+fn the_page_shows_what_is_printed_for_a_domain() -> Result<()> {
+    let output = recipe(&["libvirt", "--socket-path", "/run/vhost-user-vulkan/web.sock"])?;
+    let printed = String::from_utf8(output.stdout)?;
+    let lines: Vec<&str> = printed.lines().map(str::trim).collect();
+    let page = fs::read_to_string(repository().join("docs/libvirt.md"))?;
+    let pieces: Vec<_> =
+        page.split("```xml\n").skip(1).filter_map(|text| text.split("\n```").next()).collect();
+    ensure!(pieces.len() == 3, "the page has pieces {pieces:?}");
+    for piece in pieces {
+        let piece: Vec<&str> = piece.lines().map(str::trim).collect();
+        ensure!(lines.windows(piece.len()).any(|window| window == piece), "{piece:?}\n{printed}");
+    }
+    Ok(())
 }

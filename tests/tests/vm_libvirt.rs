@@ -1,33 +1,32 @@
 //! A virtual machine that libvirt manages, with a daemon that systemd starts when QEMU connects: it computes what the host computes, also when it
 //! is paused meanwhile; libvirt refuses to save it; and it computes again when the daemon has ended between two of its starts.
 //!
-//! libvirt, QEMU and systemd are those of Debian's coming release, installed by its own tools and running below a systemd of their own.
+//! libvirt, QEMU and systemd are those of Debian's coming release, installed by its own tools and running below a systemd of their own. The units are
+//! the package's, and the device is added by `recipe libvirt`.
 
 use std::fs;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use tempfile::TempDir;
-use tests::booted::Booted;
+use tests::booted::{Booted, Network};
 use tests::completion;
 use tests::daemon_process::daemon_executable;
 use tests::packages::{ClientRoot, Installed, Suite};
-use tests::program::LIMIT;
+use tests::program::{LIMIT, succeed};
+use tests::sources::repository;
 use tests::vm::{Guest, pause};
 
 /// The words that a guest generates: it takes long enough to be paused in between.
 const WORDS: u32 = 200;
 
-/// The page that says what to add to a domain; its pieces are tested.
-const PAGE: &str = include_str!("../../docs/libvirt.md");
-
-/// A domain that boots a kernel, and whose console and command have a file each. The pieces of the page stand for `OPENING`, `MEMORY` and `DEVICE`.
+/// A domain that boots a kernel by emulation, and whose console and command have a file each.
 const DOMAIN: &str = r"
-OPENING
+<domain type='qemu'>
   <name>web</name>
   <memory unit='MiB'>1536</memory>
-  MEMORY
   <os>
     <type arch='x86_64' machine='q35'>hvm</type>
     <kernel>/var/lib/libvirt/images/kernel</kernel>
@@ -42,39 +41,25 @@ OPENING
     <serial type='file'><source path='/var/lib/libvirt/images/output'/><target port='1'/></serial>
     <memballoon model='none'/>
   </devices>
-  DEVICE
 </domain>
 ";
 
-/// The domain with the pieces of the page, emulated.
-fn domain() -> Result<String> {
-    let pieces: Vec<_> = PAGE.split("```xml\n").skip(1).filter_map(|text| text.split("```").next()).collect();
-    let [opening, memory, device] = pieces[..] else { bail!("the page has pieces {pieces:?}") };
-    let domain = DOMAIN.replace("OPENING", opening).replace("MEMORY", memory).replace("DEVICE", device);
-    Ok(domain.replace("type='kvm'", "type='qemu'"))
-}
-
-/// Installs the daemon and its units, and puts the guest where libvirt finds it.
+/// Puts the daemon, its user and its units where the package puts them, and the guest where libvirt finds it.
 const INSTALL: &str = r#"
 install -m 755 /mnt/vhost-user-vulkan /usr/bin/
-useradd --system --groups kvm,render,video vhost-user-vulkan
-cat >/etc/systemd/system/vhost-user-vulkan@.socket <<'END'
-[Socket]
-ListenStream=/run/vhost-user-vulkan/%i.sock
-SocketGroup=kvm
-SocketMode=0660
-END
-cat >/etc/systemd/system/vhost-user-vulkan@.service <<'END'
-[Service]
-ExecStart=/usr/bin/vhost-user-vulkan --fd 3 --max-submit-time 60min --max-submit-time-contended 60min
-User=vhost-user-vulkan
-END
+cd /mnt/packaging
+cp sysusers.d/* /usr/lib/sysusers.d/; cp tmpfiles.d/* /usr/lib/tmpfiles.d/; cp systemd/* /usr/lib/systemd/system/
+systemd-sysusers vhost-user-vulkan.conf
+systemd-tmpfiles --create vhost-user-vulkan.conf
+mkdir /etc/vhost-user-vulkan
+echo 'OPTIONS=--max-submit-time 60min --max-submit-time-contended 60min' >/etc/vhost-user-vulkan/web.env
 cp /mnt/kernel /mnt/initramfs /var/lib/libvirt/images/
 # There are no controllers to divide in these namespaces, and QEMU itself writes to the files.
 printf 'cgroup_controllers = []\nstdio_handler = "file"\n' >>/etc/libvirt/qemu.conf
 systemctl daemon-reload
 systemctl start vhost-user-vulkan@web.socket
-virsh define /mnt/domain.xml
+vhost-user-vulkan recipe libvirt --socket-path /run/vhost-user-vulkan/web.sock --domain /mnt/domain.xml >/tmp/web.xml
+virsh define --validate /tmp/web.xml
 "#;
 
 /// Succeeds if the daemon does not run.
@@ -98,8 +83,13 @@ impl Host {
         guest.write_initramfs(&script, &shown.path().join("initramfs"))?;
         fs::copy(guest.kernel(), shown.path().join("kernel"))?;
         fs::copy(daemon_executable()?, shown.path().join("vhost-user-vulkan"))?;
-        fs::write(shown.path().join("domain.xml"), domain()?)?;
-        let Some(system) = Booted::boot(&Installed::vm_host()?, shown.path())? else { return Ok(None) };
+        fs::write(shown.path().join("domain.xml"), DOMAIN)?;
+        let mut copy = Command::new("cp");
+        copy.arg("-r").arg(repository().join("daemon/packaging")).arg(shown.path());
+        succeed(copy, LIMIT)?;
+        let Some(system) = Booted::boot(&Installed::vm_host()?, shown.path(), Network::None)? else {
+            return Ok(None);
+        };
         system.run(INSTALL)?;
         Ok(Some(Self { system, _shown: shown }))
     }
@@ -145,8 +135,8 @@ fn a_machine_of_libvirt_computes() -> Result<()> {
     let Some(host) = Host::start()? else { return Ok(()) };
     host.run(NO_DAEMON)?;
     host.begin()?;
-    let state = host.run("systemctl show --property ActiveState --value vhost-user-vulkan@web.service")?;
-    ensure!(state.trim() == "active", "{state}");
+    let status = host.run("systemctl show --property StatusText --value vhost-user-vulkan@web.service")?;
+    ensure!(status.trim() == "connected, 1 context", "{status}");
 
     host.run("virsh suspend web")?;
     let before = host.run(COUNT)?;

@@ -19,18 +19,25 @@ use crate::program::succeed;
 #[derive(Debug, Hash)]
 struct Recipe {
     suite: &'static str,
+    /// Suites from which packages come that are named as `package/suite`, and what those need.
+    more_suites: &'static [&'static str],
     packages: &'static [&'static str],
     /// A script of the shell that runs when all is installed, with the system's folder as `$1`.
     hook: &'static str,
 }
 
 /// A guest's Debian 13, with Debian's own Venus driver and vulkaninfo. Its folder `/stock` has the package of the driver.
-const GUEST: Recipe =
-    Recipe { suite: "trixie", packages: &["mesa-vulkan-drivers", "vulkan-tools"], hook: KEEP_STOCK };
+const GUEST: Recipe = Recipe {
+    suite: "trixie",
+    more_suites: &[],
+    packages: &["mesa-vulkan-drivers", "vulkan-tools"],
+    hook: KEEP_STOCK,
+};
 
 /// A host for virtual machines: systemd, libvirt, a QEMU that has the device, and the software driver.
 const VM_HOST: Recipe = Recipe {
     suite: "testing",
+    more_suites: &[],
     packages: &[
         "dbus",
         "libvirt-clients",
@@ -41,6 +48,14 @@ const VM_HOST: Recipe = Recipe {
         "systemd-sysv",
     ],
     hook: "true",
+};
+
+/// A bare Debian 13 for virtual machines: systemd, and a QEMU that has the device, from the backports. Its apt installs what packages recommend.
+const BARE: Recipe = Recipe {
+    suite: "trixie",
+    more_suites: &["trixie-backports"],
+    packages: &["ca-certificates", "dbus", "qemu-system-x86/trixie-backports", "sudo", "systemd-sysv"],
+    hook: r#"sed -i '/Install-Recommends/d' "$1"/etc/apt/apt.conf.d/99mmdebstrap"#,
 };
 
 /// Keeps the package of the driver, for a test that installs it again without a network.
@@ -96,6 +111,14 @@ impl Installed {
     /// As [`Installed::guest`].
     pub fn vm_host() -> Result<Self> {
         Self::of(&VM_HOST)
+    }
+
+    /// A bare Debian 13 for virtual machines: systemd, sudo, and a QEMU that has the device, from the backports.
+    ///
+    /// # Errors
+    /// As [`Installed::guest`].
+    pub fn bare() -> Result<Self> {
+        Self::of(&BARE)
     }
 
     /// Makes the system if it is not in the cache.
@@ -162,7 +185,9 @@ fn make(recipe: &Recipe, archive: &Path) -> Result<()> {
     command
         .args(["doc", "man", "locale"].map(|folder| format!("--dpkgopt=path-exclude=/usr/share/{folder}/*")));
     command.arg(format!("--customize-hook={}", recipe.hook));
-    command.args([suite, "-", &format!("deb {}{} {suite} main", apt::signed_by(), debian_mirror()?)]);
+    let (signed, mirror) = (apt::signed_by(), debian_mirror()?);
+    let suites = std::iter::once(&recipe.suite).chain(recipe.more_suites);
+    command.args([suite, "-"]).args(suites.map(|suite| format!("deb {signed}{mirror} {suite} main")));
     let output = command.stdin(Stdio::null()).stdout(File::create(&fresh)?).stderr(Stdio::piped()).output();
     let output = output.context("cannot run mmdebstrap")?;
     ensure!(output.status.success(), "mmdebstrap failed:\n{}", String::from_utf8_lossy(&output.stderr));
