@@ -19,7 +19,7 @@ use crate::program::succeed;
 #[derive(Debug, Hash)]
 struct Recipe {
     suite: &'static str,
-    /// Suites from which packages come that are named as `package/suite`, and what those need.
+    /// Suites from which the hook can install packages.
     more_suites: &'static [&'static str],
     packages: &'static [&'static str],
     /// A script of the shell that runs when all is installed, with the system's folder as `$1`.
@@ -54,8 +54,10 @@ const VM_HOST: Recipe = Recipe {
 const BARE: Recipe = Recipe {
     suite: "trixie",
     more_suites: &["trixie-backports"],
-    packages: &["ca-certificates", "dbus", "qemu-system-x86/trixie-backports", "sudo", "systemd-sysv"],
-    hook: r#"sed -i '/Install-Recommends/d' "$1"/etc/apt/apt.conf.d/99mmdebstrap"#,
+    packages: &["ca-certificates", "dbus", "sudo", "systemd-sysv"],
+    hook: r#"
+/usr/sbin/chroot "$1" apt-get install -y -t trixie-backports qemu-system-x86
+sed -i '/Install-Recommends/d' "$1"/etc/apt/apt.conf.d/99mmdebstrap"#,
 };
 
 /// Keeps the package of the driver, for a test that installs it again without a network.
