@@ -38,6 +38,12 @@ pub fn arguments(model: &Path, words: u32) -> Vec<String> {
 /// A guest script that first runs `before` and then generates `words` and a few more, with which the output ends.
 #[must_use]
 pub fn script(before: &str, words: u32) -> Script {
+    script_then(before, words, "")
+}
+
+/// A guest script like that of [`script`], which runs `after` when the words are there. llama.cpp's messages are in `/tmp/log` then.
+#[must_use]
+pub fn script_then(before: &str, words: u32, after: &str) -> Script {
     let command = arguments(Path::new("/model.gguf"), words + SPARE_WORDS).join(" ");
     // Messages go to a file that is shown only when the program fails. The pipe keeps it from colouring its words.
     let text = format!(
@@ -48,6 +54,7 @@ set -o pipefail
 llama-completion {command} </dev/null 2>/tmp/log | cat
 status=$?
 [ $status = 0 ] || cat /tmp/log
+{after}
 exit $status
 "
     );

@@ -1,12 +1,14 @@
 //! `cargo demo`: a stock Debian guest computes on the daemon's virtual GPU.
 
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tests::daemon_process::{DaemonProcess, build_daemon};
 use tests::packages::{HostVulkan, Suite};
-use tests::vm::{Guest, Options, Vm};
+use tests::vm::{Guest, Options, Outcome, Vm};
 use tests::{completion, prerequisites};
 
 #[derive(Parser)]
@@ -21,6 +23,9 @@ struct Arguments {
     /// Use KVM instead of emulation
     #[arg(long)]
     kvm: bool,
+    /// Leave a shell in the guest, on this terminal, until it exits
+    #[arg(long)]
+    keep: bool,
     /// Show what the daemon logs
     #[arg(long)]
     log: bool,
@@ -28,8 +33,19 @@ struct Arguments {
 
 const WORDS: u32 = 48;
 
+/// Prints what llama.cpp has measured.
+const MEASURED: &str = r"echo
+echo '--- measured by llama.cpp in the guest'
+sed -n 's/.*[a-z_]*: *\(.*eval time\)/\1/p' /tmp/log";
+
+/// Time that a guest without a shell has.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Time that a guest with one has.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    ensure!(!arguments.keep || io::stdin().is_terminal(), "--keep needs a terminal for the guest's shell");
     let started = Instant::now();
     let step = |text: &str| println!("[{:5.1} s] {text}", started.elapsed().as_secs_f32());
 
@@ -48,12 +64,26 @@ fn main() -> Result<()> {
 
     step(&format!("booting {} with kernel {}", guest.suite().name(), guest.kernel_release()));
     let before = "echo '--- vulkaninfo --summary'\nvulkaninfo --summary 2>/dev/null | sed -n '/^GPU0/,$p'";
-    let script = completion::script(before, WORDS);
-    let limit = Duration::from_secs(600);
-    let options =
-        Options { gpus: vec![daemon.socket()], echo: true, kvm: arguments.kvm, limit, ..Options::default() };
-    let outcome = Vm::run(&guest, &script, &options)
-        .with_context(|| format!("the daemon logged:\n{}", daemon.log()))?;
+    let after = if arguments.keep { format!("{MEASURED}\n{}", shell()?) } else { MEASURED.to_owned() };
+    let script = completion::script_then(before, WORDS, &after);
+    let options = Options {
+        gpus: vec![daemon.socket()],
+        echo: true,
+        kvm: arguments.kvm,
+        limit: if arguments.keep { KEPT } else { LIMIT },
+        daemon: Some(executable),
+        ..Options::default()
+    };
+    let ends = || -> Result<Outcome> {
+        let mut vm = Vm::boot(&guest, &script, &options)?;
+        step("the guest runs");
+        let _typed_through = arguments.keep.then(Raw::enter).transpose()?;
+        if arguments.keep {
+            vm.feed(io::stdin())?;
+        }
+        vm.wait()
+    };
+    let outcome = ends().with_context(|| format!("the daemon logged:\n{}", daemon.log()))?;
     println!();
     ensure!(outcome.status == 0, "the guest's command failed; the daemon logged:\n{}", daemon.log());
 
@@ -68,4 +98,38 @@ fn main() -> Result<()> {
     );
     step("done: the words above were computed on the guest's virtual GPU");
     Ok(())
+}
+
+/// Returns the commands that leave a shell on the guest's terminal, which gets the size of this one.
+fn shell() -> Result<String> {
+    let size = tcgetwinsize(io::stdin())?;
+    Ok(format!(
+        "echo
+echo '--- a shell in the guest: vulkaninfo, llama-completion -m /model.gguf; exit ends the guest'
+stty -F /dev/ttyS1 sane rows {} cols {}
+PS1='guest# ' TERM=linux setsid -c sh -i",
+        size.ws_row, size.ws_col
+    ))
+}
+
+/// This terminal while it passes each key on, Ctrl-C too. Dropping it gives the terminal back as it was.
+struct Raw(Termios);
+
+impl Raw {
+    fn enter() -> Result<Self> {
+        let before = tcgetattr(io::stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        // Lines of ours go on to end as they did.
+        raw.output_modes = before.output_modes;
+        tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // The terminal may be gone.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
+    }
 }

@@ -1,7 +1,7 @@
 //! Runs one virtual machine: QEMU from the package cache, by emulation, with the daemon's sockets as its GPUs.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -37,6 +37,8 @@ pub struct Options {
     pub echo: bool,
     /// Use the processor's virtualization instead of emulating; needs a `/dev/kvm` that can run Linux guests.
     pub kvm: bool,
+    /// The daemon's program, whose recipe is taken; the one of the tests if none is named.
+    pub daemon: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -50,6 +52,7 @@ impl Default for Options {
             may_reboot: false,
             echo: false,
             kvm: false,
+            daemon: None,
         }
     }
 }
@@ -161,6 +164,16 @@ impl Vm {
     pub fn send_line(&mut self, line: &str) -> Result<()> {
         let stdin = self.child.stdin.as_mut().context("standard input is piped")?;
         writeln!(stdin, "{line}").context("the machine has ended")
+    }
+
+    /// Gives the command what comes from here as its standard input, until the machine ends. Nothing can be sent by [`Vm::send_line`] then.
+    ///
+    /// # Errors
+    /// It was done before.
+    pub fn feed(&mut self, mut input: impl Read + Send + 'static) -> Result<()> {
+        let mut stdin = self.child.stdin.take().context("the command has an input already")?;
+        thread::spawn(move || io::copy(&mut input, &mut stdin));
+        Ok(())
     }
 
     /// Executes a command of QEMU's machine protocol: `stop`, `cont`, `system_reset`, `quit`.
@@ -279,7 +292,7 @@ fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Opti
         command.arg("-no-reboot");
     }
     for (index, socket) in options.gpus.iter().enumerate() {
-        let arguments = recipe(socket, options.memory_mib)?;
+        let arguments = recipe(socket, options)?;
         // Memory once, and a name of its own for each device.
         let device = arguments.iter().position(|argument| argument == "-chardev").context("no device")?;
         let (memory, device) = arguments.split_at(device);
@@ -294,9 +307,10 @@ fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Opti
 const CHARDEV: &str = "=vhost-user-vulkan";
 
 /// The arguments by which the daemon says that its users attach a VM.
-fn recipe(socket: &Path, memory_mib: u32) -> Result<Vec<String>> {
-    let mut command = Command::new(daemon_executable()?);
-    command.args(["recipe", "qemu", "--memory", &format!("{memory_mib}MiB"), "--socket-path"]).arg(socket);
+fn recipe(socket: &Path, options: &Options) -> Result<Vec<String>> {
+    let mut command = Command::new(options.daemon.clone().map_or_else(daemon_executable, Ok)?);
+    let memory = format!("{}MiB", options.memory_mib);
+    command.args(["recipe", "qemu", "--memory", &memory, "--socket-path"]).arg(socket);
     Ok(succeed(command, LIMIT)?.split_whitespace().map(str::to_owned).collect())
 }
 
