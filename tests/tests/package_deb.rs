@@ -31,6 +31,7 @@ const FILES: &[&str] = &[
     "usr/lib/vhost-user-vulkan/vhost-user-vulkan-doctor",
     "usr/share/bash-completion/completions/vhost-user-vulkan",
     "usr/share/fish/vendor_completions.d/vhost-user-vulkan.fish",
+    "usr/share/lintian/overrides/vhost-user-vulkan",
     "usr/share/man/man1/vhost-user-vulkan.1.gz",
     "usr/share/man/man5/vhost-user-vulkan-vms.toml.5.gz",
     "usr/share/qemu/vhost-user/50-vhost-user-vulkan.json",
