@@ -50,7 +50,8 @@ fn given(system: &System, options: &Doctor) -> Given {
     let configured =
         settings.as_ref().and_then(|(_, settings)| Some(settings.as_ref().ok()?.control_socket.clone()));
     let control = match (&options.control.control_socket, configured) {
-        (None, Some(configured)) => configured,
+        // A file that names none leaves it to the broker's environment, which is not this one's.
+        (None, Some(configured)) if configured.exists() => configured,
         _ => options.control.clone().path(),
     };
     let vms = |settings: Settings| settings.vms.iter().map(|vm| self::vm(vm, gpus.as_deref().ok())).collect();
