@@ -24,6 +24,8 @@ set -e
 tar --extract --file "$1" --directory "$2" --exclude='./dev/*' --warning=no-timestamp
 # Settings of the kernel are this machine's.
 ln -s /dev/null "$2"/etc/systemd/system/systemd-sysctl.service
+echo host >"$2"/etc/hostname
+echo '127.0.0.1 localhost host' >"$2"/etc/hosts
 hostname host
 mount --bind "$2" "$2"
 cd "$2"

@@ -54,7 +54,7 @@ const VM_HOST: Recipe = Recipe {
 const BARE: Recipe = Recipe {
     suite: "trixie",
     more_suites: &["trixie-backports"],
-    packages: &["ca-certificates", "dbus", "sudo", "systemd-sysv"],
+    packages: &["ca-certificates", "dbus", "e2fsprogs", "procps", "sudo", "systemd-sysv"],
     hook: r#"
 /usr/sbin/chroot "$1" apt-get install -y -t trixie-backports qemu-system-x86
 sed -i '/Install-Recommends/d' "$1"/etc/apt/apt.conf.d/99mmdebstrap"#,
