@@ -1,5 +1,6 @@
-//! A virtual machine that libvirt manages, with a daemon that systemd starts when QEMU connects: it computes what the host computes, also when it
-//! is paused meanwhile; libvirt refuses to save it; and it computes again when the daemon has ended between two of its starts.
+//! Virtual machines that libvirt manages, with a daemon that systemd starts when QEMU connects: one computes what the host computes, also when it
+//! is paused meanwhile; libvirt refuses to save it; and it computes again when the daemon has ended between two of its starts. Another
+//! is as KubeVirt's, with the device that its hook adds.
 //!
 //! libvirt, QEMU and systemd are those of Debian's coming release, installed by its own tools and running below a systemd of their own.
 
@@ -14,7 +15,7 @@ use tests::completion;
 use tests::daemon_process::daemon_executable;
 use tests::packages::{ClientRoot, Installed, Suite};
 use tests::program::LIMIT;
-use tests::vm::{Guest, pause};
+use tests::vm::{Guest, kubevirt, pause};
 
 /// The words that a guest generates: it takes long enough to be paused in between.
 const WORDS: u32 = 200;
@@ -74,8 +75,14 @@ cp /mnt/kernel /mnt/initramfs /var/lib/libvirt/images/
 printf 'cgroup_controllers = []\nstdio_handler = "file"\n' >>/etc/libvirt/qemu.conf
 systemctl daemon-reload
 systemctl start vhost-user-vulkan@web.socket
-virsh define /mnt/domain.xml
 "#;
+
+/// Shows the socket where a container of KubeVirt's finds it: mounted, as the device plugin asks for.
+const MOUNT: &str = r"
+truncate --size 16M /var/lib/libvirt/images/disk.img
+touch /run/vhost-user-vulkan/gpu.sock
+mount --bind /run/vhost-user-vulkan/web.sock /run/vhost-user-vulkan/gpu.sock
+";
 
 /// Succeeds if the daemon does not run.
 const NO_DAEMON: &str = "! systemctl is-active --quiet vhost-user-vulkan@web.service";
@@ -90,17 +97,18 @@ struct Host {
 }
 
 impl Host {
-    /// Starts the host; nothing, if this machine cannot have it.
-    fn start() -> Result<Option<Self>> {
+    /// Starts the host with a machine, which libvirt finds to be as its schema wants; nothing, if this machine cannot have it.
+    fn start(domain: &str) -> Result<Option<Self>> {
         let shown = TempDir::new()?;
         let guest = Guest::build(Suite::Testing)?;
         let script = completion::script("echo begins", WORDS);
         guest.write_initramfs(&script, &shown.path().join("initramfs"))?;
         fs::copy(guest.kernel(), shown.path().join("kernel"))?;
         fs::copy(daemon_executable()?, shown.path().join("vhost-user-vulkan"))?;
-        fs::write(shown.path().join("domain.xml"), domain()?)?;
+        fs::write(shown.path().join("domain.xml"), domain)?;
         let Some(system) = Booted::boot(&Installed::vm_host()?, shown.path())? else { return Ok(None) };
         system.run(INSTALL)?;
+        system.run("virsh define --validate /mnt/domain.xml")?;
         Ok(Some(Self { system, _shown: shown }))
     }
 
@@ -142,7 +150,7 @@ fn a_machine_of_libvirt_computes() -> Result<()> {
         return Ok(());
     }
     let expected = completion::native(&ClientRoot::open(Suite::Testing)?, WORDS)?;
-    let Some(host) = Host::start()? else { return Ok(()) };
+    let Some(host) = Host::start(&domain()?)? else { return Ok(()) };
     host.run(NO_DAEMON)?;
     host.begin()?;
     let state = host.run("systemctl show --property ActiveState --value vhost-user-vulkan@web.service")?;
@@ -166,4 +174,17 @@ fn a_machine_of_libvirt_computes() -> Result<()> {
     host.begin()?;
     host.run("virsh destroy web && virsh undefine web")?;
     Ok(())
+}
+
+#[test]
+fn a_machine_of_kubevirt_computes_with_what_its_hook_adds() -> Result<()> {
+    if let Some(why) = Booted::obstacle() {
+        println!("skipped: {why}");
+        return Ok(());
+    }
+    let expected = completion::native(&ClientRoot::open(Suite::Testing)?, WORDS)?;
+    let Some(host) = Host::start(&kubevirt::hooked(kubevirt::DOMAIN)?)? else { return Ok(()) };
+    host.run(MOUNT)?;
+    host.run("virsh start web")?;
+    host.ensure_generated(&expected)
 }
