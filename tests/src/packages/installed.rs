@@ -43,6 +43,25 @@ const VM_HOST: Recipe = Recipe {
     hook: "true",
 };
 
+/// A node of a Ganeti cluster: Debian 13 with Ganeti, the QEMU of its backports, which has the device, and the software driver.
+const GANETI_NODE: Recipe = Recipe {
+    suite: "trixie",
+    packages: &[
+        "dbus",
+        "ganeti",
+        "ganeti-os-noop",
+        "iproute2",
+        "libvulkan1",
+        "mesa-vulkan-drivers",
+        "qemu-system-common/trixie-backports",
+        "qemu-system-data/trixie-backports",
+        "qemu-system-x86/trixie-backports",
+        "seabios/trixie-backports",
+        "systemd-sysv",
+    ],
+    hook: "true",
+};
+
 /// Keeps the package of the driver, for a test that installs it again without a network.
 const KEEP_STOCK: &str =
     r#"/usr/sbin/chroot "$1" sh -c 'mkdir /stock && cd /stock && apt-get download -q mesa-vulkan-drivers'"#;
@@ -96,6 +115,14 @@ impl Installed {
     /// As [`Installed::guest`].
     pub fn vm_host() -> Result<Self> {
         Self::of(&VM_HOST)
+    }
+
+    /// A node of a Ganeti cluster, of Debian 13 and its backports: systemd, Ganeti, QEMU and the software driver.
+    ///
+    /// # Errors
+    /// As [`Installed::guest`].
+    pub fn ganeti_node() -> Result<Self> {
+        Self::of(&GANETI_NODE)
     }
 
     /// Makes the system if it is not in the cache.
@@ -162,7 +189,12 @@ fn make(recipe: &Recipe, archive: &Path) -> Result<()> {
     command
         .args(["doc", "man", "locale"].map(|folder| format!("--dpkgopt=path-exclude=/usr/share/{folder}/*")));
     command.arg(format!("--customize-hook={}", recipe.hook));
-    command.args([suite, "-", &format!("deb {}{} {suite} main", apt::signed_by(), debian_mirror()?)]);
+    command.args([suite, "-"]);
+    let (signed_by, mirror) = (apt::signed_by(), debian_mirror()?);
+    command.arg(format!("deb {signed_by}{mirror} {suite} main"));
+    if recipe.packages.iter().any(|package| package.ends_with("-backports")) {
+        command.arg(format!("deb {signed_by}{mirror} {suite}-backports main"));
+    }
     let output = command.stdin(Stdio::null()).stdout(File::create(&fresh)?).stderr(Stdio::piped()).output();
     let output = output.context("cannot run mmdebstrap")?;
     ensure!(output.status.success(), "mmdebstrap failed:\n{}", String::from_utf8_lossy(&output.stderr));
