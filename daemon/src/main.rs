@@ -247,7 +247,7 @@ fn operate(result: Result<(), ClientError>) -> anyhow::Result<ExitCode> {
 }
 
 fn shared(gpu: GpuInfo) -> SharedGpu {
-    SharedGpu { uuid: gpu.uuid, name: gpu.name, software: gpu.software }
+    SharedGpu { uuid: gpu.uuid, name: gpu.name, software: gpu.software, memory: gpu.device_memory }
 }
 
 /// Says loudly what a guest does not meet, or refuses to start without it.

@@ -288,7 +288,9 @@ fn packets() -> Vec<Vec<u8>> {
     ];
     let (ctx_id, held) = (ContextId(1), HeldMemory { device: size, host: size });
     let to_broker = [
-        ToBroker::Ready { gpus: vec![SharedGpu { uuid: [3; 16], name: reason(), software: false }] },
+        ToBroker::Ready {
+            gpus: vec![SharedGpu { uuid: [3; 16], name: reason(), software: false, memory: 1 << 30 }],
+        },
         ToBroker::ContextBegins { ctx_id, gpu: 0, debug_name: reason() },
         ToBroker::ContextEnds { ctx_id, lost: Some(reason()), hung: true },
         ToBroker::Memory { contexts: vec![(ctx_id, held)], vm: held },

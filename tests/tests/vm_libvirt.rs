@@ -1,5 +1,6 @@
-//! A virtual machine that libvirt manages, with a daemon that systemd starts when QEMU connects: it computes what the host computes, also when it
-//! is paused meanwhile; libvirt refuses to save it; and it computes again when the daemon has ended between two of its starts.
+//! Virtual machines that libvirt manages, with a daemon that systemd starts when QEMU connects: one computes what the host computes, also when it
+//! is paused meanwhile; libvirt refuses to save it; and it computes again when the daemon has ended between two of its starts. Another
+//! is as KubeVirt's, with the device that its hook adds.
 //!
 //! libvirt, QEMU and systemd are those of Debian's coming release, installed by its own tools and running below a systemd of their own. The units are
 //! the package's, and the device is added by `recipe libvirt`.
@@ -10,14 +11,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use tests::booted::{Booted, Network};
 use tests::completion;
 use tests::daemon_process::daemon_executable;
+use tests::package::by_hand;
 use tests::packages::{ClientRoot, Installed, Suite};
 use tests::program::{LIMIT, succeed};
-use tests::sources::repository;
-use tests::vm::{Guest, pause};
+use tests::vm::{Guest, kubevirt, pause};
 
 /// The words that a guest generates: it takes long enough to be paused in between.
 const WORDS: u32 = 200;
@@ -44,29 +45,37 @@ const DOMAIN: &str = r"
 </domain>
 ";
 
-/// Puts the daemon, its user and its units where the package puts them, and the guest where libvirt finds it.
-const INSTALL: &str = r#"
-install -m 755 /mnt/vhost-user-vulkan /usr/bin/
-cd /mnt/packaging
-cp sysusers.d/* /usr/lib/sysusers.d/; cp tmpfiles.d/* /usr/lib/tmpfiles.d/; cp systemd/* /usr/lib/systemd/system/
-systemd-sysusers vhost-user-vulkan.conf
-systemd-tmpfiles --create vhost-user-vulkan.conf
-mkdir /etc/vhost-user-vulkan
-echo 'OPTIONS=--max-submit-time 60min --max-submit-time-contended 60min' >/etc/vhost-user-vulkan/web.env
+/// Puts the guest where libvirt finds it, and has systemd listen for it.
+const PREPARE: &str = r#"
 cp /mnt/kernel /mnt/initramfs /var/lib/libvirt/images/
 # There are no controllers to divide in these namespaces, and QEMU itself writes to the files.
 printf 'cgroup_controllers = []\nstdio_handler = "file"\n' >>/etc/libvirt/qemu.conf
-systemctl daemon-reload
 systemctl start vhost-user-vulkan@web.socket
-vhost-user-vulkan recipe libvirt --socket-path /run/vhost-user-vulkan/web.sock --domain /mnt/domain.xml >/tmp/web.xml
-virsh define --validate /tmp/web.xml
+virsh define --validate /mnt/domain.xml
 "#;
+
+/// Shows the socket where a container of KubeVirt's finds it: mounted, as the device plugin asks for.
+const MOUNT: &str = r"
+truncate --size 16M /var/lib/libvirt/images/disk.img
+touch /run/vhost-user-vulkan/gpu.sock
+mount --bind /run/vhost-user-vulkan/web.sock /run/vhost-user-vulkan/gpu.sock
+";
 
 /// Succeeds if the daemon does not run.
 const NO_DAEMON: &str = "! systemctl is-active --quiet vhost-user-vulkan@web.service";
 
 /// Prints how many words the guest's command has printed.
 const COUNT: &str = "wc -w </var/lib/libvirt/images/output";
+
+/// The domain with the device.
+fn with_device() -> Result<String> {
+    let file = NamedTempFile::new()?;
+    fs::write(file.path(), DOMAIN)?;
+    let mut command = Command::new(daemon_executable()?);
+    command.args(["recipe", "libvirt", "--socket-path", "/run/vhost-user-vulkan/web.sock", "--domain"]);
+    command.arg(file.path());
+    succeed(command, LIMIT)
+}
 
 /// A host with libvirt, which has the machine `web`.
 struct Host {
@@ -75,22 +84,20 @@ struct Host {
 }
 
 impl Host {
-    /// Starts the host; nothing, if this machine cannot have it.
-    fn start() -> Result<Option<Self>> {
+    /// Starts the host with a machine, which libvirt finds to be as its schema wants; nothing, if this machine cannot have it.
+    fn start(domain: &str) -> Result<Option<Self>> {
         let shown = TempDir::new()?;
         let guest = Guest::build(Suite::Testing)?;
         let script = completion::script("echo begins", WORDS);
         guest.write_initramfs(&script, &shown.path().join("initramfs"))?;
         fs::copy(guest.kernel(), shown.path().join("kernel"))?;
-        fs::copy(daemon_executable()?, shown.path().join("vhost-user-vulkan"))?;
-        fs::write(shown.path().join("domain.xml"), DOMAIN)?;
-        let mut copy = Command::new("cp");
-        copy.arg("-r").arg(repository().join("daemon/packaging")).arg(shown.path());
-        succeed(copy, LIMIT)?;
+        by_hand::lay_out(shown.path())?;
+        fs::write(shown.path().join("domain.xml"), domain)?;
         let Some(system) = Booted::boot(&Installed::vm_host()?, shown.path(), Network::None)? else {
             return Ok(None);
         };
-        system.run(INSTALL)?;
+        system.run(by_hand::INSTALL)?;
+        system.run(PREPARE)?;
         Ok(Some(Self { system, _shown: shown }))
     }
 
@@ -132,7 +139,7 @@ fn a_machine_of_libvirt_computes() -> Result<()> {
         return Ok(());
     }
     let expected = completion::native(&ClientRoot::open(Suite::Testing)?, WORDS)?;
-    let Some(host) = Host::start()? else { return Ok(()) };
+    let Some(host) = Host::start(&with_device()?)? else { return Ok(()) };
     host.run(NO_DAEMON)?;
     host.begin()?;
     let status = host.run("systemctl show --property StatusText --value vhost-user-vulkan@web.service")?;
@@ -156,4 +163,17 @@ fn a_machine_of_libvirt_computes() -> Result<()> {
     host.begin()?;
     host.run("virsh destroy web && virsh undefine web")?;
     Ok(())
+}
+
+#[test]
+fn a_machine_of_kubevirt_computes_with_what_its_hook_adds() -> Result<()> {
+    if let Some(why) = Booted::obstacle() {
+        println!("skipped: {why}");
+        return Ok(());
+    }
+    let expected = completion::native(&ClientRoot::open(Suite::Testing)?, WORDS)?;
+    let Some(host) = Host::start(&kubevirt::hooked(kubevirt::DOMAIN)?)? else { return Ok(()) };
+    host.run(MOUNT)?;
+    host.run("virsh start web")?;
+    host.ensure_generated(&expected)
 }

@@ -122,6 +122,8 @@ pub struct GpuInfo {
     pub api_version: u32,
     /// A software device such as lavapipe.
     pub software: bool,
+    /// Bytes of the largest heap of its own memory.
+    pub device_memory: u64,
     /// The result of the trial of [`MemoryBackEnd::Memfd`] on it, or the reason why that does not work.
     pub memfd: Result<MemoryTrial, String>,
     /// The result of the trial of [`MemoryBackEnd::DmaBuf`] on it, or the reason why that does not work.

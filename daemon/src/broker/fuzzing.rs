@@ -293,7 +293,7 @@ impl<'a> World<'a> {
             told: Totals::default(),
         };
         (0..2).for_each(|vm| world.start(vm));
-        let gpus = vec![SharedGpu { uuid: [0; 16], name: "GPU".into(), software: false }];
+        let gpus = vec![SharedGpu { uuid: [0; 16], name: "GPU".into(), software: false, memory: 1 << 30 }];
         world.say(1, &ToBroker::Ready { gpus }, None);
         let begins = ToBroker::ContextBegins { ctx_id: GOOD, gpu: 0, debug_name: "good".into() };
         world.say(1, &begins, Some(&page));
@@ -531,7 +531,7 @@ fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
     let mut gpus = Vec::new();
     for at in 0..count {
         let uuid = [if twice { first } else { first + at }; 16];
-        gpus.push(SharedGpu { uuid, name: u.arbitrary()?, software: u.arbitrary()? });
+        gpus.push(SharedGpu { uuid, name: u.arbitrary()?, software: u.arbitrary()?, memory: u.arbitrary()? });
     }
     Ok(ToBroker::Ready { gpus })
 }

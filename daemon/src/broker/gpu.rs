@@ -4,6 +4,7 @@
 
 use super::grant_log::GrantLog;
 use super::rates::Rate;
+use crate::ipc::SharedGpu;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use sched::{Class, ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, TenantId, Tuning, Usage};
@@ -17,6 +18,8 @@ pub(super) struct Gpu {
     pub(super) uuid: [u8; 16],
     /// The GPU's name, as the first device process on it said.
     pub(super) name: String,
+    /// Bytes of its own memory, as that process said.
+    pub(super) memory: u64,
     is_software: bool,
     scheduler: Scheduler,
     contexts: FxHashMap<ContextKey, Context>,
@@ -49,11 +52,13 @@ pub(super) struct Context {
 }
 
 impl Gpu {
-    pub(super) fn new(uuid: [u8; 16], name: String, software: bool, anticipation: Option<f64>) -> Self {
+    pub(super) fn new(gpu: SharedGpu, anticipation: Option<f64>) -> Self {
+        let SharedGpu { uuid, name, software, memory } = gpu;
         let tuning = tuning(software, anticipation);
         Self {
             uuid,
             name,
+            memory,
             is_software: software,
             scheduler: Scheduler::new(tuning),
             contexts: FxHashMap::default(),
@@ -318,7 +323,8 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     fn gpu() -> (Gpu, GateSide) {
-        let mut gpu = Gpu::new([1; 16], "GPU".into(), false, None);
+        let mut gpu =
+            Gpu::new(SharedGpu { uuid: [1; 16], name: "GPU".into(), software: false, memory: 0 }, None);
         gpu.set_tenant(VM, Share { weight: 100, class: Class::Normal, ceiling: None }, 0);
         let file = grant_page().unwrap();
         let gate = GateSide::open(&file).unwrap();

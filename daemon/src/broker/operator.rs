@@ -136,14 +136,30 @@ impl Broker {
         }
         let vms: Vec<VmStatus> =
             self.vms.by_name().into_iter().map(|index| self.vm_status(index, now)).collect();
-        let gpu_status = |gpu: &super::gpu::Gpu| {
-            let uuid = hexadecimal(&gpu.uuid);
-            let on_it = vms.iter().flat_map(|vm| &vm.gpus).filter(|on| on.uuid == uuid);
-            let utilisation = on_it.map(|on| on.share).sum::<f64>().min(1.0);
-            GpuStatus { uuid, name: gpu.name.clone(), utilisation }
-        };
-        let gpus = self.gpus.iter().map(gpu_status).collect();
+        let gpus = (0..self.gpus.len()).map(|index| self.gpu_status(index, &vms)).collect();
         Status { gpus, vms, broker_cpu_seconds: seconds(cpu_time(std::process::id())) }
+    }
+
+    fn gpu_status(&self, index: usize, vms: &[VmStatus]) -> GpuStatus {
+        let gpu = &self.gpus[index];
+        let uuid = hexadecimal(&gpu.uuid);
+        let on_it = vms.iter().flat_map(|vm| &vm.gpus).filter(|on| on.uuid == uuid);
+        let mut status = GpuStatus {
+            utilisation: on_it.map(|on| on.share).sum::<f64>().min(1.0),
+            uuid,
+            name: gpu.name.clone(),
+            device_memory: gpu.memory,
+            weights: self.weights_on(index),
+            ..GpuStatus::default()
+        };
+        for vm in self.may_be_on(index) {
+            status.vms.count(state(vm));
+            // One without a bound may take all that there is.
+            let bound = vm.settings.device_memory().unwrap_or(gpu.memory);
+            status.device_memory_promised = status.device_memory_promised.saturating_add(bound);
+        }
+        status.device_memory_free = gpu.memory.saturating_sub(status.device_memory_promised);
+        status
     }
 
     fn vm_status(&mut self, index: usize, now: Nanos) -> VmStatus {
@@ -164,6 +180,7 @@ impl Broker {
             ceiling: gpus.iter().filter_map(|on| on.ceiling).reduce(least).or(vm.share.ceiling),
             share: gpus.iter().map(|on| on.share).sum(),
             used: used(&sum(usages), vm.past.workers_cpu + workers, vm.memory.held),
+            device_memory_limit: vm.settings.device_memory(),
             device_cpu_seconds: seconds(Some(vm.past.device_cpu + device)),
             restarts: vm.past.restarts,
             kills: vm.past.kills,

@@ -74,6 +74,8 @@ pub struct SharedGpu {
     pub name: String,
     /// A software device such as lavapipe.
     pub software: bool,
+    /// Bytes of its own memory.
+    pub memory: u64,
 }
 
 /// Memory by where it is.

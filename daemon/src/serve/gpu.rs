@@ -284,6 +284,7 @@ mod tests {
             driver: "driver 1".into(),
             api_version: 1 << 22 | 3 << 12 | 290,
             software,
+            device_memory: 8 << 30,
             memfd: unusable.map_or(Ok(TRIAL), |reason| Err(reason.into())),
             dma_buf: Err(unusable.unwrap_or("no dma-buf").into()),
         }

@@ -4,7 +4,7 @@
 
 use super::context::error::Fault;
 use super::driver::instance::{Instance, load_entry};
-use super::driver::physical_device::{device_uuid, host_extensions};
+use super::driver::physical_device::{device_uuid, host_extensions, host_memory};
 use super::programs::trial::try_out;
 use ash::vk;
 use config::GpuInfo;
@@ -42,6 +42,7 @@ fn describe(instance: &ash::Instance, handle: vk::PhysicalDevice) -> GpuInfo {
         driver: String::new(),
         api_version: properties.api_version,
         software: properties.device_type == vk::PhysicalDeviceType::CPU,
+        device_memory: device_memory(&host_memory(instance, handle)),
         memfd: Err(String::new()),
         dma_buf: Err(String::new()),
     };
@@ -59,6 +60,13 @@ fn describe(instance: &ash::Instance, handle: vk::PhysicalDevice) -> GpuInfo {
         }
     };
     gpu
+}
+
+/// The bytes of the largest heap that is local to the device. A smaller one may be a part of it that processors see.
+fn device_memory(memory: &vk::PhysicalDeviceMemoryProperties) -> u64 {
+    let heaps = memory.memory_heaps_as_slice().iter();
+    let local = heaps.filter(|heap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+    local.map(|heap| heap.size).max().unwrap_or(0)
 }
 
 fn identity(instance: &ash::Instance, handle: vk::PhysicalDevice, has_pci: bool) -> (String, Option<String>) {

@@ -4,6 +4,7 @@
 //! packs both as the files in `daemon/packaging/debian` say. Two runs of one commit with the same tools give the same bytes, whatever the
 //! folder: the program has no path of this machine in it, and files have the time of the commit.
 
+pub mod by_hand;
 mod crates;
 mod names;
 mod pages;

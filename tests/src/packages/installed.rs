@@ -19,25 +19,18 @@ use crate::program::succeed;
 #[derive(Debug, Hash)]
 struct Recipe {
     suite: &'static str,
-    /// Suites from which the hook can install packages.
-    more_suites: &'static [&'static str],
     packages: &'static [&'static str],
     /// A script of the shell that runs when all is installed, with the system's folder as `$1`.
     hook: &'static str,
 }
 
 /// A guest's Debian 13, with Debian's own Venus driver and vulkaninfo. Its folder `/stock` has the package of the driver.
-const GUEST: Recipe = Recipe {
-    suite: "trixie",
-    more_suites: &[],
-    packages: &["mesa-vulkan-drivers", "vulkan-tools"],
-    hook: KEEP_STOCK,
-};
+const GUEST: Recipe =
+    Recipe { suite: "trixie", packages: &["mesa-vulkan-drivers", "vulkan-tools"], hook: KEEP_STOCK };
 
 /// A host for virtual machines: systemd, libvirt, a QEMU that has the device, and the software driver.
 const VM_HOST: Recipe = Recipe {
     suite: "testing",
-    more_suites: &[],
     packages: &[
         "dbus",
         "libvirt-clients",
@@ -53,11 +46,38 @@ const VM_HOST: Recipe = Recipe {
 /// A bare Debian 13 for virtual machines: systemd, and a QEMU that has the device, from the backports. Its apt installs what packages recommend.
 const BARE: Recipe = Recipe {
     suite: "trixie",
-    more_suites: &["trixie-backports"],
-    packages: &["ca-certificates", "dbus", "e2fsprogs", "procps", "sudo", "systemd-sysv"],
-    hook: r#"
-/usr/sbin/chroot "$1" apt-get install -y -t trixie-backports qemu-system-x86
-sed -i '/Install-Recommends/d' "$1"/etc/apt/apt.conf.d/99mmdebstrap"#,
+    packages: &[
+        "ca-certificates",
+        "dbus",
+        "e2fsprogs",
+        "procps",
+        "qemu-system-common/trixie-backports",
+        "qemu-system-data/trixie-backports",
+        "qemu-system-x86/trixie-backports",
+        "seabios/trixie-backports",
+        "sudo",
+        "systemd-sysv",
+    ],
+    hook: r#"sed -i '/Install-Recommends/d' "$1"/etc/apt/apt.conf.d/99mmdebstrap"#,
+};
+
+/// A node of a Ganeti cluster: Debian 13 with Ganeti, the QEMU of its backports, which has the device, and the software driver.
+const GANETI_NODE: Recipe = Recipe {
+    suite: "trixie",
+    packages: &[
+        "dbus",
+        "ganeti",
+        "ganeti-os-noop",
+        "iproute2",
+        "libvulkan1",
+        "mesa-vulkan-drivers",
+        "qemu-system-common/trixie-backports",
+        "qemu-system-data/trixie-backports",
+        "qemu-system-x86/trixie-backports",
+        "seabios/trixie-backports",
+        "systemd-sysv",
+    ],
+    hook: "true",
 };
 
 /// Keeps the package of the driver, for a test that installs it again without a network.
@@ -121,6 +141,14 @@ impl Installed {
     /// As [`Installed::guest`].
     pub fn bare() -> Result<Self> {
         Self::of(&BARE)
+    }
+
+    /// A node of a Ganeti cluster, of Debian 13 and its backports: systemd, Ganeti, QEMU and the software driver.
+    ///
+    /// # Errors
+    /// As [`Installed::guest`].
+    pub fn ganeti_node() -> Result<Self> {
+        Self::of(&GANETI_NODE)
     }
 
     /// Makes the system if it is not in the cache.
@@ -187,9 +215,12 @@ fn make(recipe: &Recipe, archive: &Path) -> Result<()> {
     command
         .args(["doc", "man", "locale"].map(|folder| format!("--dpkgopt=path-exclude=/usr/share/{folder}/*")));
     command.arg(format!("--customize-hook={}", recipe.hook));
-    let (signed, mirror) = (apt::signed_by(), debian_mirror()?);
-    let suites = std::iter::once(&recipe.suite).chain(recipe.more_suites);
-    command.args([suite, "-"]).args(suites.map(|suite| format!("deb {signed}{mirror} {suite} main")));
+    command.args([suite, "-"]);
+    let (signed_by, mirror) = (apt::signed_by(), debian_mirror()?);
+    command.arg(format!("deb {signed_by}{mirror} {suite} main"));
+    if recipe.packages.iter().any(|package| package.ends_with("-backports")) {
+        command.arg(format!("deb {signed_by}{mirror} {suite}-backports main"));
+    }
     let output = command.stdin(Stdio::null()).stdout(File::create(&fresh)?).stderr(Stdio::piped()).output();
     let output = output.context("cannot run mmdebstrap")?;
     ensure!(output.status.success(), "mmdebstrap failed:\n{}", String::from_utf8_lossy(&output.stderr));

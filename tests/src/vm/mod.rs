@@ -6,6 +6,7 @@
 mod cpio;
 mod elf;
 mod guest;
+pub mod kubevirt;
 mod machine;
 mod modules;
 mod output;

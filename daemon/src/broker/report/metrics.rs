@@ -1,6 +1,6 @@
 //! The status as metrics, in the OpenMetrics text format that Prometheus reads.
 
-use super::status::{KillCounts, Status, VmStatus};
+use super::status::{GpuStatus, KillCounts, Status, VmCounts, VmStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -43,6 +43,24 @@ const RESTARTS: Family = Family("restarts", "Device processes started again", Me
 const CONTEXTS: Family = Family("contexts", "Contexts alive", MetricType::Gauge, None);
 const MEMORY: Family = Family("memory", "Memory held, by kind", MetricType::Gauge, Some(Unit::Bytes));
 const WEIGHT: Family = Family("weight", "Weight of the VM's share", MetricType::Gauge, None);
+const MEMORY_LIMIT: Family = Family(
+    "memory_limit",
+    "GPU memory that the VM may hold, if that is bounded",
+    MetricType::Gauge,
+    Some(Unit::Bytes),
+);
+const GPU_MEMORY: Family = Family("gpu_memory", "The GPU's own memory", MetricType::Gauge, Some(Unit::Bytes));
+const GPU_MEMORY_PROMISED: Family = Family(
+    "gpu_memory_promised",
+    "GPU memory that VMs may hold together, one without a bound all of it",
+    MetricType::Gauge,
+    Some(Unit::Bytes),
+);
+const GPU_MEMORY_FREE: Family =
+    Family("gpu_memory_free", "GPU memory that is promised to no VM", MetricType::Gauge, Some(Unit::Bytes));
+const GPU_WEIGHT: Family =
+    Family("gpu_weight", "Sum of the weights of the VMs on the GPU", MetricType::Gauge, None);
+const GPU_VMS: Family = Family("gpu_vms", "VMs on the GPU, by state", MetricType::Gauge, None);
 const UTILISATION: Family = Family(
     "utilisation_ratio",
     "Part of the last second in which the GPU computed for VMs",
@@ -88,6 +106,24 @@ impl Collector for Moment {
             })
         })?;
         write(all, &WEIGHT, |to| of_vms(status, |vm| gauge(to, &[("vm", &vm.name)], vm.weight.into())))?;
+        write(all, &MEMORY_LIMIT, |to| {
+            of_vms(status, |vm| match vm.device_memory_limit {
+                Some(bytes) => gauge(to, &[("vm", &vm.name), ("kind", "device")], bytes as f64),
+                None => Ok(()),
+            })
+        })?;
+        let of_gpus = [
+            (&GPU_MEMORY, (|gpu| gpu.device_memory) as fn(&GpuStatus) -> u64),
+            (&GPU_MEMORY_PROMISED, |gpu| gpu.device_memory_promised),
+            (&GPU_MEMORY_FREE, |gpu| gpu.device_memory_free),
+            (&GPU_WEIGHT, |gpu| gpu.weights),
+        ];
+        for (family, value) in of_gpus {
+            write(all, family, |to| {
+                status.gpus.iter().try_for_each(|gpu| gauge(to, &[("gpu", &gpu.uuid)], value(gpu) as f64))
+            })?;
+        }
+        write(all, &GPU_VMS, |to| status.gpus.iter().try_for_each(|gpu| vms_on(to, gpu)))?;
         write(all, &UTILISATION, |to| {
             status.gpus.iter().try_for_each(|gpu| gauge(to, &[("gpu", &gpu.uuid)], gpu.utilisation))
         })
@@ -102,6 +138,20 @@ fn kills(to: &mut MetricEncoder<'_>, vm: &VmStatus) -> fmt::Result {
     let KillCounts { operator, hung, lost, refused } = vm.kills;
     let by_reason = [("operator", operator), ("hung", hung), ("lost", lost), ("refused", refused)];
     by_reason.into_iter().try_for_each(|(why, count)| counter(to, &[("vm", &vm.name), ("why", why)], count))
+}
+
+fn vms_on(to: &mut MetricEncoder<'_>, gpu: &GpuStatus) -> fmt::Result {
+    let VmCounts { starting, waiting, connected, ending, ended } = gpu.vms;
+    let by_state = [
+        ("starting", starting),
+        ("waiting", waiting),
+        ("connected", connected),
+        ("ending", ending),
+        ("ended", ended),
+    ];
+    by_state
+        .into_iter()
+        .try_for_each(|(state, count)| gauge(to, &[("gpu", &gpu.uuid), ("state", state)], count as f64))
 }
 
 fn write(
@@ -125,7 +175,7 @@ fn gauge(to: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: f64) -> fmt
 
 #[cfg(test)]
 mod tests {
-    use super::super::status::{GpuStatus, Used, VmGpuStatus};
+    use super::super::status::{Used, VmGpuStatus};
     use super::*;
 
     #[test]
@@ -141,11 +191,21 @@ mod tests {
             name: "web".into(),
             gpus: vec![on("00ff", 1.5), on("00fe", 0.25)],
             weight: 300,
+            device_memory_limit: Some(6 << 10),
             used,
             kills,
             ..VmStatus::default()
         };
-        let gpu = GpuStatus { uuid: "00ff".into(), name: "GPU".into(), utilisation: 0.25 };
+        let gpu = GpuStatus {
+            uuid: "00ff".into(),
+            name: "GPU".into(),
+            utilisation: 0.25,
+            device_memory: 8 << 10,
+            device_memory_promised: 6 << 10,
+            device_memory_free: 2 << 10,
+            weights: 300,
+            vms: VmCounts { waiting: 1, ..VmCounts::default() },
+        };
         let text = text(&Status { gpus: vec![gpu], vms: vec![vm], broker_cpu_seconds: 0.5 });
         for line in [
             "# TYPE vhost_user_vulkan_gpu_seconds counter",
@@ -159,6 +219,14 @@ mod tests {
             "vhost_user_vulkan_contexts{vm=\"web\"} 0.0",
             "vhost_user_vulkan_memory_bytes{vm=\"web\",kind=\"host\"} 4096.0",
             "vhost_user_vulkan_weight{vm=\"web\"} 300.0",
+            "# TYPE vhost_user_vulkan_gpu_memory_bytes gauge",
+            "vhost_user_vulkan_memory_limit_bytes{vm=\"web\",kind=\"device\"} 6144.0",
+            "vhost_user_vulkan_gpu_memory_bytes{gpu=\"00ff\"} 8192.0",
+            "vhost_user_vulkan_gpu_memory_promised_bytes{gpu=\"00ff\"} 6144.0",
+            "vhost_user_vulkan_gpu_memory_free_bytes{gpu=\"00ff\"} 2048.0",
+            "vhost_user_vulkan_gpu_weight{gpu=\"00ff\"} 300.0",
+            "vhost_user_vulkan_gpu_vms{gpu=\"00ff\",state=\"waiting\"} 1.0",
+            "vhost_user_vulkan_gpu_vms{gpu=\"00ff\",state=\"connected\"} 0.0",
             "vhost_user_vulkan_utilisation_ratio{gpu=\"00ff\"} 0.25",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

@@ -22,6 +22,45 @@ pub struct GpuStatus {
     pub name: String,
     /// Part of the last second in which it computed for VMs, from 0.
     pub utilisation: f64,
+    /// Bytes of its own memory.
+    pub device_memory: u64,
+    /// Bytes of it that its VMs may hold together, whether they do or not: the sum of their bounds, where one without a bound has all of it.
+    pub device_memory_promised: u64,
+    /// Bytes of it that are promised to nobody.
+    pub device_memory_free: u64,
+    /// The sum of the weights of its VMs.
+    pub weights: u64,
+    /// The numbers of its VMs by state. A VM whose GPU is not known yet counts on every GPU, here and in the sums.
+    pub vms: VmCounts,
+}
+
+/// Numbers of VMs by [`VmStatus::state`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmCounts {
+    /// VMs whose device process starts.
+    pub starting: u64,
+    /// VMs to which no VMM is connected: slots that are free.
+    pub waiting: u64,
+    /// VMs to which a VMM is connected.
+    pub connected: u64,
+    /// VMs whose device process is to end.
+    pub ending: u64,
+    /// VMs whose device process has ended.
+    pub ended: u64,
+}
+
+impl VmCounts {
+    /// Counts a VM in this state.
+    pub(in crate::broker) fn count(&mut self, state: &str) {
+        let count = match state {
+            "starting" => &mut self.starting,
+            "waiting" => &mut self.waiting,
+            "connected" => &mut self.connected,
+            "ending" => &mut self.ending,
+            _ => &mut self.ended,
+        };
+        *count += 1;
+    }
 }
 
 /// A VM.
@@ -47,6 +86,8 @@ pub struct VmStatus {
     pub share: f64,
     /// The resources that the VM has used, on all of its GPUs.
     pub used: Used,
+    /// Bytes of GPU memory that it may hold, on all of its GPUs together, if there is a bound.
+    pub device_memory_limit: Option<u64>,
     /// Processor time of its device processes, in seconds.
     pub device_cpu_seconds: f64,
     /// Times its device process was started again.

@@ -207,7 +207,7 @@ mod tests {
     }
 
     fn gpu(uuid: &str) -> GpuStatus {
-        GpuStatus { uuid: uuid.into(), name: "GPU".into(), utilisation: 0.5 }
+        GpuStatus { uuid: uuid.into(), name: "GPU".into(), utilisation: 0.5, ..GpuStatus::default() }
     }
 
     fn lines(status: &Status) -> Vec<Vec<String>> {

@@ -75,6 +75,12 @@ impl VmSettings {
         self.parts.iter().filter_map(|word| word.to_str())
     }
 
+    /// The GPU memory that the VM may hold, in bytes, if its tables or its part of what there is for all bound it.
+    pub(super) fn device_memory(&self) -> Option<u64> {
+        let value = |word: &str| word.strip_prefix("--device-memory=").and_then(bytes);
+        self.words().chain(self.part_words()).find_map(value)
+    }
+
     /// The path of the VM's socket.
     #[must_use]
     pub fn socket_path(&self) -> &Path {

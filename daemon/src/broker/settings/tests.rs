@@ -98,6 +98,7 @@ fn a_whole_file_says_everything() {
     for word in [&device_memory, "--gpu=AMD", "--mode=safe", "--host-memory=0", "--socket-path=b"] {
         assert!(words(b).contains(&word), "{word}: {:?}", words(b));
     }
+    assert_eq!((a.device_memory(), b.device_memory()), (Some(4 << 30), Some(6 << 30)));
     assert!(words(a).contains(&"--gpu=NVIDIA") && words(a).contains(&"--quiet"));
     assert!(!words(b).contains(&"--quiet"), "{:?}", words(b));
 }

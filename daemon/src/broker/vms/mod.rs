@@ -289,10 +289,11 @@ impl Broker {
     }
 
     /// This GPU, by its index.
-    fn gpu(&mut self, SharedGpu { uuid, name, software }: &SharedGpu) -> usize {
-        let known = self.gpus.iter().position(|gpu| gpu.uuid == *uuid);
+    fn gpu(&mut self, shared: &SharedGpu) -> usize {
+        let known = self.gpus.iter().position(|gpu| gpu.uuid == shared.uuid);
         known.unwrap_or_else(|| {
-            self.gpus.push(Gpu::new(*uuid, printable(name), *software, self.settings.anticipation));
+            let gpu = SharedGpu { name: printable(&shared.name), ..*shared };
+            self.gpus.push(Gpu::new(gpu, self.settings.anticipation));
             self.gpus.len() - 1
         })
     }
@@ -327,8 +328,12 @@ impl Broker {
 
     /// Weights of those that are on this GPU or may turn out to be.
     pub(super) fn weights_on(&self, gpu: usize) -> u64 {
-        let may_be = |vm: &&Vm| vm.gpus.is_empty() || vm.gpus.iter().any(|on| on.gpu == gpu);
-        self.vms.iter().filter(may_be).map(|vm| u64::from(vm.share.weight)).sum()
+        self.may_be_on(gpu).map(|vm| u64::from(vm.share.weight)).sum()
+    }
+
+    /// VMs that are on this GPU or may turn out to be.
+    pub(super) fn may_be_on(&self, gpu: usize) -> impl Iterator<Item = &Vm> {
+        self.vms.iter().filter(move |vm| vm.gpus.is_empty() || vm.gpus.iter().any(|on| on.gpu == gpu))
     }
 
     /// A context begins on one of the VM's GPUs. It is said for each in order.

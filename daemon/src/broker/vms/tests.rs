@@ -138,7 +138,7 @@ fn ready_on(gpus: &[[u8; 16]]) -> ToBroker {
     ToBroker::Ready {
         gpus: gpus
             .iter()
-            .map(|uuid| SharedGpu { uuid: *uuid, name: "GPU".into(), software: false })
+            .map(|uuid| SharedGpu { uuid: *uuid, name: "GPU".into(), software: false, memory: 8 << 30 })
             .collect(),
     }
 }
@@ -357,6 +357,37 @@ fn a_vm_is_a_tenant_on_each_of_its_gpus_and_what_it_uses_is_the_sum() {
     assert_eq!((status.vms[0].kills.lost, status.vms[0].used.cpu_seconds), (1, 0.005));
     assert!(world.broker.gpus.iter_mut().all(|gpu| gpu.context(ContextKey(1)).is_none()));
     assert!(world.broker.gpus.iter_mut().all(|gpu| gpu.context(ContextKey(2)).is_none()));
+}
+
+#[test]
+fn of_each_gpu_it_is_told_what_is_promised_and_what_is_free() {
+    let mut world = world();
+    let told = |world: &mut World| -> Vec<_> {
+        let status = world.broker.status(page_clock());
+        status
+            .gpus
+            .iter()
+            .map(|gpu| (gpu.device_memory_promised, gpu.device_memory_free, gpu.weights))
+            .collect()
+    };
+    let states = |world: &mut World| -> Vec<_> {
+        let status = world.broker.status(page_clock());
+        status.gpus.iter().map(|gpu| (gpu.vms.starting, gpu.vms.waiting, gpu.vms.connected)).collect()
+    };
+    world.broker.vms[0].settings.parts = vec!["--device-memory=6442450944".into()];
+    world.broker.vms[1].settings.arguments = vec!["--device-memory=1GiB".into()];
+    world.say(0, &ready_on(&[GPU]));
+    // Where the other VM will be is not known.
+    assert_eq!(told(&mut world), [(7 << 30, 1 << 30, 200)]);
+    assert_eq!(states(&mut world), [(1, 1, 0)]);
+    world.say(1, &ready_on(&[OTHER]));
+    world.say(1, &ToBroker::Frontend { connected: true });
+    assert_eq!(told(&mut world), [(6 << 30, 2 << 30, 100), (1 << 30, 7 << 30, 100)]);
+    assert_eq!(states(&mut world), [(0, 1, 0), (0, 0, 1)]);
+    assert_eq!(world.broker.status(page_clock()).vms[0].device_memory_limit, Some(6 << 30));
+    // A VM without a bound may take all that there is.
+    world.broker.vms[1].settings.arguments.clear();
+    assert_eq!(told(&mut world), [(6 << 30, 2 << 30, 100), (8 << 30, 0, 100)]);
 }
 
 fn held(bytes: u64) -> HeldMemory {

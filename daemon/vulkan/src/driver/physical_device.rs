@@ -76,6 +76,15 @@ pub(crate) fn device_uuid(instance: &ash::Instance, handle: vk::PhysicalDevice) 
     Some(id.device_uuid)
 }
 
+/// Memory types and heaps of the host's device.
+pub(crate) fn host_memory(
+    instance: &ash::Instance,
+    handle: vk::PhysicalDevice,
+) -> vk::PhysicalDeviceMemoryProperties {
+    // SAFETY: `handle` comes from this live instance.
+    unsafe { instance.get_physical_device_memory_properties(handle) }
+}
+
 /// Extensions of a device with their versions.
 pub(crate) fn host_extensions(
     instance: &ash::Instance,

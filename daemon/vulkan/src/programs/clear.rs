@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
-use crate::driver::physical_device::PhysicalDevice;
+use crate::driver::physical_device::{PhysicalDevice, host_memory};
 use crate::gates::gate::Gate;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
@@ -90,8 +90,7 @@ impl Cleaner {
             let queue = unsafe { device.get_device_queue(family, spare.index) };
             Mutex::new(Tools { queue, family, kit: None, is_stuck: false })
         });
-        // SAFETY: the handle comes from this live instance.
-        let memory = unsafe { physical.instance.ash.get_physical_device_memory_properties(physical.handle) };
+        let memory = host_memory(&physical.instance.ash, physical.handle);
         let wanted = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
         let types = memory.memory_types_as_slice().iter().enumerate();
         let mappable =

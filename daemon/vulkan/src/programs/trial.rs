@@ -9,6 +9,7 @@ use crate::backing::memory::GRAIN;
 use crate::backing::pages::Pages;
 use crate::driver::dma_bufs::DmaBufs;
 use crate::driver::host_pointers::HostPointers;
+use crate::driver::physical_device::host_memory;
 use ash::vk;
 use config::{DriverMapped, MemoryTrial};
 use shm::{Mapping, device_node};
@@ -85,8 +86,7 @@ impl<'i> Bench<'i> {
             vk::DeviceCreateInfo::default().queue_create_infos(&queues).enabled_extension_names(&names);
         // SAFETY: as above; `info` and what it points to live until the call returns.
         let device = unsafe { instance.create_device(handle, &info, None) }?;
-        // SAFETY: as above.
-        let memory = unsafe { instance.get_physical_device_memory_properties(handle) };
+        let memory = host_memory(instance, handle);
         Ok(Self { instance, handle, device, kind, family, memory })
     }
 

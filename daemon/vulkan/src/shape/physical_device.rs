@@ -6,7 +6,7 @@ use super::reshape;
 use crate::context::error::Fault;
 use crate::driver::families;
 use crate::driver::instance::Instance;
-use crate::driver::physical_device::{PhysicalDevice, device_uuid, host_extensions};
+use crate::driver::physical_device::{PhysicalDevice, device_uuid, host_extensions, host_memory};
 use ash::vk;
 use config::{ContextLimits, GpuChoice};
 use std::sync::Arc;
@@ -40,8 +40,7 @@ fn describe(
 ) -> Result<PhysicalDevice, Fault> {
     // SAFETY: `handle` comes from this live instance, here and below.
     let families = unsafe { instance.ash.get_physical_device_queue_family_properties(handle) };
-    // SAFETY: as above.
-    let mut memory = unsafe { instance.ash.get_physical_device_memory_properties(handle) };
+    let mut memory = host_memory(&instance.ash, handle);
     reshape::memory_types(&mut memory, &gpu.trial);
     reshape::memory_heaps(&mut memory, gpu, limits);
     let largest_heap = memory.memory_heaps_as_slice().iter().map(|heap| heap.size).max().unwrap_or(0);
