@@ -42,6 +42,10 @@ const KILLS: Family = Family("kills", "Contexts that were ended, by reason", Met
 const RESTARTS: Family = Family("restarts", "Device processes started again", MetricType::Counter, None);
 const CONTEXTS: Family = Family("contexts", "Contexts alive", MetricType::Gauge, None);
 const MEMORY: Family = Family("memory", "Memory held, by kind", MetricType::Gauge, Some(Unit::Bytes));
+const MEMORY_LIMIT: Family =
+    Family("memory_limit", "The most memory that may be held, by kind", MetricType::Gauge, Some(Unit::Bytes));
+const QUEUED: Family =
+    Family("queued", "Submissions that could run now and are held back", MetricType::Gauge, None);
 const WEIGHT: Family = Family("weight", "Weight of the VM's share", MetricType::Gauge, None);
 const UTILISATION: Family = Family(
     "utilisation_ratio",
@@ -49,6 +53,7 @@ const UTILISATION: Family = Family(
     MetricType::Gauge,
     None,
 );
+const GPU_INFO: Family = Family("gpu_info", "The name of the GPU; always 1", MetricType::Gauge, None);
 
 impl Collector for Moment {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -87,15 +92,29 @@ impl Collector for Moment {
                 gauge(to, &[("vm", &vm.name), ("kind", "host")], vm.used.host_memory as f64)
             })
         })?;
+        write(all, &MEMORY_LIMIT, |to| of_vms(status, |vm| memory_limits(to, vm)))?;
+        write(all, &QUEUED, |to| of_vms(status, |vm| gauge(to, &[("vm", &vm.name)], vm.queued.into())))?;
         write(all, &WEIGHT, |to| of_vms(status, |vm| gauge(to, &[("vm", &vm.name)], vm.weight.into())))?;
         write(all, &UTILISATION, |to| {
             status.gpus.iter().try_for_each(|gpu| gauge(to, &[("gpu", &gpu.uuid)], gpu.utilisation))
+        })?;
+        write(all, &GPU_INFO, |to| {
+            let mut gpus = status.gpus.iter();
+            gpus.try_for_each(|gpu| gauge(to, &[("gpu", &gpu.uuid), ("name", &gpu.name)], 1.0))
         })
     }
 }
 
 fn of_vms(status: &Status, write: impl FnMut(&VmStatus) -> fmt::Result) -> fmt::Result {
     status.vms.iter().try_for_each(write)
+}
+
+fn memory_limits(to: &mut MetricEncoder<'_>, vm: &VmStatus) -> fmt::Result {
+    let limits = [("device", vm.device_memory_limit), ("host", vm.host_memory_limit)];
+    limits
+        .into_iter()
+        .filter_map(|(kind, limit)| Some((kind, limit?)))
+        .try_for_each(|(kind, bytes)| gauge(to, &[("vm", &vm.name), ("kind", kind)], bytes as f64))
 }
 
 fn kills(to: &mut MetricEncoder<'_>, vm: &VmStatus) -> fmt::Result {
@@ -142,11 +161,14 @@ mod tests {
             gpus: vec![on("00ff", 1.5), on("00fe", 0.25)],
             weight: 300,
             used,
+            device_memory_limit: Some(8192),
+            queued: 3,
             kills,
             ..VmStatus::default()
         };
-        let gpu = GpuStatus { uuid: "00ff".into(), name: "GPU".into(), utilisation: 0.25 };
-        let text = text(&Status { gpus: vec![gpu], vms: vec![vm], broker_cpu_seconds: 0.5 });
+        let gpu = GpuStatus { uuid: "00ff".into(), name: "A \"GPU\"".into(), utilisation: 0.25 };
+        let status = Status { gpus: vec![gpu], vms: vec![vm], broker_cpu_seconds: 0.5, ..Status::default() };
+        let text = text(&status);
         for line in [
             "# TYPE vhost_user_vulkan_gpu_seconds counter",
             "vhost_user_vulkan_gpu_seconds_total{vm=\"web\",gpu=\"00ff\",queue=\"compute\"} 1.5",
@@ -158,11 +180,18 @@ mod tests {
             "vhost_user_vulkan_kills_total{vm=\"web\",why=\"operator\"} 2",
             "vhost_user_vulkan_contexts{vm=\"web\"} 0.0",
             "vhost_user_vulkan_memory_bytes{vm=\"web\",kind=\"host\"} 4096.0",
+            "vhost_user_vulkan_memory_limit_bytes{vm=\"web\",kind=\"device\"} 8192.0",
+            "vhost_user_vulkan_queued{vm=\"web\"} 3.0",
+            "vhost_user_vulkan_gpu_info{gpu=\"00ff\",name=\"A \\\"GPU\\\"\"} 1.0",
             "vhost_user_vulkan_weight{vm=\"web\"} 300.0",
             "vhost_user_vulkan_utilisation_ratio{gpu=\"00ff\"} 0.25",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
+        assert!(
+            !text.contains("memory_limit_bytes{vm=\"web\",kind=\"host\"}"),
+            "a limit that there is not\n{text}"
+        );
         assert!(text.ends_with("# EOF\n"));
     }
 }
