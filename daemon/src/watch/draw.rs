@@ -10,7 +10,7 @@ use crate::broker::{counted, percent};
 const GPUS_MAX: usize = 4;
 /// Characters of the bar of a GPU at most.
 const BAR_MAX: usize = 34;
-/// What keys do, the most important first.
+/// The keys and what they do, the most important first.
 const KEYS: [(&str, &str); 7] = [
     ("q", "quit"),
     ("↑↓", "choose"),
@@ -39,7 +39,7 @@ pub(super) fn draw(moment: &Moment, view: &View, size: Size) -> Vec<Line> {
     lines.into_iter().map(|line| line.fitted(size.width)).collect()
 }
 
-/// What is about all VMs: a line, and one for each GPU. On a low screen VMs are more important.
+/// Returns what is about all VMs: a line, and one for each GPU. On a low screen VMs are more important.
 fn head(moment: &Moment, size: Size) -> Vec<Line> {
     let status = &moment.status;
     let mut first = Line::default();
