@@ -22,7 +22,7 @@ pub struct Terminal {
     screen: vt100::Parser,
     /// Everything that the program wrote.
     written: Vec<u8>,
-    /// How the terminal was set before the program began.
+    /// The settings of the terminal before the program began.
     before: Termios,
 }
 

@@ -20,7 +20,7 @@ use tests::sources::repository;
 const DASHBOARD: &str = "daemon/packaging/grafana/vhost-user-vulkan.json";
 const RULES: &str = "daemon/packaging/prometheus/vhost-user-vulkan.rules.yml";
 
-/// How the names of all metrics of the daemon begin.
+/// The beginning of the names of all metrics of the daemon.
 const PREFIX: &str = "vhost_user_vulkan_";
 /// Labels that Prometheus adds.
 const ADDED: [&str; 2] = ["instance", "job"];

@@ -22,7 +22,7 @@ const LEFT: &str = "\u{1b}[D";
 const DOWN: &str = "\u{1b}[B";
 const END: &str = "\u{1b}[F";
 
-/// What the guest calls a program that wants to command the terminal of who looks: a title, a clear, another direction of text.
+/// The name that a guest gives a program that wants to command the terminal of who looks: a title, a clear, another direction of text.
 const HOSTILE: &str = "evil\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}\r\n";
 
 fn command(broker: &Broker) -> Result<Command> {

@@ -1,4 +1,4 @@
-//! What a broker said at one moment, as the rows of a table: VMs, and contexts below them.
+//! The state of a broker at one moment, as the rows of a table: VMs, and contexts below them.
 
 use crate::broker::{ContextStatus, Status, VmStatus};
 use std::cmp::Ordering;
@@ -13,7 +13,7 @@ pub(super) struct Moment {
     waits: BTreeMap<Id, f64>,
 }
 
-/// What a row is about, and what an operator chooses.
+/// The subject of a row, which an operator chooses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Id {
     /// A VM, by its name.
@@ -90,7 +90,7 @@ pub(super) struct Row {
     pub(super) waiting: Option<f64>,
     /// Submissions held back.
     pub(super) queued: u32,
-    /// What only a VM has.
+    /// The values that only a VM has.
     pub(super) vm: Option<OfVm>,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Memory {
     pub(super) limit: Option<u64>,
 }
 
-/// What only the row of a VM shows.
+/// The values that only the row of a VM shows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct OfVm {
     pub(super) weight: u32,

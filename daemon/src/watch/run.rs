@@ -37,9 +37,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 enum Happening {
     /// A key, or another size of the terminal.
     Terminal(io::Result<Event>),
-    /// What the broker says now.
+    /// The broker's answer, or why there is none.
     Status(Result<Box<Status>, ClientError>),
-    /// What became of a wish to kill.
+    /// The end of a wish to kill.
     Killed(Question, Result<(), ClientError>),
     Signal(i32),
 }

@@ -10,7 +10,7 @@ pub(super) struct Size {
     pub(super) height: usize,
 }
 
-/// How text looks. Without colours the terminal shows only what is bold or reversed.
+/// The look of a text. Without colours the terminal shows only what is bold or reversed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Style {
     pub(super) tone: Tone,
@@ -18,7 +18,7 @@ pub(super) struct Style {
     pub(super) reversed: bool,
 }
 
-/// What a text means by its colour.
+/// The meaning of a text, which its colour says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Tone {
     #[default]

@@ -1,4 +1,4 @@
-//! What the operator chose, and what a key does.
+//! The choices of the operator, and what a key does to them.
 
 use super::moment::{Column, Id, Moment, Row};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -28,16 +28,16 @@ pub(super) struct Question {
     pub(super) program: String,
 }
 
-/// What follows from a key beyond another view.
+/// The consequence of a key beyond another view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     /// Nothing does.
     None,
     /// The operator wants to leave.
     Quit,
-    /// As with Ctrl-C at other programs.
+    /// The operator wants what Ctrl-C does at other programs.
     Interrupt,
-    /// As with Ctrl-Z at other programs.
+    /// The operator wants what Ctrl-Z does at other programs.
     Suspend,
     /// The operator wants a context killed, and has said so twice.
     Kill(Question),
