@@ -12,6 +12,7 @@
 //! | `sandbox` | starting and confining processes | ipc, service |
 //! | `broker` | several VMs on one host, and their shares | ipc, sandbox, service |
 //! | `recipe` | what VMMs need to be told, as text | |
+//! | `watch` | the view of a broker in a terminal | broker |
 //! | `serve` | the device process | transport, device, ipc, sandbox, service |
 //! | `worker` | the worker process | ipc, sandbox |
 //!
@@ -41,4 +42,5 @@ pub mod service;
 mod transport;
 #[cfg(feature = "fuzzing")]
 pub mod transport;
+pub mod watch;
 pub mod worker;

@@ -15,6 +15,7 @@ use daemon::sandbox::{
 };
 use daemon::serve::{self, Chosen, List, Listen};
 use daemon::service::{self, Activation, Manager, logs_to_journal, start_logging};
+use daemon::watch::{is_interactive, watch};
 use log::LevelFilter;
 use protocol::venus::capset::Capset;
 use std::os::fd::OwnedFd;
@@ -38,6 +39,11 @@ fn main() -> ExitCode {
             become_broker(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS)
         }
         Ok(Cli { role: None, serve, .. }) => become_device(serve).map(|()| ExitCode::SUCCESS),
+        Ok(Cli { role: Some(Role::Status { watch: true, json: false, control }), .. })
+            if is_interactive() =>
+        {
+            watch(&control.path()).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        }
         Ok(Cli { role: Some(Role::Status { watch, json, control }), .. }) => {
             let watch = if watch { Watch::EverySecond } else { Watch::Once };
             operate(broker::show_status(&control.path(), json, watch))

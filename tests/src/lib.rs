@@ -34,5 +34,6 @@ pub mod shares;
 pub mod siege;
 pub mod sources;
 pub mod stand;
+pub mod terminal;
 pub mod validation;
 pub mod vm;

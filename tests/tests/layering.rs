@@ -13,6 +13,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("vhost", &["daemon/src/transport", "tests/"]),
     ("virtio_queue", &["daemon/src/transport", "tests/"]),
     ("vm_memory", &["daemon/src/transport", "tests/"]),
+    ("crossterm", &["daemon/src/watch"]),
     ("postcard", &["daemon/src/ipc"]),
     ("landlock", &["daemon/src/sandbox"]),
     ("seccompiler", &["daemon/src/sandbox"]),

@@ -85,11 +85,19 @@ fn the_package_holds_what_it_should_and_says_what_it_needs() -> Result<()> {
         .partition(|path| path.starts_with(documents));
     ensure!(files == FILES, "{files:?}");
     of_documents.retain(|path| {
-        ["changelog.gz", "copyright", "third-party.txt.gz", "sharing.md.gz", "examples/NAME.env"]
-            .iter()
-            .any(|name| path.ends_with(name))
+        [
+            "changelog.gz",
+            "copyright",
+            "third-party.txt.gz",
+            "sharing.md.gz",
+            "examples/NAME.env",
+            "examples/vhost-user-vulkan.json",
+            "examples/vhost-user-vulkan.rules.yml",
+        ]
+        .iter()
+        .any(|name| path.ends_with(name))
     });
-    ensure!(of_documents.len() == 5, "{of_documents:?}");
+    ensure!(of_documents.len() == 7, "{of_documents:?}");
     let control = |name: &str| {
         fs::read_to_string(folder.path().join("DEBIAN").join(name)).with_context(|| name.to_owned())
     };

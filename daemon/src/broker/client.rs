@@ -3,8 +3,9 @@
 use super::control::{Answer, Request};
 use super::report::status::Status;
 use super::report::table;
+use super::report::words::visible;
 use super::settings::share::Change;
-use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 pub enum ClientError {
     /// Nobody listens there, or they do not answer.
     #[error("{0}: {1}; is vhost-user-vulkan running with --config, and is this its control-socket?")]
-    Socket(PathBuf, std::io::Error),
+    Socket(PathBuf, io::Error),
     /// The peer sent something that is no answer of a broker, or not the one to this request.
     #[error("{0}: not the answer of a broker: {1}")]
     Protocol(PathBuf, String),
@@ -23,7 +24,7 @@ pub enum ClientError {
     Refused(String),
     /// The answer cannot be shown.
     #[error("cannot write: {0}")]
-    Output(std::io::Error),
+    Output(io::Error),
 }
 
 /// The choice of showing the status once or again and again.
@@ -57,8 +58,14 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Answer, ClientError> {
     stream.write_all(&line).map_err(failed)?;
     let mut answer = Vec::new();
     BufReader::new(stream.take(ANSWER_BYTES)).read_until(b'\n', &mut answer).map_err(failed)?;
+    if answer.is_empty() {
+        return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+    }
     match serde_json::from_slice(&answer).map_err(wrong)? {
-        Answer::Error { error } => Err(ClientError::Refused(error)),
+        Answer::Error { error } => {
+            let of_terminal = |c| if c == '\n' { c } else { visible(c) };
+            Err(ClientError::Refused(error.chars().map(of_terminal).collect()))
+        }
         answer => Ok(answer),
     }
 }
@@ -73,9 +80,9 @@ pub fn show_status(socket: &Path, json: bool, watch: Watch) -> Result<(), Client
         let Answer::Status(status) = ask(socket, &Request::Status)? else {
             return Err(ClientError::Protocol(socket.to_owned(), "no status".into()));
         };
-        let clear = watch == Watch::EverySecond && !json && std::io::stdout().is_terminal();
+        let clear = watch == Watch::EverySecond && !json && io::stdout().is_terminal();
         let text = shown(&status, json);
-        let mut out = std::io::stdout().lock();
+        let mut out = io::stdout().lock();
         let written = out.write_all(if clear { CLEAR.as_bytes() } else { b"" });
         let written = written.and_then(|()| out.write_all(text.as_bytes())).and_then(|()| out.flush());
         written.map_err(ClientError::Output)?;
@@ -129,7 +136,7 @@ pub fn reload(socket: &Path) -> Result<(), ClientError> {
         return Err(ClientError::Protocol(socket.to_owned(), "no result of reading the file again".into()));
     };
     let lines: String = reloaded.notes.iter().map(|note| format!("{note}\n")).collect();
-    let written = std::io::stdout().lock().write_all(format!("{reloaded}\n{lines}").as_bytes());
+    let written = io::stdout().lock().write_all(format!("{reloaded}\n{lines}").as_bytes());
     written.map_err(ClientError::Output)
 }
 

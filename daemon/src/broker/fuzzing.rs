@@ -294,7 +294,8 @@ impl<'a> World<'a> {
         };
         (0..2).for_each(|vm| world.start(vm));
         let gpus = vec![SharedGpu { uuid: [0; 16], name: "GPU".into(), software: false, memory: 1 << 30 }];
-        world.say(1, &ToBroker::Ready { gpus }, None);
+        let limits = HeldMemory::default();
+        world.say(1, &ToBroker::Ready { gpus, limits }, None);
         let begins = ToBroker::ContextBegins { ctx_id: GOOD, gpu: 0, debug_name: "good".into() };
         world.say(1, &begins, Some(&page));
         world
@@ -533,7 +534,8 @@ fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
         let uuid = [if twice { first } else { first + at }; 16];
         gpus.push(SharedGpu { uuid, name: u.arbitrary()?, software: u.arbitrary()?, memory: u.arbitrary()? });
     }
-    Ok(ToBroker::Ready { gpus })
+    let limits = HeldMemory { device: u.arbitrary()?, host: u.arbitrary()? };
+    Ok(ToBroker::Ready { gpus, limits })
 }
 
 fn message(u: &mut Unstructured<'_>) -> Result<ToBroker> {

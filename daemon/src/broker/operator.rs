@@ -137,7 +137,8 @@ impl Broker {
         let vms: Vec<VmStatus> =
             self.vms.by_name().into_iter().map(|index| self.vm_status(index, now)).collect();
         let gpus = (0..self.gpus.len()).map(|index| self.gpu_status(index, &vms)).collect();
-        Status { gpus, vms, broker_cpu_seconds: seconds(cpu_time(std::process::id())) }
+        let policy = self.settings.policy.name().to_owned();
+        Status { gpus, vms, policy, broker_cpu_seconds: seconds(cpu_time(std::process::id())) }
     }
 
     fn gpu_status(&self, index: usize, vms: &[VmStatus]) -> GpuStatus {
@@ -166,7 +167,8 @@ impl Broker {
         let (contexts, workers) = self.contexts(index, now);
         let vm = &self.vms[index];
         let usages = vm.gpus.iter().map(|on| self.gpus[on.gpu].tenant_usage(vm.tenant));
-        let usages = usages.chain([vm.past.usage]);
+        let usage = sum(usages.chain([vm.past.usage]));
+        let bound = |of: fn(HeldMemory) -> u64| vm.memory.limits.map(of).filter(|bytes| *bytes != u64::MAX);
         let gpus: Vec<_> = vm.gpus.iter().map(|on| self.vm_gpu_status(vm, on, now)).collect();
         let least = |ceilings: f64, ceiling: f64| ceilings.min(ceiling);
         let device = vm.process.as_ref().and_then(|process| cpu_time(process.pid())).unwrap_or_default();
@@ -179,8 +181,10 @@ impl Broker {
             class: class_name(vm.share.class).to_owned(),
             ceiling: gpus.iter().filter_map(|on| on.ceiling).reduce(least).or(vm.share.ceiling),
             share: gpus.iter().map(|on| on.share).sum(),
-            used: used(&sum(usages), vm.past.workers_cpu + workers, vm.memory.held),
-            device_memory_limit: vm.settings.device_memory(),
+            used: used(&usage, vm.past.workers_cpu + workers, vm.memory.held),
+            device_memory_limit: bound(|limits| limits.device),
+            host_memory_limit: bound(|limits| limits.host),
+            queued: usage.ready,
             device_cpu_seconds: seconds(Some(vm.past.device_cpu + device)),
             restarts: vm.past.restarts,
             kills: vm.past.kills,
@@ -228,6 +232,7 @@ impl Broker {
                 state: context_state(&usage).to_owned(),
                 share,
                 used: used(&usage, cpu, context.memory),
+                queued: usage.ready,
             }
         });
         (contexts.collect(), workers)

@@ -91,6 +91,8 @@ impl VmContext {
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) held: HeldMemory,
+    /// The most memory that the VM may hold, as its device process said when it was ready.
+    pub(super) limits: Option<HeldMemory>,
     /// The time at which the memory was asked for, while that is not answered.
     pub(super) asked: Option<Nanos>,
     /// The time at which the last answer came.
@@ -227,7 +229,7 @@ impl Vm {
 
     /// Notes what memory the VM's device process has said that it holds.
     pub(super) fn hold(&mut self, contexts: &[(ContextId, HeldMemory)], held: HeldMemory, now: Nanos) {
-        self.memory = Asked { held, asked: None, answered: Some(now) };
+        self.memory = Asked { held, asked: None, answered: Some(now), ..self.memory };
         for (ctx_id, held) in contexts {
             if let Some(context) = self.contexts.get_mut(ctx_id) {
                 context.memory = *held;

@@ -152,7 +152,7 @@ pub(crate) struct Serve {
 pub(crate) enum Role {
     /// Show the VMs served by a running broker, their contexts, and what they use
     Status {
-        /// Repeat once a second
+        /// Repeat once a second: on a terminal as a view with bars, in which keys sort, unfold and kill contexts; else line by line
         #[arg(long)]
         watch: bool,
         /// Print one line of JSON

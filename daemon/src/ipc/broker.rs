@@ -27,6 +27,8 @@ pub enum ToBroker {
     Ready {
         /// The GPUs of the device process.
         gpus: Vec<SharedGpu>,
+        /// The most memory that the VM may hold; `u64::MAX` of what has no bound.
+        limits: HeldMemory,
     },
     /// A frontend has come or gone.
     Frontend {

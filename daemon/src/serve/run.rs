@@ -140,7 +140,8 @@ impl Server {
         watch(&epoll, &*launcher, TOKEN_LAUNCHER)?;
         if let Some(broker) = &options.broker {
             watch(&epoll, broker, TOKEN_BROKER)?;
-            broker.tell(&ToBroker::Ready { gpus: options.shared_gpus }, None);
+            let limits = HeldMemory { device: limits.device_memory, host: limits.host_memory };
+            broker.tell(&ToBroker::Ready { gpus: options.shared_gpus, limits }, None);
         }
         let memory = options.gpus.first().map(|gpu| gpu.memory).ok_or(io::ErrorKind::InvalidInput)?;
         let lenders = Lenders::new(options.gpus.iter().map(|gpu| gpu.trial.driver_mapped));

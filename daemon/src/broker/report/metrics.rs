@@ -42,13 +42,11 @@ const KILLS: Family = Family("kills", "Contexts that were ended, by reason", Met
 const RESTARTS: Family = Family("restarts", "Device processes started again", MetricType::Counter, None);
 const CONTEXTS: Family = Family("contexts", "Contexts alive", MetricType::Gauge, None);
 const MEMORY: Family = Family("memory", "Memory held, by kind", MetricType::Gauge, Some(Unit::Bytes));
+const MEMORY_LIMIT: Family =
+    Family("memory_limit", "The most memory that may be held, by kind", MetricType::Gauge, Some(Unit::Bytes));
+const QUEUED: Family =
+    Family("queued", "Submissions that could run now and are held back", MetricType::Gauge, None);
 const WEIGHT: Family = Family("weight", "Weight of the VM's share", MetricType::Gauge, None);
-const MEMORY_LIMIT: Family = Family(
-    "memory_limit",
-    "GPU memory that the VM may hold, if that is bounded",
-    MetricType::Gauge,
-    Some(Unit::Bytes),
-);
 const GPU_MEMORY: Family = Family("gpu_memory", "The GPU's own memory", MetricType::Gauge, Some(Unit::Bytes));
 const GPU_MEMORY_PROMISED: Family = Family(
     "gpu_memory_promised",
@@ -67,6 +65,7 @@ const UTILISATION: Family = Family(
     MetricType::Gauge,
     None,
 );
+const GPU_INFO: Family = Family("gpu_info", "The name of the GPU; always 1", MetricType::Gauge, None);
 
 impl Collector for Moment {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -105,13 +104,9 @@ impl Collector for Moment {
                 gauge(to, &[("vm", &vm.name), ("kind", "host")], vm.used.host_memory as f64)
             })
         })?;
+        write(all, &MEMORY_LIMIT, |to| of_vms(status, |vm| memory_limits(to, vm)))?;
+        write(all, &QUEUED, |to| of_vms(status, |vm| gauge(to, &[("vm", &vm.name)], vm.queued.into())))?;
         write(all, &WEIGHT, |to| of_vms(status, |vm| gauge(to, &[("vm", &vm.name)], vm.weight.into())))?;
-        write(all, &MEMORY_LIMIT, |to| {
-            of_vms(status, |vm| match vm.device_memory_limit {
-                Some(bytes) => gauge(to, &[("vm", &vm.name), ("kind", "device")], bytes as f64),
-                None => Ok(()),
-            })
-        })?;
         let of_gpus = [
             (&GPU_MEMORY, (|gpu| gpu.device_memory) as fn(&GpuStatus) -> u64),
             (&GPU_MEMORY_PROMISED, |gpu| gpu.device_memory_promised),
@@ -126,12 +121,24 @@ impl Collector for Moment {
         write(all, &GPU_VMS, |to| status.gpus.iter().try_for_each(|gpu| vms_on(to, gpu)))?;
         write(all, &UTILISATION, |to| {
             status.gpus.iter().try_for_each(|gpu| gauge(to, &[("gpu", &gpu.uuid)], gpu.utilisation))
+        })?;
+        write(all, &GPU_INFO, |to| {
+            let mut gpus = status.gpus.iter();
+            gpus.try_for_each(|gpu| gauge(to, &[("gpu", &gpu.uuid), ("name", &gpu.name)], 1.0))
         })
     }
 }
 
 fn of_vms(status: &Status, write: impl FnMut(&VmStatus) -> fmt::Result) -> fmt::Result {
     status.vms.iter().try_for_each(write)
+}
+
+fn memory_limits(to: &mut MetricEncoder<'_>, vm: &VmStatus) -> fmt::Result {
+    let limits = [("device", vm.device_memory_limit), ("host", vm.host_memory_limit)];
+    limits
+        .into_iter()
+        .filter_map(|(kind, limit)| Some((kind, limit?)))
+        .try_for_each(|(kind, bytes)| gauge(to, &[("vm", &vm.name), ("kind", kind)], bytes as f64))
 }
 
 fn kills(to: &mut MetricEncoder<'_>, vm: &VmStatus) -> fmt::Result {
@@ -191,14 +198,15 @@ mod tests {
             name: "web".into(),
             gpus: vec![on("00ff", 1.5), on("00fe", 0.25)],
             weight: 300,
-            device_memory_limit: Some(6 << 10),
             used,
+            device_memory_limit: Some(8192),
+            queued: 3,
             kills,
             ..VmStatus::default()
         };
         let gpu = GpuStatus {
             uuid: "00ff".into(),
-            name: "GPU".into(),
+            name: "A \"GPU\"".into(),
             utilisation: 0.25,
             device_memory: 8 << 10,
             device_memory_promised: 6 << 10,
@@ -206,7 +214,8 @@ mod tests {
             weights: 300,
             vms: VmCounts { waiting: 1, ..VmCounts::default() },
         };
-        let text = text(&Status { gpus: vec![gpu], vms: vec![vm], broker_cpu_seconds: 0.5 });
+        let status = Status { gpus: vec![gpu], vms: vec![vm], broker_cpu_seconds: 0.5, ..Status::default() };
+        let text = text(&status);
         for line in [
             "# TYPE vhost_user_vulkan_gpu_seconds counter",
             "vhost_user_vulkan_gpu_seconds_total{vm=\"web\",gpu=\"00ff\",queue=\"compute\"} 1.5",
@@ -218,9 +227,11 @@ mod tests {
             "vhost_user_vulkan_kills_total{vm=\"web\",why=\"operator\"} 2",
             "vhost_user_vulkan_contexts{vm=\"web\"} 0.0",
             "vhost_user_vulkan_memory_bytes{vm=\"web\",kind=\"host\"} 4096.0",
+            "vhost_user_vulkan_memory_limit_bytes{vm=\"web\",kind=\"device\"} 8192.0",
+            "vhost_user_vulkan_queued{vm=\"web\"} 3.0",
+            "vhost_user_vulkan_gpu_info{gpu=\"00ff\",name=\"A \\\"GPU\\\"\"} 1.0",
             "vhost_user_vulkan_weight{vm=\"web\"} 300.0",
             "# TYPE vhost_user_vulkan_gpu_memory_bytes gauge",
-            "vhost_user_vulkan_memory_limit_bytes{vm=\"web\",kind=\"device\"} 6144.0",
             "vhost_user_vulkan_gpu_memory_bytes{gpu=\"00ff\"} 8192.0",
             "vhost_user_vulkan_gpu_memory_promised_bytes{gpu=\"00ff\"} 6144.0",
             "vhost_user_vulkan_gpu_memory_free_bytes{gpu=\"00ff\"} 2048.0",
@@ -231,6 +242,10 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
+        assert!(
+            !text.contains("memory_limit_bytes{vm=\"web\",kind=\"host\"}"),
+            "a limit that there is not\n{text}"
+        );
         assert!(text.ends_with("# EOF\n"));
     }
 }

@@ -3,9 +3,10 @@
 pub(super) mod metrics;
 pub(super) mod status;
 pub(super) mod table;
+pub(super) mod words;
 
 /// Returns how many VMs are in which state, in a line for people.
-pub(super) fn counted<'a>(states: impl Iterator<Item = &'a str>) -> String {
+pub fn counted<'a>(states: impl Iterator<Item = &'a str>) -> String {
     let states: Vec<_> = states.collect();
     let counts = ["connected", "waiting", "starting", "ending", "ended"].into_iter().filter_map(|state| {
         let count = states.iter().filter(|other| **other == state).count();

@@ -9,6 +9,9 @@ pub struct Status {
     pub gpus: Vec<GpuStatus>,
     /// VMs, by name.
     pub vms: Vec<VmStatus>,
+    /// The policy by which VMs share a GPU: `best-effort`, `equal` or `fixed`; empty if the broker is an older one.
+    #[serde(default)]
+    pub policy: String,
     /// Processor time of the broker itself, in seconds.
     pub broker_cpu_seconds: f64,
 }
@@ -86,8 +89,15 @@ pub struct VmStatus {
     pub share: f64,
     /// The resources that the VM has used, on all of its GPUs.
     pub used: Used,
-    /// Bytes of GPU memory that it may hold, on all of its GPUs together, if there is a bound.
+    /// The most of the GPU's memory that the VM may hold, in bytes, if there is a bound but the GPU's and it is known yet.
+    #[serde(default)]
     pub device_memory_limit: Option<u64>,
+    /// The most of the host's memory that the VM may share with GPUs, in bytes, if there is a bound and it is known yet.
+    #[serde(default)]
+    pub host_memory_limit: Option<u64>,
+    /// Submissions that could run now and are held back.
+    #[serde(default)]
+    pub queued: u32,
     /// Processor time of its device processes, in seconds.
     pub device_cpu_seconds: f64,
     /// Times its device process was started again.
@@ -130,6 +140,9 @@ pub struct ContextStatus {
     pub share: f64,
     /// The resources that the context has used, on all of the GPUs.
     pub used: Used,
+    /// Submissions that could run now and are held back.
+    #[serde(default)]
+    pub queued: u32,
 }
 
 /// The resources that a VM or a context has used since it began, and the memory that it holds.

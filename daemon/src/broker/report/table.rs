@@ -1,6 +1,7 @@
 //! The status as a table for people.
 
 use super::status::{GpuStatus, Status, Used, VmGpuStatus, VmStatus};
+use super::words::{bytes, percent, seconds, visible};
 use std::fmt::Write;
 
 const HEAD: [&str; 13] = [
@@ -151,46 +152,16 @@ fn aligned(rows: &[Row]) -> String {
                 false => write!(line, "{cell:>width$}  "),
             };
         }
-        text.push_str(line.trim_end());
+        text.extend(line.trim_end().chars().map(visible));
         text.push('\n');
     }
     text
-}
-
-fn percent(part: f64) -> String {
-    format!("{:.1}%", part * 100.0)
-}
-
-fn seconds(seconds: f64) -> String {
-    match seconds {
-        seconds if seconds < 1.0 => format!("{:.1}ms", seconds * 1000.0),
-        seconds if seconds < 600.0 => format!("{seconds:.2}s"),
-        seconds if seconds < 36_000.0 => format!("{:.1}min", seconds / 60.0),
-        seconds => format!("{:.1}h", seconds / 3600.0),
-    }
-}
-
-fn bytes(bytes: u64) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let unit = units.into_iter().find(|(shift, _)| bytes >> shift > 0);
-    unit.map_or_else(
-        || format!("{bytes}B"),
-        |(shift, unit)| format!("{:.1}{unit}", bytes as f64 / (1u64 << shift) as f64),
-    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::status::ContextStatus;
     use super::*;
-
-    #[test]
-    fn units_are_readable() {
-        let shown: Vec<_> = [0.0, 0.25, 59.5, 6000.0, 72_000.0].map(seconds).into();
-        assert_eq!(shown, ["0.0ms", "250.0ms", "59.50s", "100.0min", "20.0h"]);
-        let shown: Vec<_> = [0, 1023, 1024, 3 << 29].map(bytes).into();
-        assert_eq!(shown, ["0B", "1023B", "1.0KiB", "1.5GiB"]);
-    }
 
     fn on(uuid: &str, gpu_seconds: f64) -> VmGpuStatus {
         VmGpuStatus { uuid: uuid.into(), gpu_seconds, submissions: 5, ..VmGpuStatus::default() }
@@ -219,8 +190,14 @@ mod tests {
     #[test]
     fn a_vm_has_its_contexts_below_it_and_a_gpu_its_sum() {
         let used = Used { gpu_seconds: 2.0, submissions: 5, ..Used::default() };
-        let context =
-            ContextStatus { context: 3, name: "llama".into(), state: "alone".into(), share: 0.5, used };
+        let context = ContextStatus {
+            context: 3,
+            name: "llama".into(),
+            state: "alone".into(),
+            share: 0.5,
+            used,
+            queued: 0,
+        };
         let one = || vec![on("ff", 2.0)];
         let vms = vec![vm("a", one(), vec![context]), vm("b", one(), vec![])];
         let lines = lines(&Status { gpus: vec![gpu("ff")], vms, ..Status::default() });
@@ -229,6 +206,15 @@ mod tests {
         assert_eq!(lines[2][..5], ["a/3", "llama", "alone", "50.0%", "2.00s"]);
         assert_eq!(lines[4][..5], ["TOTAL", "GPU", "200", "50.0%", "4.00s"]);
         assert_eq!(lines[4].len(), 12, "processes and memory are summed");
+    }
+
+    #[test]
+    fn what_others_named_commands_no_terminal() {
+        let context = ContextStatus { name: "a\u{1b}[2Jb\u{9b}1mc\r\u{202e}d".into(), ..Default::default() };
+        let vms = vec![vm("a", vec![], vec![context])];
+        let status = Status { vms, ..Status::default() };
+        let table = table(&status);
+        assert!(table.contains("a?[2Jb?1mc??d"), "{table}");
     }
 
     #[test]

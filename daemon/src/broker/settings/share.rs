@@ -22,6 +22,16 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// The name of the policy.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BestEffort => "best-effort",
+            Self::Equal => "equal",
+            Self::Fixed => "fixed",
+        }
+    }
+
     /// The policy with this name.
     ///
     /// # Errors

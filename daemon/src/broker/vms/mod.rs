@@ -7,11 +7,12 @@ mod tests;
 use super::gpu::Gpu;
 use super::process::{Process, cpu_time};
 use super::rates::Rate;
+use super::report::words::visible;
 use super::run::Broker;
 use super::settings::share::effective;
 use super::source::Source;
 use super::vm::{Asked, OnGpu, Vm, VmContext};
-use crate::ipc::{FromBroker, SharedGpu, ToBroker};
+use crate::ipc::{FromBroker, HeldMemory, SharedGpu, ToBroker};
 use config::GPUS_MAX;
 use protocol::ids::ContextId;
 use readiness::{Events, unwatch, watch, watch_for};
@@ -234,7 +235,7 @@ impl Broker {
         now: Nanos,
     ) -> Result<(), String> {
         match message {
-            ToBroker::Ready { gpus } => self.ready(index, &gpus, now),
+            ToBroker::Ready { gpus, limits } => self.ready(index, &gpus, limits, now),
             ToBroker::Frontend { connected } => {
                 if let Some(process) = &mut self.vms[index].process {
                     process.connected = connected;
@@ -261,7 +262,13 @@ impl Broker {
     }
 
     /// Notes that a device process is ready, and which GPUs the VM is on. The process has read no guest byte yet, so this can be believed.
-    fn ready(&mut self, index: usize, gpus: &[SharedGpu], now: Nanos) -> Result<(), String> {
+    fn ready(
+        &mut self,
+        index: usize,
+        gpus: &[SharedGpu],
+        limits: HeldMemory,
+        now: Nanos,
+    ) -> Result<(), String> {
         let Some(process) = &mut self.vms[index].process else { return Ok(()) };
         if std::mem::replace(&mut process.ready, true) {
             return Err("it is ready twice".into());
@@ -275,6 +282,7 @@ impl Broker {
         }
         let places: Vec<usize> = gpus.iter().map(|gpu| self.gpu(gpu)).collect();
         self.move_to(index, &places);
+        self.vms[index].memory.limits = Some(limits);
         let names: Vec<_> = places.iter().map(|gpu| self.gpus[*gpu].name.as_str()).collect();
         log::info!(vm = self.vms[index].name(), gpu = names.join(", ").as_str(); "the VM's device is ready");
         self.set_shares(now);
@@ -425,9 +433,9 @@ impl Broker {
 
 /// A name for people's eyes, of bounded length.
 fn printable(name: &str) -> String {
-    let clean = name.chars().map(|c| if c.is_control() { '?' } else { c });
     let mut bytes = 0;
-    clean
+    name.chars()
+        .map(visible)
         .take_while(|c| {
             bytes += c.len_utf8();
             bytes <= NAME_BYTES

@@ -140,6 +140,7 @@ fn ready_on(gpus: &[[u8; 16]]) -> ToBroker {
             .iter()
             .map(|uuid| SharedGpu { uuid: *uuid, name: "GPU".into(), software: false, memory: 8 << 30 })
             .collect(),
+        limits: HeldMemory { device: 1 << 30, host: u64::MAX },
     }
 }
 

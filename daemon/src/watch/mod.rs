@@ -1,0 +1,26 @@
+//! `status --watch` on a terminal: a view of a broker's VMs that renews itself, sorts, unfolds, and ends contexts.
+//!
+//! What is on the screen is a pure function (`draw`) of what the broker said (`moment`), what the operator chose (`view`), and the size of the
+//! terminal. Only `terminal` knows that there is one, and only `run` the broker. Names come from guests and drivers: `screen` lets nothing of
+//! them through that commands a terminal.
+//!
+//! | module | is | may use |
+//! | --- | --- | --- |
+//! | `moment` | what a broker said, as rows | |
+//! | `view` | what the operator chose, and what a key does | moment |
+//! | `screen` | lines of styled text of an exact size | |
+//! | `columns` | which columns have room, and what is in them | moment, screen |
+//! | `draw` | the picture | moment, view, screen, columns |
+//! | `terminal` | the terminal, and how it is given back | screen |
+//! | `run` | the loop | moment, view, columns, draw, terminal |
+
+mod columns;
+mod draw;
+mod moment;
+mod run;
+mod screen;
+mod terminal;
+mod view;
+
+pub use run::{WatchError, watch};
+pub use terminal::is_interactive;
