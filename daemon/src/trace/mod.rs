@@ -80,15 +80,15 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     let Answer::Tracing { begin } = answer else {
         return Err(ClientError::Protocol(socket.to_owned(), "no trace".into()).into());
     };
-    // Before the seconds that it takes.
-    let path = wanted.output.clone().unwrap_or_else(|| PathBuf::from(format!("{vm}-trace.json")));
-    let failed = |error| TraceError::File(path.clone(), error);
-    let file = File::create(&path).map_err(failed)?;
     for signal in [SIGINT, SIGTERM] {
         // A byte on the connection says that it is enough.
         let socket = stream.socket().try_clone().map_err(TraceError::Signals)?;
         signal_hook::low_level::pipe::register(signal, socket).map_err(TraceError::Signals)?;
     }
+    // Before the seconds that it takes.
+    let path = wanted.output.clone().unwrap_or_else(|| PathBuf::from(format!("{vm}-trace.json")));
+    let failed = |error| TraceError::File(path.clone(), error);
+    let file = File::create(&path).map_err(failed)?;
     let mut collected = Collected::new(vm, begin, *events_max);
     read(&mut stream, &mut collected, *seconds);
     let mut out = BufWriter::new(file);
