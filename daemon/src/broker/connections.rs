@@ -133,6 +133,23 @@ impl Connections {
         Ok(())
     }
 
+    /// Takes over a connection to the control socket, whose other end somebody plays.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn play(&mut self, socket: UnixStream, epoll: &OwnedFd, now: Nanos) -> Peer {
+        let (serial, slot) = (self.serial + 1, 0);
+        self.drop_at(slot, epoll);
+        self.serial = serial;
+        let (protocol, streams) = (Protocol::Control, None);
+        let (input, output, sent, last) = (Vec::new(), Vec::new(), 0, false);
+        let deadline = now.saturating_add(PATIENCE);
+        let socket = socket.into();
+        let connection =
+            Connection { serial, protocol, socket, input, output, sent, last, streams, deadline };
+        let _ = watch(epoll, &connection.socket, Source::Connection.token(slot), Events::EPOLLIN);
+        self.slots[slot] = Some(connection);
+        Peer { slot, serial }
+    }
+
     /// Removes the files of sockets that are not listened at any more.
     pub(super) fn remove_sockets(&mut self) {
         self.listeners.clear();

@@ -24,9 +24,12 @@ const TRACES_MAX: usize = 4;
 /// The seconds that a trace may take.
 const SECONDS_MAX: u32 = 300;
 /// Time between two looks at the pages, in nanoseconds.
-const LOOK: Nanos = 10_000_000;
+pub(super) const LOOK: Nanos = 10_000_000;
 /// Notes of a VM that are sent after one look: 102 400 a second.
 const NOTES_PER_LOOK: usize = 1024;
+/// Lines that can come of one look: notes, as many pieces of work, and names.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) const LINES_PER_LOOK: usize = 2 * NOTES_PER_LOOK + CONTEXTS_MAX;
 /// Notes of one context that are taken at one look.
 const NOTES_PER_CONTEXT: usize = 256;
 /// Notes that are kept to be sent later, of contexts that have ended.
