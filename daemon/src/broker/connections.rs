@@ -226,11 +226,11 @@ impl Connections {
         let slot = self.slots.get_mut(peer.slot).and_then(Option::as_mut);
         let Some(connection) = slot.filter(|connection| connection.serial == peer.serial) else { return };
         connection.streams.get_or_insert(Streaming::Wanted);
-        connection.output.drain(..connection.sent);
-        connection.sent = 0;
-        if connection.output.is_empty() {
+        if connection.output.is_empty() || connection.sent > 0 {
             connection.deadline = now.saturating_add(PATIENCE);
         }
+        connection.output.drain(..connection.sent);
+        connection.sent = 0;
         connection.output.extend_from_slice(more);
         connection.last = last;
         match connection.send() {

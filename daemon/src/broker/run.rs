@@ -70,7 +70,7 @@ pub(super) struct Broker {
     /// The peers that wait for an answer.
     pub(super) waiting: Vec<Waiting>,
     /// The traces that operators take.
-    pub(super) traces: Traces,
+    pub(super) traces: Traces<Peer>,
     /// The time at which the pages of workers that do not ring are read next.
     next_tick: Option<Nanos>,
     last_sample: Nanos,

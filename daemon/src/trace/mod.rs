@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Events that are kept by default: submissions, what guests were told of them, and work of other VMs. The file has 200 MB at most then.
-pub const EVENTS_MAX: usize = 300_000;
+pub const EVENTS_MAX: usize = 200_000;
 
 /// Bytes of a line.
 const LINE_BYTES: u64 = 64 << 10;

@@ -57,10 +57,19 @@ enum Track {
     Queue { context: u32, key: u64, queue: u8 },
 }
 
+/// A slice of a GPU's track by its end.
+struct End {
+    at: u64,
+    /// The time from which it is shown.
+    from: u64,
+    row: Row,
+    submission: Option<usize>,
+}
+
 /// The slices of all GPUs and where they are, in the order of their ends.
 struct Ended {
-    /// By GPU: the end of a slice, its row and what it is.
-    ends: BTreeMap<usize, Vec<(u64, u64, Row, Option<usize>)>>,
+    /// The slices of each GPU.
+    ends: BTreeMap<usize, Vec<End>>,
     rows: FxHashMap<usize, Row>,
     occupancy: BTreeMap<usize, Occupancy>,
 }
@@ -127,13 +136,13 @@ impl Draft<'_> {
             }
             let name = if is_over { holder.clone() } else { format!("{holder}, not over") };
             self.entries.push(Entry::slice(name, "gpu", row, (from, end), args));
-            ended.ends.entry(gpu).or_default().push((end, from, row, submission));
+            ended.ends.entry(gpu).or_default().push(End { at: end, from, row, submission });
             if let Some(index) = submission {
                 ended.rows.insert(index, row);
             }
             times.entry(gpu).or_default().push((holder, begin, end));
         }
-        ended.ends.values_mut().for_each(|ends| ends.sort_by_key(|(end, ..)| *end));
+        ended.ends.values_mut().for_each(|ends| ends.sort_by_key(|end| end.at));
         ended.occupancy = times.into_iter().map(|(gpu, times)| (gpu, Occupancy::new(times))).collect();
         ended
     }
@@ -229,13 +238,13 @@ impl Draft<'_> {
         let Submission { ready, dispatched, begin, .. } = self.collected.submissions[index];
         if dispatched > ready && dispatched >= from {
             let ends = on_gpus.ends.get(&gpu).map_or(&[][..], Vec::as_slice);
-            let next = ends.partition_point(|(end, ..)| *end <= dispatched);
+            let next = ends.partition_point(|end| end.at <= dispatched);
             let last = next.checked_sub(1).and_then(|last| ends.get(last));
-            if let Some((end, from, at, of)) = last
-                && *end > ready
-                && *of != Some(index)
+            if let Some(End { at, from, row: there, submission }) = last
+                && *at > ready
+                && *submission != Some(index)
             {
-                self.arrow("turn", (*at, end.saturating_sub(APART).max(*from)), (row, dispatched));
+                self.arrow("turn", (*there, at.saturating_sub(APART).max(*from)), (row, dispatched));
             }
         }
         if let Some(at) = on_gpus.rows.get(&index)

@@ -45,7 +45,8 @@ fn check(events: &Value) {
     // As Perfetto reads times: down to whole nanoseconds.
     let nanos = |value: &Value| (value.as_f64().unwrap() * 1000.0) as u64;
     let mut rows: BTreeMap<(u64, u64), Vec<(u64, u64)>> = BTreeMap::new();
-    let mut arrows: BTreeMap<u64, Vec<(&str, (u64, u64), u64)>> = BTreeMap::new();
+    type End<'a> = (&'a str, (u64, u64), u64);
+    let mut arrows: BTreeMap<u64, Vec<End<'_>>> = BTreeMap::new();
     for event in events.as_array().unwrap() {
         let row = (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap());
         let at = nanos(&event["ts"]);

@@ -157,7 +157,13 @@ pub(super) fn checked(key: u64, note: TraceNote, begin: Nanos, now: Nanos) -> Op
 }
 
 /// A piece of work as an event, if it can be and is not over before `begin`.
-pub(super) fn busy(gpu: usize, holder: Holder, work: &Work, begin: Nanos, now: Nanos) -> Option<TraceEvent> {
+pub(in crate::broker) fn busy(
+    gpu: usize,
+    holder: Holder,
+    work: &Work,
+    begin: Nanos,
+    now: Nanos,
+) -> Option<TraceEvent> {
     let may_be = work.begin <= work.end && (begin..=now).contains(&work.end);
     // Where several submissions were told together, some of that time was nobody's.
     let since = work.end - work.busy.min(work.end.checked_sub(work.begin)?);
