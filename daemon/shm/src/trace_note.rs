@@ -1,4 +1,4 @@
-//! What a worker tells of each submission while somebody takes a trace of its VM: a record in the page of grants.
+//! The notes that a worker writes of each submission while somebody takes a trace of its VM: records in the page of grants.
 //!
 //! A record is a claim. It has no text and no length of its own; whoever reads it checks the order of its times.
 
@@ -37,7 +37,7 @@ pub struct Stages {
     pub submitted: u64,
     /// Nothing was missing any more that it waited for.
     pub ready: u64,
-    /// It passed the gate to the driver.
+    /// The submission passed the gate to the driver.
     pub dispatched: u64,
     /// The GPU began it.
     pub begin: u64,
@@ -47,9 +47,9 @@ pub struct Stages {
     pub noticed: u64,
     /// The GPU's own time stamps say when it began and ended it; otherwise that is concluded from when it was dispatched and noticed.
     pub is_measured: bool,
-    /// It is on a queue that only copies.
+    /// The submission is on a queue that only copies.
     pub copies: bool,
-    /// It takes no time of the GPU: it only signals or waits.
+    /// The submission takes no time of the GPU: it only signals or waits.
     pub is_free: bool,
 }
 

@@ -273,7 +273,7 @@ struct World<'a> {
     now: Nanos,
     /// Totals as they were last told.
     told: Totals,
-    /// Who reads a trace of the first VM, and what of a line has come.
+    /// The reader of a trace of the first VM, and what has come of a line.
     reader: UnixStream,
     read: Vec<u8>,
 }
@@ -413,7 +413,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Whoever takes a trace of the first VM is sent lines that can be read, and not more of them at a time than there may be.
+    /// Checks that the reader of a trace of the first VM is sent lines that can be read, and not more of them at a time than there may be.
     fn read_trace(&mut self) -> Vec<TraceEvent> {
         self.now += traces::LOOK;
         self.broker.trace_due(self.now);

@@ -29,11 +29,11 @@ pub(super) struct Gpu {
     unsampled: bool,
     /// The time at which a context that had held others up last ended: the time of the others counts from then on.
     cleared: Nanos,
-    /// What is kept for traces between two looks at it, while one is taken.
+    /// The record for traces between two looks at it, while one is taken.
     recorded: Option<Recorded>,
 }
 
-/// What is kept of a GPU for traces.
+/// The record of what a GPU did, for traces.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
     /// The work that contexts have told, in which the GPU was busy for their VM.
@@ -59,7 +59,7 @@ pub(super) struct Context {
     /// The time at which its device process was told last that the context runs for too long.
     hung: Option<Nanos>,
     leased: bool,
-    /// Its worker tells what a trace wants to know.
+    /// The context's worker tells what a trace wants to know.
     traced: bool,
 }
 

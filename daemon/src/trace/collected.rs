@@ -1,4 +1,4 @@
-//! What was read of a trace, as much of it as is kept.
+//! A trace as it was read, as much of it as is kept.
 
 use crate::broker::{Holder, Submission, TraceEvent};
 use rustc_hash::FxHashMap;
@@ -13,11 +13,11 @@ pub(super) struct Collected {
     /// The contexts by their keys.
     pub(super) contexts: FxHashMap<u64, Context>,
     pub(super) submissions: Vec<Submission>,
-    /// When the guest was told first of the end of a submission: by context, queue and number.
+    /// The times at which the guest was told first of the end of a submission: by context, queue and number.
     pub(super) told: FxHashMap<(u64, u8, u64), u64>,
     pub(super) busy: Vec<Busy>,
     pub(super) memory: Vec<Memory>,
-    /// How many of `submissions`, `told` and `busy` are kept.
+    /// The number of `submissions`, `told` and `busy` together that are kept.
     events_max: usize,
     events: usize,
     is_full: bool,
@@ -61,12 +61,12 @@ struct End {
     dropped: u64,
 }
 
-/// What has become of a line.
+/// The fate of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// It is kept, or need not be.
+    /// The line is kept, or need not be.
     Yes,
-    /// There is no room for it, for the first time.
+    /// The line finds no room, as the first one.
     NoRoom,
 }
 

@@ -1,4 +1,4 @@
-//! What was read of a trace as events of the format: a process for the VM, with rows for each queue of its contexts, and one for each of its
+//! A trace as events of the format: a process for the VM, with rows for each queue of its contexts, and one for each of its
 //! GPUs, with a row for all VMs.
 
 use super::collected::{Busy, Collected};
@@ -179,7 +179,7 @@ impl Draft<'_> {
         }
     }
 
-    /// When a submission was over for the guest, or for the worker if nobody knows when the guest learned of it.
+    /// Returns when a submission was over for the guest, or for the worker if nobody knows when the guest learned of it.
     fn last(&self, submission: &Submission) -> u64 {
         let Submission { key, queue, number, .. } = *submission;
         let told = self.collected.told.get(&(key, queue, number));

@@ -1,4 +1,4 @@
-//! What the reader of a trace is sent: one JSON object on a line for each event. Times are nanoseconds of the host's monotonic clock.
+//! The lines that the reader of a trace is sent: one JSON object on a line for each event. Times are nanoseconds of the host's monotonic clock.
 //!
 //! A worker's claims get here as numbers only, behind the checks of [`checked`]; names are those that `status` shows.
 
@@ -76,7 +76,7 @@ pub enum TraceEvent {
         at: u64,
         /// Submissions and answers that are missing, because they came faster than they were read, as workers claim.
         lost: u64,
-        /// What workers told that cannot be.
+        /// Claims of workers that cannot be.
         refused: u64,
         /// Pieces of work on the GPU that are missing, because there were too many.
         dropped: u64,
@@ -96,7 +96,7 @@ pub struct Submission {
     pub submitted: u64,
     /// Nothing was missing any more that it waited for.
     pub ready: u64,
-    /// It passed the gate to the driver.
+    /// The submission passed the gate to the driver.
     pub dispatched: u64,
     /// The GPU began it.
     pub begin: u64,
@@ -106,9 +106,9 @@ pub struct Submission {
     pub noticed: u64,
     /// The GPU's time stamps say when it began and ended.
     pub measured: bool,
-    /// It is on a queue that only copies.
+    /// The submission is on a queue that only copies.
     pub copies: bool,
-    /// It takes no time of the GPU.
+    /// The submission takes no time of the GPU.
     pub free: bool,
 }
 

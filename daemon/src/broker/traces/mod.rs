@@ -58,7 +58,7 @@ pub(super) struct Wanted {
 #[derive(Debug)]
 pub(super) struct Traces<P> {
     pub(super) taken: Vec<Trace<P>>,
-    /// When the pages are looked at next; none while no trace is taken.
+    /// The time at which the pages are looked at next; none while no trace is taken.
     pub(super) next_look: Option<Nanos>,
 }
 
@@ -118,6 +118,8 @@ impl<P: PartialEq> Traces<P> {
     pub(super) fn stop(&mut self, peer: P, now: Nanos) {
         let read = self.taken.iter_mut().filter(|trace| trace.peer == peer);
         read.for_each(|trace| trace.until = trace.until.min(now));
+        // At once, so that the next trace of the VM is not refused.
+        self.next_look = self.next_look.map(|at| at.min(now));
     }
 
     /// Returns when there is something to look at next.

@@ -391,7 +391,7 @@ impl Lane for Queue {
     }
 }
 
-/// What is known of a submission for a trace before the GPU has it, and how it gets its times.
+/// The facts of a submission for a trace before the GPU has it, and how it gets its times.
 struct Begun {
     submitted: u64,
     ready: u64,

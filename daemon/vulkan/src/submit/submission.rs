@@ -54,7 +54,7 @@ pub(crate) struct Submission {
     hides: AtomicBool,
     /// The record of when and how it was dispatched, if there is a scheduler.
     dispatched: OnceLock<Dispatched>,
-    /// What is known for the trace that is taken of it; zeros if none is.
+    /// The times for the trace that is taken of it; zeros if none is.
     traced: Traced,
 }
 
