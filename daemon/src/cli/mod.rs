@@ -180,7 +180,7 @@ pub(crate) enum Role {
         #[command(flatten)]
         control: Control,
     },
-    /// Record for each submission of a VM what it waited for and when it ran, and write a trace that https://ui.perfetto.dev and
+    /// Record for each submission of a VM what it waited for and when it ran, and write a trace that Perfetto (ui.perfetto.dev) and
     /// chrome://tracing open (docs/trace.md). The VM has to be served by a broker
     Trace {
         /// The VM's name
