@@ -11,6 +11,7 @@
 //! | `service` | the side that faces the service manager and the journal | |
 //! | `sandbox` | starting and confining processes | ipc, service |
 //! | `broker` | several VMs on one host, and their shares | ipc, sandbox, service |
+//! | `trace` | an operator's end of a trace of a VM's submissions, and its file | broker |
 //! | `recipe` | what VMMs need to be told, as text | |
 //! | `watch` | the view of a broker in a terminal | broker |
 //! | `serve` | the device process | transport, device, ipc, sandbox, service |
@@ -38,6 +39,7 @@ pub mod recipe;
 pub mod sandbox;
 pub mod serve;
 pub mod service;
+pub mod trace;
 #[cfg(not(feature = "fuzzing"))]
 mod transport;
 #[cfg(feature = "fuzzing")]

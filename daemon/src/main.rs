@@ -15,6 +15,7 @@ use daemon::sandbox::{
 };
 use daemon::serve::{self, Chosen, List, Listen};
 use daemon::service::{self, Activation, Manager, logs_to_journal, start_logging};
+use daemon::trace;
 use daemon::watch::{is_interactive, watch};
 use log::LevelFilter;
 use protocol::venus::capset::Capset;
@@ -55,6 +56,10 @@ fn main() -> ExitCode {
             operate(broker::kill(&control.path(), &context))
         }
         Ok(Cli { role: Some(Role::Reload { control }), .. }) => operate(broker::reload(&control.path())),
+        Ok(Cli { role: Some(Role::Trace { vm, seconds, output, names, max_events, control }), .. }) => {
+            let wanted = trace::Wanted { vm, seconds, output, names, events_max: max_events };
+            trace::take(&control.path(), &wanted).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        }
         Ok(Cli { role: Some(Role::Recipe(recipe)), .. }) => recipe.print(),
         Ok(Cli { role: Some(Role::Doctor(doctor)), .. }) => Ok(diagnosis::run(doctor)),
         Ok(Cli { role: Some(Role::Worker { child }), .. }) => become_worker(child),

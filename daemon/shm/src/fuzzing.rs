@@ -4,8 +4,10 @@
 //! Until that happens, each side gets exactly what the other said. From then on neither side takes more than there can be, takes
 //! anything twice, or sleeps through a poke.
 
-use super::grants::{PAGE_BYTES, WORK_MAX};
-use super::{Counters, GateSide, Mapping, SchedulerSide, Work, grant_page};
+use super::grants::{NOTES_MAX, PAGE_BYTES, WORK_MAX};
+use super::{
+    Counters, GateSide, Mapping, SchedulerSide, Stages, SubmissionId, TakenNotes, TraceNote, Work, grant_page,
+};
 use arbitrary::{Result, Unstructured};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -13,8 +15,9 @@ use std::time::Duration;
 
 const EVENTS_MAX: usize = 2048;
 
-/// The offset of the word in the page that counts the intervals written.
+/// The offsets of the words in the page that count the intervals and the notes written.
 const WRITTEN: u64 = 76;
+const NOTES_WRITTEN: u64 = 88;
 
 /// Neither side of a page of grants believes it. Returns how many things happened.
 pub fn fuzz_grants(bytes: &[u8]) -> usize {
@@ -43,6 +46,11 @@ struct World {
     leased: bool,
     cpu: Duration,
     running: Option<Duration>,
+    traced: bool,
+    notes: VecDeque<TraceNote>,
+    /// Notes that the scheduler has taken, wrapping, and those that found no room since the last time.
+    notes_taken: u32,
+    notes_lost: u32,
 }
 
 impl World {
@@ -59,6 +67,10 @@ impl World {
             leased: false,
             cpu: Duration::ZERO,
             running: None,
+            traced: false,
+            notes: VecDeque::new(),
+            notes_taken: 0,
+            notes_lost: 0,
         }
     }
 
@@ -109,6 +121,9 @@ impl World {
                     self.running.map(|time| time.min(Duration::from_millis(u64::from(u32::MAX) - 1)));
             }
             11 => self.forge(u)?,
+            12 => self.tell_notes(u)?,
+            13 => self.take_notes(u)?,
+            14 => self.trace(u.arbitrary()?),
             _ => self.look(),
         }
         Ok(())
@@ -148,6 +163,44 @@ impl World {
         self.taken = self.taken.wrapping_add(rest);
     }
 
+    fn tell_notes(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let note = note(u)?;
+        for _ in 0..if u.ratio(1, 8)? { u.int_in_range(1..=2 * NOTES_MAX)? } else { 1 } {
+            self.gate.tell_note(&note);
+            match self.notes.len() < NOTES_MAX as usize {
+                true => self.notes.push_back(note),
+                false => self.notes_lost += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn take_notes(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let most = u.int_in_range(0..=2 * NOTES_MAX)?;
+        let there = self.word(NOTES_WRITTEN).wrapping_sub(self.notes_taken).min(NOTES_MAX).min(most);
+        let TakenNotes { notes, lost, nonsense } = self.scheduler.take_notes(most);
+        assert_eq!(notes.len() + nonsense as usize, there as usize, "it goes by its own count");
+        self.notes_taken = self.notes_taken.wrapping_add(there);
+        if self.honest {
+            let (there, all) = (there as usize, std::mem::take(&mut self.notes_lost));
+            assert!(notes.into_iter().eq(self.notes.drain(..there)), "not in order");
+            assert_eq!((lost, nonsense), (all, 0));
+        }
+        Ok(())
+    }
+
+    fn trace(&mut self, wanted: bool) {
+        let begins = wanted && !std::mem::replace(&mut self.traced, wanted);
+        self.traced = wanted;
+        let written = self.word(NOTES_WRITTEN);
+        self.scheduler.trace(wanted);
+        if begins {
+            self.notes_taken = written;
+            (self.notes, self.notes_lost) = Default::default();
+        }
+        assert!(!self.honest || self.gate.is_traced() == wanted, "a wish does not arrive");
+    }
+
     /// Writes into the page as whoever has it may.
     fn forge(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         self.honest = false;
@@ -183,6 +236,18 @@ impl World {
         self.page.copy_out(offset, &mut bytes).expect("it is in the page");
         u32::from_le_bytes(bytes)
     }
+}
+
+fn note(u: &mut Unstructured<'_>) -> Result<TraceNote> {
+    let id = SubmissionId { queue: u.arbitrary()?, number: u.arbitrary()? };
+    if u.arbitrary()? {
+        return Ok(TraceNote::Told { of: id, at: u.arbitrary()? });
+    }
+    let [submitted, ready, dispatched, begin, end, noticed] = u.arbitrary()?;
+    let [is_measured, copies, is_free] = u.arbitrary()?;
+    let stages =
+        Stages { id, submitted, ready, dispatched, begin, end, noticed, is_measured, copies, is_free };
+    Ok(TraceNote::Complete(stages))
 }
 
 #[cfg(test)]

@@ -4,9 +4,13 @@
 //! it, and *completed* when the GPU is through with it. All three are counted by the worker, from 0 and wrapping; grants are counted
 //! by the scheduler in the same way. While a context has a *lease* it dispatches without asking, for the price of one load.
 //!
+//! While the scheduler's side wants a trace, the worker also tells of each submission ([`TraceNote`]), as far as there is room: what finds
+//! none is counted, and nobody waits. Otherwise that costs the worker one load for each submission.
+//!
 //! Each word has one writer, but for the one that the gate of the worker sleeps on. A worker that was taken over can write what it
 //! likes: the scheduler takes whatever it reads for a claim.
 
+use super::trace_note::{NOTE_BYTES, TakenNotes, TraceNote};
 use super::{MapError, Mapping, OutOfBounds, Word, create};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -21,8 +25,12 @@ pub(super) const WORK_MAX: u32 = 512;
 const WORK_BYTES: u64 = 32;
 /// The offset at which the slots of completed work begin.
 const WORK: u64 = 4096;
+/// Notes for a trace that may wait to be read.
+pub(super) const NOTES_MAX: u32 = 512;
+/// The offset at which their slots begin. The kernel gives no memory for them until the first is written.
+const NOTES: u64 = WORK + WORK_MAX as u64 * WORK_BYTES;
 /// Bytes of the whole page.
-pub(super) const PAGE_BYTES: u64 = WORK + WORK_MAX as u64 * WORK_BYTES;
+pub(super) const PAGE_BYTES: u64 = NOTES + NOTES_MAX as u64 * NOTE_BYTES;
 
 /// The counters of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +82,10 @@ struct Page {
     wake: Word,
     /// By the scheduler: intervals read so far, wrapping.
     read: Word,
+    /// By the scheduler: 1 while a trace is taken.
+    traced: Word,
+    /// By the scheduler: notes read so far, wrapping.
+    notes_read: Word,
     ready: Word,
     dispatched: Word,
     completed: Word,
@@ -83,6 +95,10 @@ struct Page {
     cpu: Word,
     /// Milliseconds, plus one, for which the longest of its submissions has run; 0 if none runs.
     running: Word,
+    /// Notes written so far, wrapping.
+    notes_written: Word,
+    /// Notes for which there was no room so far, wrapping.
+    notes_lost: Word,
 }
 
 impl Page {
@@ -94,8 +110,25 @@ impl Page {
         let (granted, lease, wake, read) = (word(0)?, word(4)?, word(128)?, word(8)?);
         let (ready, dispatched, completed) = (word(64)?, word(68)?, word(72)?);
         let (written, cpu, running) = (word(76)?, word(80)?, word(84)?);
+        let (traced, notes_read, notes_written, notes_lost) = (word(12)?, word(16)?, word(88)?, word(92)?);
         let mapping = Arc::clone(&mapping);
-        Ok(Self { mapping, granted, lease, wake, read, ready, dispatched, completed, written, cpu, running })
+        Ok(Self {
+            mapping,
+            granted,
+            lease,
+            wake,
+            read,
+            traced,
+            notes_read,
+            ready,
+            dispatched,
+            completed,
+            written,
+            cpu,
+            running,
+            notes_written,
+            notes_lost,
+        })
     }
 
     fn poke(&self) {
@@ -105,6 +138,10 @@ impl Page {
 
     fn at(index: u32) -> u64 {
         WORK + u64::from(index % WORK_MAX) * WORK_BYTES
+    }
+
+    fn note_at(index: u32) -> u64 {
+        NOTES + u64::from(index % NOTES_MAX) * NOTE_BYTES
     }
 }
 
@@ -147,6 +184,23 @@ impl GateSide {
         told
     }
 
+    /// Returns whether somebody takes a trace.
+    pub fn is_traced(&self) -> bool {
+        self.0.traced.load(Relaxed) != 0
+    }
+
+    /// Tells something for a trace, or counts it as lost if there is no room until the scheduler has read. To be called by one thread at a
+    /// time.
+    pub fn tell_note(&self, note: &TraceNote) {
+        let written = self.0.notes_written.load(Relaxed);
+        let is_full = written.wrapping_sub(self.0.notes_read.load(Acquire)) >= NOTES_MAX;
+        if is_full || self.0.mapping.copy_in(Page::note_at(written), &note.to_bytes()).is_err() {
+            let lost = self.0.notes_lost.load(Relaxed);
+            return self.0.notes_lost.store(lost.wrapping_add(1), Relaxed);
+        }
+        self.0.notes_written.store(written.wrapping_add(1), Release);
+    }
+
     /// Tells how much processor time this process has used.
     pub fn tell_cpu(&self, used: Duration) {
         self.0.cpu.store(u32::try_from(used.as_millis()).unwrap_or(u32::MAX), Relaxed);
@@ -180,12 +234,16 @@ pub struct SchedulerSide {
     page: Page,
     granted: u32,
     read: u32,
+    traced: bool,
+    notes_read: u32,
+    notes_lost: u32,
 }
 
 impl SchedulerSide {
     /// The page in a file that a device process sent.
     pub fn open(file: impl AsFd) -> Result<Self, MapError> {
-        Ok(Self { page: Page::open(file)?, granted: 0, read: 0 })
+        let (granted, read, traced, notes_read, notes_lost) = Default::default();
+        Ok(Self { page: Page::open(file)?, granted, read, traced, notes_read, notes_lost })
     }
 
     /// Returns the counters as the worker claims them.
@@ -219,6 +277,40 @@ impl SchedulerSide {
         let mut bytes = [0; WORK_BYTES as usize];
         self.page.mapping.copy_out(Page::at(index), &mut bytes)?;
         Ok(Work::of_bytes(&bytes))
+    }
+
+    /// Wants notes for a trace from now on, or no more. Those that were left from an earlier trace are gone when one begins.
+    pub fn trace(&mut self, wanted: bool) {
+        if std::mem::replace(&mut self.traced, wanted) == wanted {
+            return;
+        }
+        if wanted {
+            self.notes_read = self.page.notes_written.load(Acquire);
+            self.page.notes_read.store(self.notes_read, Release);
+            self.notes_lost = self.page.notes_lost.load(Relaxed);
+        }
+        self.page.traced.store(wanted.into(), Release);
+    }
+
+    /// Takes up to `most` notes that the worker claims to have written since the last time.
+    pub fn take_notes(&mut self, most: u32) -> TakenNotes {
+        let there = self.page.notes_written.load(Acquire).wrapping_sub(self.notes_read);
+        let count = there.min(NOTES_MAX).min(most);
+        let mut taken = TakenNotes::default();
+        for at in 0..count {
+            let mut bytes = [0; NOTE_BYTES as usize];
+            let copied =
+                self.page.mapping.copy_out(Page::note_at(self.notes_read.wrapping_add(at)), &mut bytes);
+            match copied.ok().and_then(|()| TraceNote::of_bytes(&bytes)) {
+                Some(note) => taken.notes.push(note),
+                None => taken.nonsense += 1,
+            }
+        }
+        self.notes_read = self.notes_read.wrapping_add(count);
+        self.page.notes_read.store(self.notes_read, Release);
+        let lost = self.page.notes_lost.load(Relaxed);
+        taken.lost = lost.wrapping_sub(std::mem::replace(&mut self.notes_lost, lost));
+        taken
     }
 
     /// Allows so many dispatches since the beginning, wrapping.
@@ -258,6 +350,7 @@ impl Work {
 #[cfg(test)]
 #[cfg(not(miri))]
 mod tests {
+    use super::super::trace_note::{Stages, SubmissionId};
     use super::*;
 
     fn both_sides() -> (GateSide, SchedulerSide) {
@@ -297,6 +390,55 @@ mod tests {
             assert_eq!(taken, (told - WORK_MAX..told).map(work).collect::<Vec<_>>());
         }
         assert_eq!(scheduler.take_work(), []);
+    }
+
+    #[test]
+    fn notes_are_taken_once_and_in_order_and_what_finds_no_room_is_counted() {
+        let (gate, mut scheduler) = both_sides();
+        assert!(!gate.is_traced());
+        let told = |number: u64| TraceNote::Told { of: SubmissionId { queue: 63, number }, at: u64::MAX };
+        gate.tell_note(&told(0));
+        scheduler.trace(true);
+        assert!(gate.is_traced());
+        let max = u64::from(NOTES_MAX);
+        (1..=max + 7).for_each(|number| gate.tell_note(&told(number)));
+        let first = scheduler.take_notes(100);
+        assert_eq!((first.lost, first.nonsense), (7, 0));
+        assert_eq!(first.notes, (1..=100).map(told).collect::<Vec<_>>(), "what was left over is gone");
+        let rest = scheduler.take_notes(u32::MAX);
+        assert_eq!((rest.lost, rest.notes), (0, (101..=max).map(told).collect()));
+        let stages = Stages {
+            id: SubmissionId { queue: 1, number: 2 },
+            submitted: 3,
+            ready: 4,
+            dispatched: 5,
+            begin: 6,
+            end: 7,
+            noticed: 8,
+            is_measured: true,
+            copies: false,
+            is_free: true,
+        };
+        gate.tell_note(&TraceNote::Complete(stages));
+        assert_eq!(scheduler.take_notes(9).notes, [TraceNote::Complete(stages)]);
+        assert!(scheduler.take_notes(9).notes.is_empty());
+        scheduler.trace(false);
+        assert!(!gate.is_traced());
+    }
+
+    #[test]
+    fn a_page_that_somebody_else_writes_yields_a_bounded_number_of_notes() {
+        let file = grant_page().unwrap();
+        let mut scheduler = SchedulerSide::open(&file).unwrap();
+        let page = Mapping::new(&file, PAGE_BYTES).unwrap();
+        scheduler.trace(true);
+        for written in [NOTES_MAX + 1, u32::MAX, 5] {
+            // Written is the counter, the record an unknown kind.
+            page.copy_in(88, &written.to_le_bytes()).unwrap();
+            (0..NOTES_MAX).for_each(|at| page.copy_in(Page::note_at(at), &[0xff; 64]).unwrap());
+            let taken = scheduler.take_notes(300);
+            assert!(taken.notes.is_empty() && taken.nonsense <= 300, "{taken:?}");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod results;
 mod status;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod trace_note;
 
 pub use doorbell::{Doorbell, Listener};
 pub use fixed::{FixedFile, MapError, device_node, inspect, is_anchor};
@@ -28,3 +29,4 @@ pub use mapping::{Mapping, OutOfBounds, Word};
 pub use memfd::create;
 pub use results::{ResultWord, ResultWords, Told};
 pub use status::StatusPage;
+pub use trace_note::{Stages, SubmissionId, TakenNotes, TraceNote};

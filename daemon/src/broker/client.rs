@@ -5,6 +5,7 @@ use super::report::status::Status;
 use super::report::table;
 use super::report::words::visible;
 use super::settings::share::Change;
+use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -49,24 +50,57 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 ///
 /// There is none, or it refuses.
 pub fn ask(socket: &Path, request: &Request) -> Result<Answer, ClientError> {
-    let failed = |error| ClientError::Socket(socket.to_owned(), error);
-    let mut stream = UnixStream::connect(socket).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    let wrong = |error: serde_json::Error| ClientError::Protocol(socket.to_owned(), error.to_string());
-    let mut line = serde_json::to_vec(request).map_err(wrong)?;
-    line.push(b'\n');
-    stream.write_all(&line).map_err(failed)?;
-    let mut answer = Vec::new();
-    BufReader::new(stream.take(ANSWER_BYTES)).read_until(b'\n', &mut answer).map_err(failed)?;
-    if answer.is_empty() {
-        return Err(failed(io::ErrorKind::UnexpectedEof.into()));
-    }
-    match serde_json::from_slice(&answer).map_err(wrong)? {
-        Answer::Error { error } => {
-            let of_terminal = |c| if c == '\n' { c } else { visible(c) };
-            Err(ClientError::Refused(error.chars().map(of_terminal).collect()))
+    Stream::open(socket, request).map(|(answer, _)| answer)
+}
+
+/// The lines that a broker sends behind its answer.
+#[derive(Debug)]
+pub struct Stream {
+    path: PathBuf,
+    lines: BufReader<UnixStream>,
+}
+
+impl Stream {
+    /// Asks the broker that listens at `socket`. Returns its answer, and what is behind it.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`].
+    pub fn open(socket: &Path, request: &Request) -> Result<(Answer, Self), ClientError> {
+        let failed = |error| ClientError::Socket(socket.to_owned(), error);
+        let mut stream = UnixStream::connect(socket).map_err(failed)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        let wrong = |error: serde_json::Error| ClientError::Protocol(socket.to_owned(), error.to_string());
+        let mut line = serde_json::to_vec(request).map_err(wrong)?;
+        line.push(b'\n');
+        stream.write_all(&line).map_err(failed)?;
+        let mut stream = Self { path: socket.to_owned(), lines: BufReader::new(stream) };
+        match stream.next_line(ANSWER_BYTES)? {
+            None => Err(failed(io::ErrorKind::UnexpectedEof.into())),
+            Some(Answer::Error { error }) => {
+                let of_terminal = |c| if c == '\n' { c } else { visible(c) };
+                Err(ClientError::Refused(error.chars().map(of_terminal).collect()))
+            }
+            Some(answer) => Ok((answer, stream)),
         }
-        answer => Ok(answer),
+    }
+
+    /// The next line, of no more than so many bytes; none if the broker sends no more. Waits for it as long as for an answer.
+    ///
+    /// # Errors
+    ///
+    /// It does not come, or is something else.
+    pub fn next_line<T: DeserializeOwned>(&mut self, bytes_max: u64) -> Result<Option<T>, ClientError> {
+        let mut line = Vec::new();
+        let read = self.lines.by_ref().take(bytes_max).read_until(b'\n', &mut line);
+        read.map_err(|error| ClientError::Socket(self.path.clone(), error))?;
+        let wrong = |error: serde_json::Error| ClientError::Protocol(self.path.clone(), error.to_string());
+        (!line.is_empty()).then(|| serde_json::from_slice(&line).map_err(wrong)).transpose()
+    }
+
+    /// The connection, on which anything that is sent ends what the broker sends.
+    pub fn socket(&self) -> &UnixStream {
+        self.lines.get_ref()
     }
 }
 

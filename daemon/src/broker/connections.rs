@@ -49,8 +49,19 @@ struct Connection {
     sent: usize,
     /// The connection is closed when the output is sent.
     last: bool,
+    /// More and more is sent, until the peer has had enough.
+    streams: Option<Streaming>,
     /// The time at which the connection is dropped.
     deadline: Nanos,
+}
+
+/// The state of a connection on which more and more is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Streaming {
+    /// The peer wants more.
+    Wanted,
+    /// The peer has said that it has had enough, or sends no more.
+    Enough,
 }
 
 /// The identity of a connection; no two connections have the same.
@@ -67,6 +78,8 @@ pub(super) enum Asked {
     Line(Vec<u8>),
     /// A request for metrics.
     Http(http::Asked),
+    /// The peer has had enough of what is streamed to it.
+    Enough,
 }
 
 /// Somebody who gets an answer when all have said what memory they hold, or at the deadline.
@@ -120,6 +133,23 @@ impl Connections {
         Ok(())
     }
 
+    /// Takes over a connection to the control socket, whose other end somebody plays.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn play(&mut self, socket: UnixStream, epoll: &OwnedFd, now: Nanos) -> Peer {
+        let (serial, slot) = (self.serial + 1, 0);
+        self.drop_at(slot, epoll);
+        self.serial = serial;
+        let (protocol, streams) = (Protocol::Control, None);
+        let (input, output, sent, last) = (Vec::new(), Vec::new(), 0, false);
+        let deadline = now.saturating_add(PATIENCE);
+        let socket = socket.into();
+        let connection =
+            Connection { serial, protocol, socket, input, output, sent, last, streams, deadline };
+        let _ = watch(epoll, &connection.socket, Source::Connection.token(slot), Events::EPOLLIN);
+        self.slots[slot] = Some(connection);
+        Peer { slot, serial }
+    }
+
     /// Removes the files of sockets that are not listened at any more.
     pub(super) fn remove_sockets(&mut self) {
         self.listeners.clear();
@@ -147,6 +177,7 @@ impl Connections {
             output: Vec::new(),
             sent: 0,
             last: false,
+            streams: None,
             deadline: now.saturating_add(PATIENCE),
         };
         if watch(epoll, &connection.socket, Source::Connection.token(slot), Events::EPOLLIN).is_ok() {
@@ -159,13 +190,15 @@ impl Connections {
         let connection = self.slots.get_mut(slot)?.as_mut()?;
         let peer = Peer { slot, serial: connection.serial };
         let step = match connection.output.is_empty() {
+            _ if connection.streams.is_some() => connection.hear_reader(flags),
             false => connection.send().map(|()| None),
             true if flags.contains(Events::EPOLLIN) => connection.receive(),
             true => Err(Errno::CONNRESET),
         };
         match step {
             Ok(Some(asked)) => {
-                connection.listen_for(epoll, slot, Events::empty());
+                let flags = if connection.output.is_empty() { Events::empty() } else { Events::EPOLLOUT };
+                connection.listen_for(epoll, slot, flags);
                 return Some((peer, asked));
             }
             Ok(None) if connection.is_done() => self.drop_at(slot, epoll),
@@ -185,6 +218,31 @@ impl Connections {
             Ok(()) if !connection.is_done() => connection.listen_for_more(epoll, peer.slot),
             Ok(()) | Err(_) => self.drop_at(peer.slot, epoll),
         }
+    }
+
+    /// Sends more to a peer that reads a stream, as far as there is room; `last`: there is no more behind it. Nothing happens if the peer is
+    /// gone. One that reads nothing for as long as an answer may take is dropped.
+    pub(super) fn stream(&mut self, peer: Peer, more: &[u8], last: bool, epoll: &OwnedFd, now: Nanos) {
+        let slot = self.slots.get_mut(peer.slot).and_then(Option::as_mut);
+        let Some(connection) = slot.filter(|connection| connection.serial == peer.serial) else { return };
+        connection.streams.get_or_insert(Streaming::Wanted);
+        if connection.output.is_empty() || connection.sent > 0 {
+            connection.deadline = now.saturating_add(PATIENCE);
+        }
+        connection.output.drain(..connection.sent);
+        connection.sent = 0;
+        connection.output.extend_from_slice(more);
+        connection.last = last;
+        match connection.send() {
+            Ok(()) if !connection.is_done() => connection.listen_for_more(epoll, peer.slot),
+            Ok(()) | Err(_) => self.drop_at(peer.slot, epoll),
+        }
+    }
+
+    /// Returns how many bytes of a stream wait to be sent; none if the peer is gone.
+    pub(super) fn unsent(&self, peer: Peer) -> Option<usize> {
+        let connection = self.slots.get(peer.slot)?.as_ref().filter(|there| there.serial == peer.serial)?;
+        Some(connection.output.len() - connection.sent.min(connection.output.len()))
     }
 
     /// Returns a free slot. The search begins at another slot for each connection, so that it does not find the one that was freed last: of
@@ -246,6 +304,21 @@ impl Connection {
         }
     }
 
+    /// Sends more of a stream, and hears whether its reader has had enough: anything that it sends says so, and that it sends no more.
+    fn hear_reader(&mut self, flags: Events) -> Result<Option<Asked>, Errno> {
+        if flags.contains(Events::EPOLLOUT) {
+            self.send()?;
+        }
+        if flags.contains(Events::EPOLLIN) && self.streams == Some(Streaming::Wanted) {
+            self.streams = Some(Streaming::Enough);
+            return Ok(Some(Asked::Enough));
+        }
+        match flags.intersects(Events::EPOLLHUP | Events::EPOLLERR) {
+            true => Err(Errno::CONNRESET),
+            false => Ok(None),
+        }
+    }
+
     fn take_line(&mut self) -> Result<Option<Asked>, Errno> {
         match self.input.iter().position(|byte| *byte == b'\n') {
             Some(end) => {
@@ -269,6 +342,7 @@ impl Connection {
         }
         if !self.last {
             self.output.clear();
+            self.sent = 0;
         }
         Ok(())
     }
@@ -278,7 +352,13 @@ impl Connection {
     }
 
     fn listen_for_more(&self, epoll: &OwnedFd, slot: usize) {
-        let flags = if self.output.is_empty() { Events::EPOLLIN } else { Events::EPOLLOUT };
+        let input = match self.streams {
+            Some(Streaming::Wanted) => Events::EPOLLIN,
+            None if self.output.is_empty() => Events::EPOLLIN,
+            None | Some(Streaming::Enough) => Events::empty(),
+        };
+        let output = if self.output.is_empty() { Events::empty() } else { Events::EPOLLOUT };
+        let flags = input | output;
         self.listen_for(epoll, slot, flags);
     }
 

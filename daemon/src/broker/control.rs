@@ -27,6 +27,17 @@ pub enum Request {
     },
     /// The operator wants the configuration file to be read again, and what it says to hold.
     Reload,
+    /// The operator wants a trace of a VM: [`Answer::Tracing`] and then a [`TraceEvent`](super::TraceEvent) on each line, until the last of
+    /// them. Whatever is sent meanwhile ends the trace, and so does the end of what is sent.
+    Trace {
+        /// The VM's name.
+        vm: String,
+        /// The seconds that the trace takes, from 1 to 300.
+        seconds: u32,
+        /// Other VMs on the GPU are to be named.
+        #[serde(default)]
+        names: bool,
+    },
 }
 
 /// The answer.
@@ -37,6 +48,11 @@ pub enum Answer {
     Status(Status),
     /// The answer to [`Request::Reload`].
     Reloaded(Reloaded),
+    /// The answer to [`Request::Trace`]: the trace begins.
+    Tracing {
+        /// The time, in nanoseconds of the monotonic clock. What comes has later ones.
+        begin: u64,
+    },
     /// The request is carried out, or that has begun.
     Done,
     /// The request cannot be carried out.
@@ -80,6 +96,8 @@ mod tests {
         let kill = Request::Kill { vm: "web".into(), context: 3 };
         assert_eq!(read(br#"{"request":"kill","vm":"web","context":3}"#), Ok(kill));
         assert_eq!(read(br#"{"request":"reload"}"#), Ok(Request::Reload));
+        let trace = Request::Trace { vm: "web".into(), seconds: 10, names: false };
+        assert_eq!(read(br#"{"request":"trace","vm":"web","seconds":10}"#), Ok(trace));
     }
 
     #[test]
@@ -106,6 +124,7 @@ mod tests {
             Answer::Status(status),
             Answer::Reloaded(reloaded),
             Answer::Done,
+            Answer::Tracing { begin: u64::MAX },
             Answer::Error { error: "no\nthing".into() },
         ] {
             let line = line(&answer);

@@ -9,6 +9,7 @@ use super::report::{metrics, table};
 use super::run::Broker;
 use super::settings::share::{Change, Policy, WEIGHTS};
 use super::settings::{Settings, VmSettings, VmsFile};
+use super::traces::{self, TraceEvent, Traces};
 use super::vm::Vms;
 use crate::ipc::{Channel, HeldMemory, SharedGpu, ToBroker};
 use arbitrary::{Result, Unstructured};
@@ -19,7 +20,9 @@ use readiness::Events;
 use sched::{Class, ContextKey, Nanos, Share, TenantId};
 use shm::{self, Counters, Doorbell, GateSide, Mapping, Work, grant_page};
 use std::cell::RefCell;
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -254,6 +257,7 @@ fn reset(broker: &mut Broker) {
     broker.vms = Vms::default();
     broker.gpus.clear();
     broker.waiting.clear();
+    broker.traces = Traces::default();
     broker.last_key = 0;
 }
 
@@ -269,6 +273,9 @@ struct World<'a> {
     now: Nanos,
     /// Totals as they were last told.
     told: Totals,
+    /// The reader of a trace of the first VM, and what has come of a line.
+    reader: UnixStream,
+    read: Vec<u8>,
 }
 
 /// Totals of each VM, which never fall.
@@ -282,6 +289,9 @@ impl<'a> World<'a> {
         settings().into_iter().for_each(|vm| _ = broker.vms.add(vm, 0));
         let page = grant_page().expect("a file");
         let good = GateSide::open(&page).expect("it is a page");
+        let (reader, theirs) = UnixStream::pair().expect("a pair");
+        reader.set_nonblocking(true).expect("it can be read without waiting");
+        let peer = broker.connections.play(theirs, &broker.epoll, 0);
         let mut world = Self {
             broker,
             peers: Vec::new(),
@@ -291,7 +301,11 @@ impl<'a> World<'a> {
             counters: Counters::default(),
             now: MILLISECOND,
             told: Totals::default(),
+            reader,
+            read: Vec::new(),
         };
+        let wanted = traces::Wanted { index: 0, seconds: 300, names: true };
+        world.broker.begin_trace(peer, wanted, 0);
         (0..2).for_each(|vm| world.start(vm));
         let gpus = vec![SharedGpu { uuid: [0; 16], name: "GPU".into(), software: false, memory: 1 << 30 }];
         let limits = HeldMemory::default();
@@ -376,6 +390,7 @@ impl<'a> World<'a> {
                 }
             }
             13 => {
+                self.read_trace();
                 self.now += if u.ratio(1, 8)? { u.arbitrary::<u32>()?.into() } else { MILLISECOND };
                 self.broker.gpus.iter_mut().for_each(|gpu| gpu.sample(self.now));
             }
@@ -397,6 +412,32 @@ impl<'a> World<'a> {
             _ => self.check_status(),
         }
         Ok(())
+    }
+
+    /// Checks that the reader of a trace of the first VM is sent lines that can be read, and not more of them at a time than there may be.
+    fn read_trace(&mut self) -> Vec<TraceEvent> {
+        self.now += traces::LOOK;
+        self.broker.trace_due(self.now);
+        let mut bytes = [0; 1 << 16];
+        while let Ok(count @ 1..) = self.reader.read(&mut bytes) {
+            self.read.extend_from_slice(&bytes[..count]);
+        }
+        let rest = self.read.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let lines: Vec<u8> = self.read.drain(..rest).collect();
+        let lines = lines.split_inclusive(|byte| *byte == b'\n').map(|line| {
+            assert!(line.len() < 1024 && !line[..line.len() - 1].iter().any(u8::is_ascii_control));
+            serde_json::from_slice(line)
+        });
+        // The first says that the trace begins.
+        let events: Vec<TraceEvent> = lines.filter_map(|event| event.ok()).collect();
+        assert!(events.len() <= traces::LINES_PER_LOOK, "{} lines at once", events.len());
+        for event in &events {
+            if let TraceEvent::Submission(submission) = event {
+                let traces::Submission { submitted, ready, dispatched, begin, end, noticed, .. } = submission;
+                assert!([submitted, ready, dispatched, begin, end, noticed].is_sorted(), "{submission:?}");
+            }
+        }
+        events
     }
 
     /// The file has changed, but not for the second VM.
@@ -617,6 +658,56 @@ mod tests {
     #[test]
     fn committed_files_hold() {
         assert!(replay("vms_file", fuzz_settings) > 4);
+    }
+
+    #[test]
+    fn a_worker_that_floods_a_trace_is_bounded_and_what_is_missing_is_told() {
+        let mut broker = broker();
+        let mut world = World::new(&mut broker);
+        let gpus = vec![SharedGpu { uuid: [0; 16], name: "GPU".into(), software: false, memory: 1 << 30 }];
+        world.say(0, &ToBroker::Ready { gpus, limits: HeldMemory::default() }, None);
+        let page = grant_page().unwrap();
+        let begins = ToBroker::ContextBegins { ctx_id: ContextId(1), gpu: 0, debug_name: "bad".into() };
+        world.say(0, &begins, Some(&page));
+        let bad = GateSide::open(&page).unwrap();
+        let named = world.read_trace();
+        assert!(
+            matches!(&named[..], [TraceEvent::Gpu { .. }, TraceEvent::Context { key: 2, .. }]),
+            "{named:?}"
+        );
+        assert!(bad.is_traced() && !world.good.is_traced(), "only the VM of the trace tells anything");
+        let of = |number| shm::SubmissionId { queue: 1, number };
+        let (mut told, mut came) = (0, 0);
+        for _ in 0..50 {
+            for _ in 0..400 {
+                told += 1;
+                let at = if told % 2 == 0 { shm::page_clock() } else { u64::MAX };
+                bad.tell_note(&shm::TraceNote::Told { of: of(told), at });
+            }
+            came += world.read_trace().len() as u64;
+        }
+        // It writes what it likes where it counts.
+        let forged = Mapping::new(&page, page_bytes(&page)).unwrap();
+        for written in [7u32, u32::MAX, 1 << 31] {
+            forged.copy_in(88, &written.to_le_bytes()).unwrap();
+            came += world.read_trace().len() as u64;
+        }
+        assert!((1..told / 2 + 1).contains(&came), "{came} of {told}");
+        // The VM's end is the trace's end.
+        let gone = world.broker.vms.remove(0).and_then(|vm| vm.process);
+        gone.into_iter().for_each(|mut process| {
+            process.kill();
+            process.reap().unwrap();
+        });
+        let last = (0..100).flat_map(|_| world.read_trace()).last();
+        let Some(TraceEvent::End { lost, refused, .. }) = last else { panic!("{last:?}") };
+        assert!(lost > 0 && refused > 0, "{lost} {refused}");
+        assert!(world.broker.traces.next_look().is_none(), "nothing is looked at any more");
+        reset(&mut broker);
+    }
+
+    fn page_bytes(page: &OwnedFd) -> u64 {
+        rustix::fs::fstat(page).unwrap().st_size.unsigned_abs()
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::ipc::SharedGpu;
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use sched::{Class, ContextKey, Nanos, Order, Scheduler, Seen, Share, Span, TenantId, Tuning, Usage};
-use shm::{Counters, SchedulerSide};
+use shm::{Counters, SchedulerSide, TakenNotes, Work};
 use std::time::Duration;
 
 /// A GPU that VMs share.
@@ -32,6 +32,19 @@ pub(super) struct Gpu {
     unsampled: bool,
     /// The time at which a context that had held others up last ended: the time of the others counts from then on.
     cleared: Nanos,
+    /// The record for traces between two looks at it, while one is taken.
+    recorded: Option<Recorded>,
+}
+
+/// The record of what a GPU did, for traces.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    /// The work that contexts have told, in which the GPU was busy for their VM.
+    pub(super) work: Vec<(TenantId, Work)>,
+    /// Pieces of work for which there was no room.
+    pub(super) dropped: u64,
+    /// The notes of contexts that have ended meanwhile.
+    pub(super) ended: Vec<(ContextKey, TenantId, TakenNotes)>,
 }
 
 /// A context as its worker's page shows it.
@@ -49,6 +62,8 @@ pub(super) struct Context {
     /// The time at which its device process was told last that the context runs for too long.
     hung: Option<Nanos>,
     leased: bool,
+    /// The context's worker tells what a trace wants to know.
+    traced: bool,
 }
 
 impl Gpu {
@@ -67,6 +82,7 @@ impl Gpu {
             changed: false,
             unsampled: false,
             cleared: 0,
+            recorded: None,
         }
     }
 
@@ -116,6 +132,7 @@ impl Gpu {
             cpu: Duration::ZERO,
             hung: None,
             leased: false,
+            traced: false,
         };
         self.contexts.insert(key, context);
         // Its worker may have told something before we had its page.
@@ -127,6 +144,13 @@ impl Gpu {
         self.look(key, now, log);
         let mut context = self.contexts.remove(&key)?;
         context.update_cpu();
+        if let Some(recorded) = &mut self.recorded
+            && context.traced
+            && recorded.ended.len() < ENDED_MAX
+        {
+            let notes = context.page.take_notes(u32::MAX);
+            recorded.ended.push((key, context.tenant, notes));
+        }
         if context.hung.is_some() {
             self.cleared = now;
         }
@@ -144,6 +168,9 @@ impl Gpu {
             return;
         }
         context.seen = counters;
+        if let Some(recorded) = &mut self.recorded {
+            recorded.add(context.tenant, &work);
+        }
         self.spans.clear();
         self.spans.extend(work.iter().map(|work| Span {
             begin: work.begin,
@@ -277,6 +304,39 @@ impl Gpu {
         !may_wait && usage.ready > 0 && usage.in_driver == 0
     }
 
+    /// Keeps what is told from now on for traces, or no more.
+    pub(super) fn record(&mut self, wanted: bool) {
+        match wanted {
+            true => _ = self.recorded.get_or_insert_default(),
+            false => self.recorded = None,
+        }
+    }
+
+    /// Takes out what was kept for traces.
+    pub(super) fn take_recorded(&mut self) -> Recorded {
+        self.recorded.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Has the worker of a context tell what a trace wants to know from now on, or no more.
+    pub(super) fn trace(&mut self, key: ContextKey, wanted: bool) {
+        if let Some(context) = self.contexts.get_mut(&key) {
+            context.traced = wanted;
+            context.page.trace(wanted);
+        }
+    }
+
+    /// Takes up to `most` notes of a context.
+    pub(super) fn take_notes(&mut self, key: ContextKey, most: u32) -> TakenNotes {
+        self.contexts.get_mut(&key).map(|context| context.page.take_notes(most)).unwrap_or_default()
+    }
+
+    /// Returns the VMs and contexts whose work is in the driver, and since when.
+    pub(super) fn running(&self) -> impl Iterator<Item = (TenantId, ContextKey, Nanos)> {
+        self.contexts.iter().filter_map(|(key, context)| {
+            Some((context.tenant, *key, self.scheduler.usage(*key)?.running_since?))
+        })
+    }
+
     /// Returns what a context has used.
     pub(super) fn usage(&self, key: ContextKey) -> Usage {
         self.scheduler.usage(key).unwrap_or_default()
@@ -300,6 +360,14 @@ fn tuning(software: bool, anticipation: Option<f64>) -> Tuning {
     Tuning { anticipation: anticipation.unwrap_or(tuning.anticipation), ..tuning }
 }
 
+impl Recorded {
+    fn add(&mut self, tenant: TenantId, work: &[Work]) {
+        let room = WORK_MAX.saturating_sub(self.work.len());
+        self.dropped += work.len().saturating_sub(room) as u64;
+        self.work.extend(work.iter().take(room).map(|work| (tenant, *work)));
+    }
+}
+
 impl Context {
     fn update_cpu(&mut self) {
         self.cpu = self.cpu.max(self.page.cpu());
@@ -312,6 +380,11 @@ const HELD_UP: Duration = Duration::from_millis(250);
 const SILENT: Duration = Duration::from_secs(1);
 /// Time until a device process is told again that a context runs for too long, in nanoseconds.
 const HUNG_AGAIN: Nanos = 1_000_000_000;
+
+/// Pieces of work that are kept for traces between two looks: 51 200 a second, more than a GPU can do.
+const WORK_MAX: usize = 512;
+/// Contexts that end between two looks whose last notes are kept.
+const ENDED_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {

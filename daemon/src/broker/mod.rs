@@ -26,10 +26,11 @@ mod run;
 mod settings;
 mod source;
 mod starter;
+mod traces;
 mod vm;
 mod vms;
 
-pub use client::{ClientError, Watch, ask, kill, reload, set, show_status};
+pub use client::{ClientError, Stream, Watch, ask, kill, reload, set, show_status};
 pub use control::{Answer, Request};
 pub use reload::Reloaded;
 pub use report::counted;
@@ -38,3 +39,4 @@ pub use report::words::{bytes, percent, visible};
 pub use run::serve;
 pub use settings::share::{Change, Policy};
 pub use settings::{MetricsAddress, Problem, Settings, VmSettings, VmsFile, operators_control_socket};
+pub use traces::{Holder, Submission, TraceEvent};

@@ -8,6 +8,7 @@ use super::report::metrics;
 use super::report::status::{ContextStatus, GpuStatus, Status, Used, VmGpuStatus, VmStatus};
 use super::run::Broker;
 use super::settings::share::{class_name, effective};
+use super::traces::Wanted;
 use super::vm::{OnGpu, Vm};
 use crate::ipc::{FromBroker, HeldMemory};
 use protocol::ids::ContextId;
@@ -27,6 +28,8 @@ pub(super) enum Reply {
     Status,
     /// The result of reading the file again.
     Reloaded,
+    /// A trace, line by line.
+    Trace(Wanted),
 }
 
 impl Broker {
@@ -45,8 +48,10 @@ impl Broker {
                 Ok(Reply::Done) => self.say(peer, &Answer::Done, now),
                 Ok(Reply::Status) => self.answer_later(peer, Wants::Status, now),
                 Ok(Reply::Reloaded) => self.read_again(Some(peer)),
+                Ok(Reply::Trace(wanted)) => self.begin_trace(peer, wanted, now),
                 Err(error) => self.say(peer, &Answer::Error { error }, now),
             },
+            Asked::Enough => self.traces.stop(peer, now),
         }
     }
 
@@ -55,6 +60,10 @@ impl Broker {
         match request {
             Request::Status => return Ok(Reply::Status),
             Request::Reload => return Ok(Reply::Reloaded),
+            Request::Trace { vm, seconds, names } => {
+                let index = self.vm_named(&vm)?;
+                return self.traces.admit(&vm, Wanted { index, seconds, names }).map(Reply::Trace);
+            }
             Request::Set { vm, change } => {
                 let index = self.vm_named(&vm)?;
                 self.vms[index].share = change.apply(self.vms[index].share, self.settings.policy)?;

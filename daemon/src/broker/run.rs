@@ -10,6 +10,7 @@ use super::report::counted;
 use super::settings::{Settings, VmSettings, VmsFile};
 use super::source::Source;
 use super::starter::Starter;
+use super::traces::Traces;
 use super::vm::Vms;
 use crate::ipc::FromBroker;
 use crate::service::Manager;
@@ -68,6 +69,8 @@ pub(super) struct Broker {
     begun: (Instant, Nanos),
     /// The peers that wait for an answer.
     pub(super) waiting: Vec<Waiting>,
+    /// The traces that operators take.
+    pub(super) traces: Traces<Peer>,
     /// The time at which the pages of workers that do not ring are read next.
     next_tick: Option<Nanos>,
     last_sample: Nanos,
@@ -120,6 +123,7 @@ impl Broker {
             manager: Manager::default(),
             begun: (begun, now),
             waiting: Vec::new(),
+            traces: Traces::default(),
             next_tick: None,
             last_sample: now,
             is_ending: false,
@@ -211,7 +215,7 @@ impl Broker {
         self.next_tick.get_or_insert(now + TICK);
     }
 
-    fn decide(&mut self, now: Nanos) {
+    pub(super) fn decide(&mut self, now: Nanos) {
         for gpu in &mut self.gpus {
             gpu.decide(now, self.log.as_mut());
         }
@@ -226,6 +230,7 @@ impl Broker {
         self.start_due(now);
         self.end_deaf(now);
         self.answer_due(now);
+        self.trace_due(now);
         self.connections.drop_late(&self.epoll, now);
         self.end_late(now);
         self.groups.sweep_due(now);
@@ -332,8 +337,13 @@ impl Broker {
         let looks = self.gpus.iter().filter_map(Gpu::next_look);
         let answers = self.waiting.iter().map(|waiting| waiting.deadline);
         let kills = self.vms.iter().flat_map(|vm| [vm.kill_deadline(), vm.end_deadline()]).flatten();
-        let others =
-            [self.next_tick, self.connections.next_deadline(), self.groups.next_sweep(), self.next_told()];
+        let others = [
+            self.next_tick,
+            self.connections.next_deadline(),
+            self.groups.next_sweep(),
+            self.next_told(),
+            self.traces.next_look(),
+        ];
         let others = others.into_iter().flatten();
         let at = starts.chain(looks).chain(answers).chain(kills).chain(others).min();
         if at == self.armed {

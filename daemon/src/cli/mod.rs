@@ -17,6 +17,7 @@ use daemon::broker;
 use daemon::ipc::DriverFamily;
 use daemon::sandbox::{self, CgroupMode, SandboxMode, SeccompMode};
 use daemon::serve::Access;
+use daemon::trace;
 pub(crate) use doctor::Doctor;
 use log::LevelFilter;
 use quotas::Quotas;
@@ -176,6 +177,26 @@ pub(crate) enum Role {
         /// The VM and the context, as `status` prints them
         #[arg(value_name = "VM/CONTEXT")]
         context: String,
+        #[command(flatten)]
+        control: Control,
+    },
+    /// Record for each submission of a VM what it waited for and when it ran, and write a trace that Perfetto (ui.perfetto.dev) and
+    /// chrome://tracing open (docs/trace.md). The VM has to be served by a broker
+    Trace {
+        /// The VM's name
+        vm: String,
+        /// Length of the trace, from 1 to 300. Ctrl-C ends it early and keeps what was recorded
+        #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=300))]
+        seconds: u32,
+        /// File to write [default: VM-trace.json]
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Name the other VMs on the GPU; otherwise each is "another VM", so that the trace can be given to the VM's user
+        #[arg(long)]
+        names: bool,
+        /// Number of events to keep; the trace ends early when there are more
+        #[arg(long, value_name = "NUMBER", default_value_t = trace::EVENTS_MAX)]
+        max_events: usize,
         #[command(flatten)]
         control: Control,
     },

@@ -3,6 +3,7 @@
 mod reload;
 #[cfg(test)]
 mod tests;
+mod traces;
 
 use super::gpu::Gpu;
 use super::process::{Process, cpu_time};

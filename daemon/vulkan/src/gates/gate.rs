@@ -10,7 +10,7 @@ use super::lane::{Lane, Standing, Step};
 use crate::context::error::ContextLost;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
-use shm::{Counters, Doorbell, GateSide, Work, page_clock};
+use shm::{Counters, Doorbell, GateSide, TraceNote, Work, page_clock};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -121,9 +121,25 @@ impl Gate {
         self.page.is_leased()
     }
 
-    /// Returns whether somebody has to know at once when a submission completes: the scheduler, or whoever waits for room in the driver.
+    /// Returns whether somebody has to know at once when a submission completes: the scheduler, whoever waits for room in the driver, or who
+    /// takes a trace.
     pub fn wants_completions(&self) -> bool {
-        !self.page.is_leased() || self.waiting.load(Ordering::SeqCst)
+        !self.page.is_leased() || self.waiting.load(Ordering::SeqCst) || self.page.is_traced()
+    }
+
+    /// Returns whether a trace is taken, to which each submission is told.
+    pub fn is_traced(&self) -> bool {
+        self.page.is_traced()
+    }
+
+    /// Tells something for a trace, if one is taken.
+    pub fn tell_note(&self, note: impl FnOnce() -> TraceNote) {
+        if self.page.is_traced() {
+            let note = note();
+            // One thread at a time.
+            let _counts = self.counts.lock();
+            self.page.tell_note(&note);
+        }
     }
 
     /// Lets `count` submissions that were not counted as ready pass, if they may; returns whether they may.

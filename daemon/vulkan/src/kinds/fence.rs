@@ -50,6 +50,15 @@ impl Fence {
         last.is_some_and(|place| !device.has_completed(place))
     }
 
+    /// Tells, if a trace is taken, that the guest was just told that the fence is signalled.
+    pub fn tell_end(&self, device: &Device) {
+        if device.is_traced()
+            && let Some(place) = *self.last.lock()
+        {
+            device.tell_end(place);
+        }
+    }
+
     /// Notes that the submission that signals the fence begins or ends to wait at the gate.
     pub fn hold(&self, at_gate: bool) {
         self.held.lock().at_gate = at_gate;

@@ -17,6 +17,7 @@ use crate::programs::notices::{Notices, destroy_notices};
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use protocol::venus::generated as venus;
+use shm::{SubmissionId, TraceNote, page_clock};
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -229,6 +230,19 @@ impl Device {
     /// The timelines of these queues.
     pub fn timelines(&self) -> Vec<u8> {
         self.queues.lock().iter().map(|(ring_idx, _)| *ring_idx).collect()
+    }
+
+    /// Returns whether a trace is taken, for which the ends of submissions are told.
+    pub fn is_traced(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.is_traced())
+    }
+
+    /// Tells, if a trace is taken, that the guest was just told that a submission is complete; 0 is the number of none.
+    pub fn tell_end(&self, Place { ring_idx, number }: Place) {
+        if let Some(gate) = self.gate.as_ref().filter(|_| number > 0) {
+            let of = SubmissionId { queue: ring_idx, number };
+            gate.tell_note(|| TraceNote::Told { of, at: page_clock() });
+        }
     }
 
     /// Returns whether submissions have completed. Queues that they are not on may have older work, which has nothing to do with them.

@@ -31,7 +31,10 @@ impl Queue {
             let stamps = scheduled.stamps.get().and_then(Option::as_ref);
             stamps.and_then(Stamps::usual_length).is_some_and(|length| length <= short)
         };
-        let may = |scheduled: &Scheduled| scheduled.gate.is_open() && is_short(scheduled);
+        // In a trace each has times of its own.
+        let may = |scheduled: &Scheduled| {
+            scheduled.gate.is_open() && !scheduled.gate.is_traced() && is_short(scheduled)
+        };
         let is_heard = group.is_free || group.signals() || group.is_heard;
         !is_heard && submissions.spares_marker(run) && self.scheduled.as_ref().is_none_or(may)
     }

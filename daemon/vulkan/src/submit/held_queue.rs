@@ -93,6 +93,7 @@ impl HeldQueue {
                 standing.unready = true;
                 break;
             }
+            submission.note_ready();
             if group.is_free {
                 standing.free |= standing.ready == 0;
             } else {

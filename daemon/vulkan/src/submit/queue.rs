@@ -56,9 +56,17 @@ pub(super) struct Scheduled {
     /// The held queue, locked while submissions get their numbers, so that they are pending in that order.
     pub held: Mutex<HeldQueue>,
     pub stamps: OnceLock<Option<Stamps>>,
-    /// The time up to which the work of the queue is accounted for, in nanoseconds of the monotonic clock.
-    pub ended: Mutex<u64>,
+    pub ended: Mutex<Ended>,
     pub watcher: Mutex<Option<Watcher>>,
+}
+
+/// The times up to which the work of a queue is known, in nanoseconds of the monotonic clock.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    /// The time up to which it is charged.
+    pub charged: u64,
+    /// The end of the last submission, as it was measured or noticed.
+    pub seen: u64,
 }
 
 impl std::fmt::Debug for Queue {
@@ -271,6 +279,9 @@ impl Queue {
         if group.may_be_held_up() && submissions.ends_unmarked() {
             submission.hide();
         }
+        if self.is_traced() {
+            submission.trace();
+        }
         group.signal(submission.progress());
         submissions.begin(Arc::clone(&submission), Instant::now());
         drop(submissions);
@@ -282,13 +293,16 @@ impl Queue {
     pub(super) fn fence_now(&self, done: Done) {
         self.asks.asked();
         let Some(device) = self.device.upgrade() else { return done() };
-        let last = {
+        let (last, number) = {
             let mut submissions = self.submissions.lock();
             // What is short is over by the time that anybody asks: no other thread has to wake up for it.
             self.collect(&device, &mut submissions);
-            submissions.await_last()
+            (submissions.await_last(), submissions.last())
         };
-        let Some(last) = last else { return done() };
+        let Some(last) = last else {
+            done();
+            return device.tell_end(Place { ring_idx: self.ring_idx, number });
+        };
         self.mark_up_to(&device, Number::MAX);
         let mut waiter = self.waiter.lock();
         let waiter = waiter.get_or_insert_with(|| Waiter::start(device, self.itself.clone()));
@@ -426,6 +440,9 @@ fn wait_in_order(device: &Device, queue: &Weak<Queue>, pending: &Receiver<Pendin
             });
         }
         done();
+        if let Some(queue) = queue.upgrade() {
+            device.tell_end(Place { ring_idx: queue.ring_idx, number: last.number });
+        }
         Queue::ended(queue, device, &last);
     }
 }

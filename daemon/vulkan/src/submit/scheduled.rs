@@ -6,7 +6,7 @@ use super::batches::{Group, Groups};
 use super::held_queue::{Held, HeldSubmit, Turn};
 use super::prepare::{Prepared, mark};
 use super::queue::{Host, Queue, device_gone};
-use super::submission::{Dispatched, Submission};
+use super::submission::{Dispatched, Submission, Watched};
 use super::watch::Watcher;
 use crate::context::error::{ContextLost, Fault};
 use crate::execution::call::Call;
@@ -21,7 +21,7 @@ use ash::vk::{self, Handle as _};
 use protocol::cursor::{Arena, Limits, Reader};
 use protocol::venus::generated as venus;
 use protocol::venus::stream::Header;
-use shm::{Work, page_clock};
+use shm::{Stages, SubmissionId, TraceNote, Work, page_clock};
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -264,7 +264,8 @@ impl Queue {
         let at = page_clock();
         // What takes no time says nothing of how long others take.
         let stamps = stamps.as_ref().filter(|_| !group.is_free);
-        let slot = stamps.and_then(|stamps| stamps.take(!scheduled.gate.is_open(), at));
+        let exactly = !scheduled.gate.is_open() || scheduled.gate.is_traced();
+        let slot = stamps.and_then(|stamps| stamps.take(exactly, at));
         let (stamp, counts) = (slot.map(|slot| slot.index), !group.is_free);
         submission.set_dispatched(Dispatched { at, stamp, counts });
         slot
@@ -287,7 +288,9 @@ impl Queue {
         // What has stamps that were never written had nothing to do.
         let (begin, end) = stamped.map_or((dispatched.at, now), |written| written.unwrap_or((now, now)));
         let mut ended = scheduled.ended.lock();
-        let begin = begin.max(*ended).min(end);
+        let seen = (begin.max(ended.seen).min(end), end);
+        ended.seen = end;
+        let begin = begin.max(ended.charged).min(end);
         let mut busy = end - begin;
         if let Some(stamps) = stamps {
             match stamped {
@@ -301,12 +304,23 @@ impl Queue {
             busy = 0;
         }
         // The next may be complete at the same moment as far as anybody knows, and has had time of its own.
-        *ended = if stamped.is_some() { end } else { begin + busy }.max(*ended);
+        ended.charged = if stamped.is_some() { end } else { begin + busy }.max(ended.charged);
         let family = device.physical.families.get(self.family as usize);
         let computes = vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS;
         let copy = family.is_some_and(|family| !family.queue_flags.intersects(computes));
         let count = u32::from(dispatched.counts);
         scheduled.gate.completed(&Work { begin, end, busy, count, copy });
+        drop(ended);
+        if let Some((submitted, ready)) = submission.traced(dispatched.at) {
+            let id = SubmissionId { queue: self.ring_idx, number: submission.number };
+            let begun = Begun { submitted, ready, dispatched, is_measured: stamped.is_some(), copies: copy };
+            scheduled.gate.tell_note(|| TraceNote::Complete(stages(id, begun, seen, now)));
+        }
+    }
+
+    /// Returns whether a trace is taken, for which each submission is noted.
+    pub(super) fn is_traced(&self) -> bool {
+        self.scheduled.as_ref().is_some_and(|scheduled| scheduled.gate.is_traced())
     }
 
     /// Destroys the stamps of a queue that is idle.
@@ -358,7 +372,12 @@ impl Lane for Queue {
     fn watch_driver(&self) {
         let (Some(scheduled), Some(device)) = (&self.scheduled, self.device.upgrade()) else { return };
         // With a lease there is more in the driver than a moment's work, of which some has to be over before more gets there.
-        let Some(watched) = self.submissions.lock().watch(scheduled.gate.is_open()) else { return };
+        let which = match (scheduled.gate.is_traced(), scheduled.gate.is_open()) {
+            (true, _) => Watched::First,
+            (false, true) => Watched::Half,
+            (false, false) => Watched::Last,
+        };
+        let Some(watched) = self.submissions.lock().watch(which) else { return };
         let mut watcher = scheduled.watcher.lock();
         let queue = self.itself.clone();
         let wait = move |submission: &Submission| {
@@ -369,6 +388,35 @@ impl Lane for Queue {
             }
         };
         watcher.get_or_insert_with(|| Watcher::start(wait)).watch(watched);
+    }
+}
+
+/// The facts of a submission for a trace before the GPU has it, and how it gets its times.
+struct Begun {
+    submitted: u64,
+    ready: u64,
+    dispatched: Dispatched,
+    is_measured: bool,
+    copies: bool,
+}
+
+/// The stages of a submission, in order: the GPU's clock and the system's may differ by some microseconds.
+fn stages(id: SubmissionId, begun: Begun, (begin, end): (u64, u64), noticed: u64) -> Stages {
+    let Begun { submitted, ready, dispatched: Dispatched { at, counts, .. }, is_measured, copies } = begun;
+    let dispatched = at.clamp(submitted, noticed.max(submitted));
+    let noticed = noticed.max(dispatched);
+    let begin = begin.clamp(dispatched, noticed);
+    Stages {
+        id,
+        submitted,
+        ready: ready.clamp(submitted, dispatched),
+        dispatched,
+        begin,
+        end: end.clamp(begin, noticed),
+        noticed,
+        is_measured,
+        copies,
+        is_free: !counts,
     }
 }
 

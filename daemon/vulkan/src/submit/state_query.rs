@@ -41,7 +41,12 @@ impl Query for StateQuery<'_> {
 
     fn told(&self) -> About {
         match &self.asked {
-            Asked::Fence(_) => self.about,
+            Asked::Fence(fence) => {
+                if self.device.is_traced() && self.is_answered() {
+                    fence.tell_end(&self.device);
+                }
+                self.about
+            }
             Asked::Counter { raw, .. } => About { counter: counter(&self.device, *raw), ..self.about },
         }
     }

@@ -17,6 +17,7 @@ use crate::logical::submitted::Number;
 use crate::logical::timeline::Look;
 use parking_lot::Mutex;
 use protocol::venus::generated::Semaphore;
+use shm::page_clock;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -53,6 +54,15 @@ pub(crate) struct Submission {
     hides: AtomicBool,
     /// The record of when and how it was dispatched, if there is a scheduler.
     dispatched: OnceLock<Dispatched>,
+    /// The times for the trace that is taken of it; zeros if none is.
+    traced: Traced,
+}
+
+/// Times for a trace, in nanoseconds of the monotonic clock; 0 is none.
+#[derive(Debug, Default)]
+struct Traced {
+    submitted: AtomicU64,
+    ready: AtomicU64,
 }
 
 /// The time and the way in which a scheduled submission was dispatched.
@@ -98,6 +108,17 @@ pub trait Driver {
     fn has_reached(&self, semaphore: Semaphore, raw: u64, value: u64) -> bool;
 }
 
+/// The submission that is watched of those that the driver has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watched {
+    /// The first that has a marker: the end of each is to be known at once.
+    First,
+    /// The first that has a marker behind the first half.
+    Half,
+    /// The last, so that those before it need not be looked at one by one.
+    Last,
+}
+
 /// Submissions that are dealt with together, usually one.
 pub(crate) type Few = SmallVec<[Arc<Submission>; 2]>;
 
@@ -139,8 +160,20 @@ impl Submission {
         waits: Vec<Wait>,
     ) -> Arc<Self> {
         let marker = AtomicU64::new(marker.unwrap_or(NONE));
-        let (progress, held, watched, waiters, hides, dispatched) = Default::default();
-        Arc::new(Self { number, marker, lent, waits, progress, held, watched, waiters, hides, dispatched })
+        let (progress, held, watched, waiters, hides, dispatched, traced) = Default::default();
+        Arc::new(Self {
+            number,
+            marker,
+            lent,
+            waits,
+            progress,
+            held,
+            watched,
+            waiters,
+            hides,
+            dispatched,
+            traced,
+        })
     }
 
     /// Returns the submission's marker, if it has one that the driver has with it or will have.
@@ -177,6 +210,30 @@ impl Submission {
     /// Notes that the submission waits at the gate until it is dispatched.
     pub(crate) fn hold(&self) {
         self.held.store(true, Ordering::Release);
+        self.traced.ready.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes that the submission is one of a trace, which begins now.
+    pub(crate) fn trace(&self) {
+        let now = page_clock();
+        self.traced.submitted.store(now, Ordering::Relaxed);
+        self.traced.ready.store(now, Ordering::Relaxed);
+    }
+
+    /// Notes, for a trace, that nothing is missing any more that the submission waits for.
+    pub(crate) fn note_ready(&self) {
+        let is_new = self.traced.ready.load(Ordering::Relaxed) == 0;
+        if is_new && self.traced.submitted.load(Ordering::Relaxed) != 0 {
+            self.traced.ready.store(page_clock(), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns when the submission was submitted and when it was found ready, if a trace is taken of it and it was dispatched at that time.
+    pub(crate) fn traced(&self, dispatched: u64) -> Option<(u64, u64)> {
+        let submitted = Some(self.traced.submitted.load(Ordering::Relaxed)).filter(|at| *at != 0)?;
+        // Nobody looked at one that stood far behind in the held queue.
+        let ready = Some(self.traced.ready.load(Ordering::Relaxed)).filter(|at| *at != 0);
+        Some((submitted, ready.unwrap_or(dispatched)))
     }
 
     /// Notes that the submission before this one has to be marked before the driver gets this.
@@ -295,6 +352,11 @@ impl Submissions {
         self.pending.retain(|other| !Arc::ptr_eq(other, submission));
     }
 
+    /// Returns the number of the last that was submitted, or 0.
+    pub(crate) fn last(&self) -> Number {
+        self.last
+    }
+
     /// Returns the number of the first; to be called after [`Self::collect`].
     pub(crate) fn first(&self) -> Option<Number> {
         self.pending.front().map(|first| first.number)
@@ -346,15 +408,18 @@ impl Submissions {
         self.pending.get(taken - 1).cloned()
     }
 
-    /// Returns a submission that the driver has, if nobody watches any: the caller does from now on. It is the last of them, so that those
-    /// before it need not be looked at one by one; or, as `half` says, the first that has a marker behind the first half.
-    pub(crate) fn watch(&mut self, half: bool) -> Option<Arc<Submission>> {
+    /// Returns a submission that the driver has, if nobody watches any: the caller does from now on.
+    pub(crate) fn watch(&mut self, which: Watched) -> Option<Arc<Submission>> {
         let taken = self.taken();
         if self.pending.range(..taken).any(|submission| submission.watched.load(Ordering::Acquire)) {
             return None;
         }
         let last = taken.checked_sub(1)?;
-        let from = if half { last / 2 } else { last };
+        let from = match which {
+            Watched::First => 0,
+            Watched::Half => last / 2,
+            Watched::Last => last,
+        };
         let marked = self.pending.range(from..last).find(|submission| submission.has_marker());
         let watched = marked.or_else(|| self.pending.get(last))?;
         self.wanted = true;

@@ -277,9 +277,9 @@ fn who_watches_half_watches_what_has_a_marker() {
     (1..=4).for_each(|number| drop(submit_unmarked(&mut queue, number, now)));
     submit(&mut queue, 9, vec![], now);
     submit_unmarked(&mut queue, 5, now);
-    let watched = queue.watch(true).unwrap();
+    let watched = queue.watch(Watched::Half).unwrap();
     assert_eq!(watched.marker(), Some(9));
-    assert!(queue.watch(false).is_none(), "one is watched");
+    assert!(queue.watch(Watched::Last).is_none(), "one is watched");
 }
 
 #[test]

@@ -58,6 +58,9 @@ pub(crate) fn wait_for_fences<'a>(
         c.p_fences.unwrap_or(&[]).iter().map(|id| call.state_of_owner(*id)).collect::<Result<Vec<_>, _>>()?;
     let all = c.wait_all != 0;
     let result = in_slices(c.timeout, call.cancel, |slice| wait_slice(&device, &fences, all, slice))?;
+    if result == 0 && (all || fences.len() == 1) {
+        fences.iter().for_each(|fence| fence.tell_end(&device));
+    }
     Ok(venus::WaitForFencesReply { result: venus::VkResult(result) })
 }
 

@@ -1,0 +1,151 @@
+//! `vhost-user-vulkan trace`: an operator's end of a trace. Reads what the broker tells of a VM's submissions, and writes a file in the Trace
+//! Event Format, which Perfetto and `chrome://tracing` open.
+//!
+//! | file | is |
+//! | --- | --- |
+//! | `collected` | what was read, as much of it as is kept |
+//! | `lanes` | which of several rows of a track a slice is on |
+//! | `occupancy` | for whom a GPU was busy for how much of some time |
+//! | `picture` | what was read as events of the format |
+//! | `format` | events of the format, and the file |
+
+mod collected;
+mod format;
+mod lanes;
+mod occupancy;
+mod picture;
+
+use crate::broker::{Answer, ClientError, Request, Stream, TraceEvent};
+use collected::{Collected, Kept};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Events that are kept by default: submissions, what guests were told of them, and work of other VMs. The file has 200 MB at most then.
+pub const EVENTS_MAX: usize = 200_000;
+
+/// Bytes of a line.
+const LINE_BYTES: u64 = 64 << 10;
+/// Time between two reports of progress.
+const PROGRESS: Duration = Duration::from_secs(1);
+
+/// The trace that an operator wants.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The VM's name.
+    pub vm: String,
+    /// The seconds that it takes; the broker says how many may be asked for.
+    pub seconds: u32,
+    /// The file that is written, if not the default one.
+    pub output: Option<PathBuf>,
+    /// Other VMs are to be named in it.
+    pub names: bool,
+    /// Events that are kept; the trace ends when there are more.
+    pub events_max: usize,
+}
+
+/// The reason why there is no trace.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// Nobody listens at the control socket, who could take one.
+    #[error(
+        "{0}. Only a broker takes traces: a VM that has a daemon of its own has none; serve it by --config, with a file that names this one VM (docs/trace.md)"
+    )]
+    NoBroker(ClientError),
+    /// The broker refuses, or says something else than a trace.
+    #[error(transparent)]
+    Broker(#[from] ClientError),
+    /// The file cannot be written.
+    #[error("{}: {}; --output names another file", .0.display(), .1)]
+    File(PathBuf, io::Error),
+    /// The system does not let signals be caught.
+    #[error("cannot catch signals: {0}")]
+    Signals(io::Error),
+}
+
+/// Takes a trace and writes it. SIGINT and SIGTERM end it early, and what was read by then is kept. Progress is told on standard error.
+///
+/// # Errors
+///
+/// There is no trace, or no file.
+pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
+    let Wanted { vm, seconds, names, events_max, .. } = wanted;
+    let request = Request::Trace { vm: vm.clone(), seconds: *seconds, names: *names };
+    let (answer, mut stream) = Stream::open(socket, &request).map_err(|error| match error {
+        ClientError::Socket(..) => TraceError::NoBroker(error),
+        error => TraceError::Broker(error),
+    })?;
+    let Answer::Tracing { begin } = answer else {
+        return Err(ClientError::Protocol(socket.to_owned(), "no trace".into()).into());
+    };
+    for signal in [SIGINT, SIGTERM] {
+        // A byte on the connection says that it is enough.
+        let socket = stream.socket().try_clone().map_err(TraceError::Signals)?;
+        signal_hook::low_level::pipe::register(signal, socket).map_err(TraceError::Signals)?;
+    }
+    // Before the seconds that it takes.
+    let path = wanted.output.clone().unwrap_or_else(|| PathBuf::from(format!("{vm}-trace.json")));
+    let failed = |error| TraceError::File(path.clone(), error);
+    let file = File::create(&path).map_err(failed)?;
+    let mut collected = Collected::new(vm, begin, *events_max);
+    read(&mut stream, &mut collected, *seconds);
+    let mut out = BufWriter::new(file);
+    let picture = picture::picture(&collected);
+    format::write(&mut out, &picture).and_then(|()| out.flush()).map_err(failed)?;
+    say(&collected, &path);
+    Ok(())
+}
+
+/// Reads until there is nothing more. A broker that ends, or says something else, ends the trace and not what was read before.
+fn read(stream: &mut Stream, collected: &mut Collected, seconds: u32) {
+    let (start, shows) = (Instant::now(), io::stderr().is_terminal());
+    let mut shown = Duration::ZERO;
+    loop {
+        match stream.next_line::<TraceEvent>(LINE_BYTES) {
+            Ok(Some(event)) => {
+                if collected.keep(event) == Kept::NoRoom {
+                    // The broker need not go on. Its last line still comes.
+                    let mut socket = stream.socket();
+                    let _ = socket.write_all(b"\n");
+                }
+                if collected.is_over() {
+                    break;
+                }
+            }
+            Ok(None) => break eprintln!("vhost-user-vulkan: the broker has ended the trace early"),
+            Err(error) => break eprintln!("vhost-user-vulkan: the trace ends early: {error}"),
+        }
+        let passed = start.elapsed();
+        if shows && passed >= shown {
+            shown = passed + PROGRESS;
+            let count = collected.submissions.len();
+            eprint!("\r{} of {seconds} s, {count} submissions; Ctrl-C ends early ", passed.as_secs());
+        }
+    }
+    if shows {
+        eprintln!();
+    }
+}
+
+/// Says what is in the file, and what is missing.
+fn say(collected: &Collected, path: &Path) {
+    let seconds = |nanoseconds: u64| Duration::from_nanos(nanoseconds).as_secs_f64();
+    let sum = |of: fn(&crate::broker::Submission) -> u64| -> f64 {
+        seconds(collected.submissions.iter().map(of).fold(0, u64::saturating_add))
+    };
+    eprintln!(
+        "{}: {} submissions of {} in {:.1} s; together {:.3} s not ready, {:.3} s at the gate, {:.3} s in the driver, {:.3} s on the GPU",
+        path.display(),
+        collected.submissions.len(),
+        collected.vm,
+        seconds(collected.end() - collected.begin),
+        sum(|s| s.ready - s.submitted),
+        sum(|s| s.dispatched - s.ready),
+        sum(|s| s.begin - s.dispatched),
+        sum(|s| s.end - s.begin),
+    );
+    eprintln!("open it in https://ui.perfetto.dev or chrome://tracing; docs/trace.md says what it shows");
+    collected.lacks().iter().for_each(|lack| eprintln!("vhost-user-vulkan: {lack}"));
+}
