@@ -54,9 +54,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The network of a system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// One that leads nowhere.
+    /// The system has one of its own that leads nowhere.
     None,
-    /// This machine's.
+    /// The system shares this machine's.
     Host,
 }
 

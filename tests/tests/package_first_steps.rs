@@ -53,7 +53,7 @@ impl Host {
         self.system.run(script).map_err(|error| error.context(evidence()))
     }
 
-    /// What a property of a unit is.
+    /// Returns a property of a unit.
     fn property(&self, unit: &str, property: &str) -> Result<String> {
         let value = self.run(&format!("systemctl show --property {property} --value '{unit}'"))?;
         Ok(value.trim().to_owned())
@@ -105,7 +105,7 @@ fn readmes_commands_lead_to_a_gpu_and_the_package_comes_and_goes_cleanly() -> Re
     gone(&host)
 }
 
-/// What an installation must have done.
+/// Checks what an installation has to do: the broker runs, and takes a VM when it reads its file again.
 fn installed(host: &Host) -> Result<()> {
     let broker = "vhost-user-vulkan.service";
     ensure!(
