@@ -136,13 +136,16 @@ fn computes(host: &Host, boot: &str, in_guest: &str) -> Result<()> {
         error.context(shown)
     };
     host.run(&in_terminal(boot))?;
-    let awaits = |text: &str| {
-        let seen = format!("systemctl is-active --quiet terminal && grep -q '{text}' /run/shown");
+    let prompts = |count: u32| {
+        let seen = format!(
+            "systemctl is-active --quiet terminal && [ $(grep -o 'root@guest:~#' /run/shown | wc -l) = {count} ]"
+        );
         host.system.wait_for(&seen, BOOT_LIMIT).map_err(evidence)
     };
-    awaits("root@guest")?;
+    prompts(1)?;
     host.run(&format!("echo '{in_guest}' >/run/typed"))?;
-    awaits("deviceName *= Virtio-GPU Venus (llvmpipe")?;
+    prompts(2)?;
+    host.run("grep 'deviceName *= Virtio-GPU Venus (llvmpipe' /run/shown").map_err(evidence)?;
     let service = "vhost-user-vulkan@first.service";
     ensure!(host.property(service, "StatusText")?.starts_with("connected"));
     host.run("journalctl VM=first --output=cat | grep 'ready for a frontend'")?;
