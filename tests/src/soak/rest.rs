@@ -17,6 +17,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Processes that are watched from the beginning to the end.
 const WATCHED: [&str; 3] = ["broker", "device process of a", "launcher of a"];
 
+/// The file that a VM has in its state folder, unless its device process was started on a full disk.
+const KEY: &str = "pipeline-cache.key";
+/// The log, and what rotation makes of it.
+const LOG: &str = "log";
 /// Descriptors of a broker for each VM.
 const OF_A_VM: usize = 2;
 
@@ -64,14 +68,16 @@ impl Rest {
         let launcher = Pid::from_raw(launcher.cast_signed()).context("a process has a number")?;
         let processes =
             [broker.pid(), device, launcher].into_iter().map(Process::of).collect::<Result<_>>()?;
-        let states =
-            VMS.iter().map(|vm| entries(&stage.states().join(vm)).map_or(0, |names| names.len())).sum();
+        let beside_key = |names: Vec<String>| names.iter().filter(|name| *name != KEY).count();
+        let states = VMS.iter().map(|vm| entries(&stage.states().join(vm)).map_or(0, beside_key)).sum();
         Ok(Self {
             processes,
             guests: vms - VMS.len(),
             surplus: left.len().saturating_sub(2 * vms),
             // The configuration and the logs lie there as well; the guest's socket comes and goes.
-            sockets: entries(&broker.path(""))?.len() + VMS.len() - vms,
+            sockets: entries(&broker.path(""))?.iter().filter(|name| !name.starts_with(LOG)).count()
+                + VMS.len()
+                - vms,
             states,
             groups: (stage.unit.as_ref().map_or(0, |unit| folders(&unit.path(""))) + VMS.len())
                 .saturating_sub(vms),
