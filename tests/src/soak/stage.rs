@@ -135,6 +135,7 @@ impl Stage {
     pub(super) fn release(&self, vm: &str) {
         self.disturb(vm);
         self.end_vmm(vm);
+        self.disturb(vm);
     }
 
     /// Notes that something happens to the VM which its programs do not survive; to be called before and after.
