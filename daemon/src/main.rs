@@ -13,12 +13,13 @@ use daemon::ipc::{Channel, DriverFamily, ProbeReport, SharedGpu};
 use daemon::sandbox::{
     self, Delegated, Launcher, Policy, Program, SandboxMode, SeccompMode, inherited, only_standard_input,
 };
-use daemon::serve::{self, Chosen, List, Listen};
+use daemon::serve::{self, Chosen, End, List, Listen};
 use daemon::service::{self, Activation, Manager, logs_to_journal, start_logging};
 use daemon::trace;
 use daemon::watch::{is_interactive, watch};
 use log::LevelFilter;
 use protocol::venus::capset::Capset;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
         Ok(Cli { role: None, config: Some(file), check_config, serve }) => {
             become_broker(file, check_config, serve.log_level).map(|()| ExitCode::SUCCESS)
         }
-        Ok(Cli { role: None, serve, .. }) => become_device(serve).map(|()| ExitCode::SUCCESS),
+        Ok(Cli { role: None, serve, .. }) => become_device(serve),
         Ok(Cli { role: Some(Role::Status { watch: true, json: false, control }), .. })
             if is_interactive() =>
         {
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
     result.unwrap_or_else(|error| {
         match logs_to_journal() {
             true => log::error!(target: LOG, "{error:#}"),
-            false => eprintln!("vhost-user-vulkan: {error:#}"),
+            false => service::print_error(&format!("vhost-user-vulkan: {error:#}")),
         }
         // The checks have statuses of their own, and all that can go wrong with them is the command line.
         let checks = std::env::args_os().nth(1).is_some_and(|role| role == "doctor");
@@ -84,9 +85,18 @@ fn main() -> ExitCode {
     })
 }
 
-fn become_device(options: Serve) -> anyhow::Result<()> {
+/// Serves one VM. What goes wrong below a broker names the VM.
+fn become_device(options: Serve) -> anyhow::Result<ExitCode> {
+    let name = options.vm_name.clone().filter(|_| options.under_broker);
+    serve_vm(options).map_err(|error| match name {
+        Some(name) => error.context(format!("VM {name}")),
+        None => error,
+    })
+}
+
+fn serve_vm(options: Serve) -> anyhow::Result<ExitCode> {
     if options.print_seccomp {
-        return print_system_calls();
+        return print_system_calls().map(|()| ExitCode::SUCCESS);
     }
     // Descriptors that were inherited are taken before anything is opened.
     let broker = options.under_broker.then(only_standard_input).transpose();
@@ -97,12 +107,12 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     let inherited = inherited_socket(&options)?;
     start_logging(options.log_level, &vm_field(options.vm_name.as_deref()));
     // A panic that ended only a thread would leave the guest waiting for ever.
-    let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        match logs_to_journal() {
-            true => log::error!(target: LOG, "{panic}"),
-            false => print(panic),
-        }
+        let thread = std::thread::current();
+        let place = Backtrace::capture();
+        let place =
+            if place.status() == BacktraceStatus::Captured { format!("\n{place}") } else { String::new() };
+        log::error!(target: LOG, "thread '{}' {panic}{place}", thread.name().unwrap_or("unnamed"));
         std::process::abort();
     }));
     let protection = options.protection();
@@ -128,7 +138,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
     if options.list_gpus {
         let list = List::from(serve::probe(&launcher)?).to_string();
         println!("{}", list.trim_start_matches('\n'));
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     let broker = broker.map(serve::Broker::connect);
     let gpus = serve::select(&serve::probe(&launcher)?, &options.gpu, options.memory.0)?;
@@ -158,7 +168,7 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         log::info!(target: LOG, "guests could map the GPU's own memory with {needed}");
     }
     log_ready(&gpus);
-    serve::serve(serve::Options {
+    let end = serve::serve(serve::Options {
         listen,
         window_size: options.window_size,
         num_scanouts: options.scanouts,
@@ -185,7 +195,11 @@ fn become_device(options: Serve) -> anyhow::Result<()> {
         cache_key,
         waiting_off: options.waiting_without,
     })
-    .context("the device process cannot go on")
+    .context("the device process cannot go on")?;
+    Ok(match end {
+        End::Asked => ExitCode::SUCCESS,
+        End::Outdated => ExitCode::from(sandbox::START_AGAIN),
+    })
 }
 
 /// The socket that this process was started with: the one that the command line names, or else the one that the service manager passes.

@@ -54,18 +54,33 @@ impl Broker {
         Self::start_by(command, top, &gpu.unwrap_or_default(), vms)
     }
 
-    fn start_by(mut command: Command, top: &str, defaults: &str, vms: &[(&str, &str)]) -> Result<Self> {
+    fn start_by(command: Command, top: &str, defaults: &str, vms: &[(&str, &str)]) -> Result<Self> {
+        let broker = Self::begin(command, top, defaults, vms)?;
+        for (name, _) in vms {
+            let listens = || broker.listens(name) || !broker.is_running();
+            let started = eventually(START, listens) && broker.is_running();
+            ensure!(started, "{name} does not listen\n{}", broker.log());
+        }
+        Ok(broker)
+    }
+
+    /// Starts the broker like [`Self::start_command`], and does not wait until VMs listen.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_without_waiting(command: Command, top: &str, vms: &[(&str, &str)]) -> Result<Self> {
+        Self::begin(command, top, "", vms)
+    }
+
+    fn begin(mut command: Command, top: &str, defaults: &str, vms: &[(&str, &str)]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         write_config(folder.path(), top, defaults, vms)?;
-        let log = File::create(folder.path().join("log"))?;
+        // What writes at the end goes on there when somebody truncates the file.
+        let log = File::options().append(true).create(true).open(folder.path().join("log"))?;
         command.arg("--config").arg(folder.path().join("config"));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().context("cannot start the broker")?;
-        let broker = Self { child, folder, defaults: defaults.to_owned() };
-        for (name, _) in vms {
-            ensure!(eventually(START, || broker.listens(name)), "{name} does not listen\n{}", broker.log());
-        }
-        Ok(broker)
+        Ok(Self { child, folder, defaults: defaults.to_owned() })
     }
 
     /// Writes the configuration anew, which the broker does not notice by itself. A VM's `socket-path` is made of its name, unless its keys

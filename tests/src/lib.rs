@@ -32,6 +32,7 @@ pub mod program;
 pub mod random;
 pub mod shares;
 pub mod siege;
+pub mod soak;
 pub mod sources;
 pub mod stand;
 pub mod terminal;

@@ -272,6 +272,26 @@ fn who_connects_and_says_nothing_holds_up_nobody() -> Result<()> {
 }
 
 #[test]
+fn an_operator_who_waits_for_an_answer_does_not_lose_his_place_to_those_who_say_nothing() -> Result<()> {
+    let broker = Broker::start("", &[("a", "")])?;
+    // Its memory is asked for, which takes until the broker's patience ends.
+    let device = broker.device("a")?;
+    kill_process(device, Signal::STOP)?;
+    let mut operator = UnixStream::connect(broker.path("control"))?;
+    operator.write_all(b"{\"request\":\"status\"}\n")?;
+    // Each of those is accepted behind it, and read from before the next.
+    let connect = || UnixStream::connect(broker.path("control"));
+    let silent = (0..100).map(|_| connect()).collect::<Result<Vec<_>, _>>()?;
+    operator.set_read_timeout(Some(PATIENCE))?;
+    let mut answer = [0; 1];
+    let read = std::io::Read::read(&mut operator, &mut answer)?;
+    kill_process(device, Signal::CONT)?;
+    assert_eq!(read, 1, "the connection was closed without an answer");
+    drop(silent);
+    Ok(())
+}
+
+#[test]
 fn a_wrong_file_is_refused_in_one_line_and_nothing_starts() -> Result<()> {
     let file = tempfile::NamedTempFile::new()?;
     let path = file.path().display().to_string();

@@ -18,7 +18,6 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("landlock", &["daemon/src/sandbox"]),
     ("seccompiler", &["daemon/src/sandbox"]),
     ("sd_notify", &["daemon/src/service"]),
-    ("systemd_journal_logger", &["daemon/src/service"]),
 ];
 
 /// Crates the wire formats must do without: anything that does I/O or knows a driver.

@@ -137,6 +137,31 @@ fn no_unwrap_outside_tests_and_the_generator() {
     assert_none("unwrap", &wrong);
 }
 
+/// Names of clocks that follow the time of day, or count a suspension of the machine: they jump.
+const JUMPING: &[&str] = &[
+    "SystemTime",
+    "UNIX_EPOCH",
+    "Realtime",
+    "RealtimeCoarse",
+    "Boottime",
+    "CLOCK_REALTIME",
+    "CLOCK_BOOTTIME",
+];
+
+/// Times are told, and timers set, by the monotonic clock, so that nobody who sets the machine's clock ends a submission or a
+/// session. The code of the product names no other clock, not even in its log, which has no times of its own.
+#[test]
+fn no_clock_of_the_product_jumps() {
+    let mut wrong = Vec::new();
+    let is_tool = |path: &str| TOOLS.iter().any(|folder| path.starts_with(&format!("{folder}/")));
+    for source in all().into_iter().filter(|source| !source.is_generated() && !is_tool(&source.path)) {
+        let tokens = source.code.parse().unwrap_or_else(|error| panic!("{}: {error}", source.path));
+        let jumps = idents(&tokens).into_iter().filter(|(name, _)| JUMPING.contains(&name.as_str()));
+        wrong.extend(jumps.map(|(_, at)| line(&source, at)));
+    }
+    assert_none("clocks that jump", &wrong);
+}
+
 /// The lines of attributes that keep a test from running, or from failing.
 struct Marks(Vec<usize>);
 

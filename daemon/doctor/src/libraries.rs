@@ -32,12 +32,8 @@ pub enum Missing {
 ///
 /// There is none.
 pub fn find(system: &System, name: &Path) -> Result<Library, Missing> {
-    let candidates = match name.components().count() {
-        1 => folders(system).into_iter().map(|folder| folder.join(name)).collect(),
-        _ => vec![name.to_owned()],
-    };
     let mut missing = Missing::Absent;
-    for path in candidates {
+    for path in candidates(system, name) {
         let Some(bytes) = system.bytes(&path) else { continue };
         match is_own(&bytes) {
             true => return Ok(Library { path, mesa: mesa_version(&bytes) }),
@@ -45,6 +41,20 @@ pub fn find(system: &System, name: &Path) -> Result<Library, Missing> {
         }
     }
     Err(missing)
+}
+
+/// Returns where a library lies, by path or by name, without a look into its file.
+#[must_use]
+pub fn place(system: &System, name: &Path) -> Option<PathBuf> {
+    candidates(system, name).into_iter().find(|path| system.has(path))
+}
+
+/// The paths at which a library may lie, in their order.
+fn candidates(system: &System, name: &Path) -> Vec<PathBuf> {
+    match name.components().count() {
+        1 => folders(system).into_iter().map(|folder| folder.join(name)).collect(),
+        _ => vec![name.to_owned()],
+    }
 }
 
 /// Returns the ends of the names of all libraries whose names begin so.

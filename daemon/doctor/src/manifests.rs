@@ -41,6 +41,22 @@ pub fn named_by(system: &System) -> Option<(&'static str, String)> {
 /// Returns all drivers, with those that a variable hides.
 #[must_use]
 pub fn drivers(system: &System) -> Vec<Driver> {
+    let look = |(manifest, hidden_by)| driver(system, manifest, hidden_by);
+    manifests(system).into_iter().map(look).collect()
+}
+
+/// Returns the files of the drivers that the loader would load: of each its manifest, and its library if there is one.
+#[must_use]
+pub fn files(system: &System) -> Vec<(PathBuf, Option<PathBuf>)> {
+    let shown = manifests(system).into_iter().filter(|(_, hidden_by)| hidden_by.is_none());
+    let library = |manifest: &Path| {
+        libraries::place(system, &path_of(manifest, &library_named_by(&system.bytes(manifest)?)?))
+    };
+    shown.map(|(manifest, _)| (manifest.clone(), library(&manifest))).collect()
+}
+
+/// All manifests, with the variable that hides each.
+fn manifests(system: &System) -> Vec<(PathBuf, Option<String>)> {
     let mut manifests: Vec<(PathBuf, Option<String>)> = installed(system)
         .into_iter()
         .map(|manifest| (manifest, named_by(system).map(|(name, value)| format!("{name}={value}"))))
@@ -56,7 +72,7 @@ pub fn drivers(system: &System) -> Vec<Driver> {
     }
     let look = |(manifest, hidden_by): (PathBuf, Option<String>)| {
         let hidden_by = hidden_by.or_else(|| filtered(system, &manifest));
-        driver(system, manifest, hidden_by)
+        (manifest, hidden_by)
     };
     manifests.into_iter().map(look).collect()
 }
@@ -110,15 +126,22 @@ fn driver(system: &System, manifest: PathBuf, hidden_by: Option<String>) -> Driv
     let Some(text) = system.bytes(&manifest) else {
         return Driver { manifest, name: String::new(), library: Err(NoLibrary::NoManifest), hidden_by };
     };
-    let parsed = serde_json::from_slice::<serde_json::Value>(&text).ok();
-    let named = parsed.as_ref().and_then(|parsed| parsed.get("ICD")?.get("library_path")?.as_str());
-    let Some(name) = named.map(str::to_owned) else {
+    let Some(name) = library_named_by(&text) else {
         return Driver { manifest, name: String::new(), library: Err(NoLibrary::Malformed), hidden_by };
     };
-    // A relative path begins at the manifest.
-    let path = if name.contains('/') { manifest.with_file_name(&name) } else { PathBuf::from(&name) };
-    let library = libraries::find(system, &path).map_err(NoLibrary::Missing);
+    let library = libraries::find(system, &path_of(&manifest, &name)).map_err(NoLibrary::Missing);
     Driver { manifest, name, library, hidden_by }
+}
+
+/// Returns the library that the text of a manifest names.
+fn library_named_by(manifest: &[u8]) -> Option<String> {
+    let parsed = serde_json::from_slice::<serde_json::Value>(manifest).ok()?;
+    parsed.get("ICD")?.get("library_path")?.as_str().map(str::to_owned)
+}
+
+/// Returns the path, or the mere name, of a library that a manifest names. A relative path begins at the manifest.
+fn path_of(manifest: &Path, name: &str) -> PathBuf {
+    if name.contains('/') { manifest.with_file_name(name) } else { PathBuf::from(name) }
 }
 
 #[cfg(test)]
@@ -163,5 +186,12 @@ mod tests {
         assert_eq!(hidden(&other), expected);
         let added = other.with("VK_ADD_DRIVER_FILES", file);
         assert_eq!(hidden(&added)[0].1, None);
+        let of_lvp = || (PathBuf::from("/usr/share/vulkan/icd.d/lvp_icd.json"), None);
+        assert_eq!(files(&selected), [("/usr/share/vulkan/icd.d/virtio_icd.json".into(), None)]);
+        assert_eq!(files(&disabled), [of_lvp()]);
+        let library = root.path().join("usr/lib/libvulkan_lvp.so");
+        fs::create_dir_all(library.parent().unwrap()).unwrap();
+        fs::write(library, "not read").unwrap();
+        assert_eq!(files(&disabled), [(of_lvp().0, Some("/usr/lib/libvulkan_lvp.so".into()))]);
     }
 }

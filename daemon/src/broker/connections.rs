@@ -4,14 +4,17 @@ use super::settings::{MetricsAddress, Settings};
 use super::source::Source;
 use super::{control, http};
 use readiness::{Events, unwatch, watch, watch_for};
-use rustix::fs::Mode;
+use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{
+    self, AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send,
+    socket_with,
+};
 use sched::Nanos;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -29,14 +32,19 @@ pub(super) struct Connections {
     slots: Vec<Option<Connection>>,
     /// Connections so far.
     serial: u64,
-    /// Socket files of ours.
-    files: Vec<PathBuf>,
 }
 
 #[derive(Debug)]
 enum Listener {
-    Unix(UnixListener),
+    Unix(UnixListener, SocketFile),
     Tcp(TcpListener),
+}
+
+/// A socket file of ours: its path, and its device and inode.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
 }
 
 #[derive(Debug)]
@@ -51,6 +59,8 @@ struct Connection {
     last: bool,
     /// More and more is sent, until the peer has had enough.
     streams: Option<Streaming>,
+    /// Somebody has asked, and waits for the answer.
+    waits: bool,
     /// The time at which the connection is dropped.
     deadline: Nanos,
 }
@@ -100,13 +110,15 @@ pub(super) enum Wants {
 /// Connections of each protocol at a time. One more takes the place of the one that has been silent longest, so that whoever opens
 /// connections and says nothing keeps nobody out.
 const CONNECTIONS: usize = 32;
+/// Connections that the system accepts before the broker does.
+const BACKLOG: i32 = 128;
 /// Time for one request and its answer, in nanoseconds.
 const PATIENCE: Nanos = 10_000_000_000;
 
 impl Connections {
     /// Listens where the settings say.
     pub(super) fn listen(settings: &Settings, epoll: &OwnedFd) -> io::Result<Self> {
-        let mut all = Self { listeners: Vec::new(), slots: Vec::new(), serial: 0, files: Vec::new() };
+        let mut all = Self { listeners: Vec::new(), slots: Vec::new(), serial: 0 };
         all.add_unix(Protocol::Control, &settings.control_socket)?;
         match &settings.metrics {
             None => {}
@@ -126,10 +138,7 @@ impl Connections {
     }
 
     fn add_unix(&mut self, protocol: Protocol, path: &Path) -> io::Result<()> {
-        let listener = bind(path).map_err(|error| at(&path.display().to_string(), &error))?;
-        listener.set_nonblocking(true)?;
-        self.files.push(path.to_owned());
-        self.listeners.push((protocol, Listener::Unix(listener)));
+        self.listeners.push((protocol, Listener::at(path)?));
         Ok(())
     }
 
@@ -143,18 +152,42 @@ impl Connections {
         let (input, output, sent, last) = (Vec::new(), Vec::new(), 0, false);
         let deadline = now.saturating_add(PATIENCE);
         let socket = socket.into();
+        let waits = false;
         let connection =
-            Connection { serial, protocol, socket, input, output, sent, last, streams, deadline };
+            Connection { serial, protocol, socket, input, output, sent, last, streams, waits, deadline };
         let _ = watch(epoll, &connection.socket, Source::Connection.token(slot), Events::EPOLLIN);
         self.slots[slot] = Some(connection);
         Peer { slot, serial }
     }
 
-    /// Removes the files of sockets that are not listened at any more.
+    /// Listens again at the sockets whose files somebody has removed.
+    pub(super) fn listen_again(&mut self, epoll: &OwnedFd) {
+        for (index, (_, listener)) in self.listeners.iter_mut().enumerate() {
+            let Listener::Unix(_, file) = &*listener else { continue };
+            if file.is_there() {
+                continue;
+            }
+            let again = Listener::at(&file.path).and_then(|again| {
+                watch(epoll, &again, Source::Listener.token(index), Events::EPOLLIN).map(|()| again)
+            });
+            match again {
+                Ok(again) => {
+                    log::warn!("{}: the socket file was removed, and is there again", file.path.display());
+                    *listener = again;
+                }
+                Err(error) => log::error!("the socket file was removed, and cannot be made again: {error}"),
+            }
+        }
+    }
+
+    /// Removes the files of the sockets, at which nobody listens any more.
     pub(super) fn remove_sockets(&mut self) {
-        self.listeners.clear();
-        for file in self.files.drain(..) {
-            let _ = std::fs::remove_file(file);
+        for (_, listener) in self.listeners.drain(..) {
+            if let Listener::Unix(_, file) = listener
+                && file.is_there()
+            {
+                let _ = std::fs::remove_file(file.path);
+            }
         }
     }
 
@@ -178,6 +211,7 @@ impl Connections {
             sent: 0,
             last: false,
             streams: None,
+            waits: false,
             deadline: now.saturating_add(PATIENCE),
         };
         if watch(epoll, &connection.socket, Source::Connection.token(slot), Events::EPOLLIN).is_ok() {
@@ -197,6 +231,7 @@ impl Connections {
         };
         match step {
             Ok(Some(asked)) => {
+                connection.waits = true;
                 let flags = if connection.output.is_empty() { Events::empty() } else { Events::EPOLLOUT };
                 connection.listen_for(epoll, slot, flags);
                 return Some((peer, asked));
@@ -213,6 +248,7 @@ impl Connections {
         let slot = self.slots.get_mut(peer.slot).and_then(Option::as_mut);
         let Some(connection) = slot.filter(|connection| connection.serial == peer.serial) else { return };
         (connection.output, connection.sent, connection.last) = (answer, 0, last);
+        connection.waits = false;
         connection.deadline = now.saturating_add(PATIENCE);
         match connection.send() {
             Ok(()) if !connection.is_done() => connection.listen_for_more(epoll, peer.slot),
@@ -252,13 +288,15 @@ impl Connections {
         (first..self.slots.len()).chain(0..first).find(|slot| self.slots[*slot].is_none())
     }
 
-    /// Drops the connection of this protocol whose time ends first, if there are as many as there may be.
+    /// Drops the connection of this protocol whose time ends first, if there are as many as there may be; one that has asked for nothing
+    /// before one that waits for its answer or reads a stream.
     fn make_room(&mut self, protocol: Protocol, epoll: &OwnedFd) {
         let own = || self.slots.iter().enumerate().filter_map(|(slot, taken)| Some((slot, taken.as_ref()?)));
         let own = || own().filter(|(_, connection)| connection.protocol == protocol);
         if own().count() >= CONNECTIONS
-            && let Some((slot, _)) =
-                own().min_by_key(|(_, connection)| (connection.deadline, connection.serial))
+            && let Some((slot, _)) = own().min_by_key(|(_, connection)| {
+                (connection.is_served(), connection.deadline, connection.serial)
+            })
         {
             self.drop_at(slot, epoll);
         }
@@ -347,6 +385,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Whoever is there has asked, and gets an answer or more and more.
+    fn is_served(&self) -> bool {
+        self.waits || self.streams.is_some()
+    }
+
     fn is_done(&self) -> bool {
         self.last && self.sent >= self.output.len()
     }
@@ -368,10 +411,29 @@ impl Connection {
     }
 }
 
+impl SocketFile {
+    fn new(path: PathBuf) -> io::Result<Self> {
+        let file = path.symlink_metadata()?;
+        Ok(Self { path, identity: (file.dev(), file.ino()) })
+    }
+
+    /// Returns whether the file is still at its place.
+    fn is_there(&self) -> bool {
+        self.path.symlink_metadata().is_ok_and(|file| (file.dev(), file.ino()) == self.identity)
+    }
+}
+
 impl Listener {
+    /// Listens at a path.
+    fn at(path: &Path) -> io::Result<Self> {
+        let listener = bind(path).and_then(|listener| Ok((listener, SocketFile::new(path.to_owned())?)));
+        let (listener, file) = listener.map_err(|error| at(&path.display().to_string(), &error))?;
+        Ok(Self::Unix(listener, file))
+    }
+
     fn accept(&self) -> io::Result<OwnedFd> {
         match self {
-            Self::Unix(listener) => listener.accept().map(|(socket, _)| socket.into()),
+            Self::Unix(listener, _) => listener.accept().map(|(socket, _)| socket.into()),
             Self::Tcp(listener) => listener.accept().map(|(socket, _)| socket.into()),
         }
     }
@@ -380,7 +442,7 @@ impl Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Unix(listener) => listener.as_fd(),
+            Self::Unix(listener, _) => listener.as_fd(),
             Self::Tcp(listener) => listener.as_fd(),
         }
     }
@@ -397,11 +459,13 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
         }
         std::fs::remove_file(path)?;
     }
-    // The file has these rights from its first moment. There is one thread yet.
-    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let listener = UnixListener::bind(path);
-    rustix::process::umask(before);
-    listener
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The file has these rights from its first moment, whatever the umask is, which other threads have as well.
+    fchmod(&socket, Mode::from_raw_mode(0o600))?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 /// An error with what it is about.

@@ -18,9 +18,10 @@ pub(super) struct GrantLog {
 }
 
 impl GrantLog {
-    /// Begins a file.
+    /// Begins a file. What somebody truncates to rotate it goes on at its new end.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let mut file = BufWriter::new(File::create(path)?);
+        drop(File::create(path)?);
+        let mut file = BufWriter::new(File::options().append(true).open(path)?);
         writeln!(file, "# time_ns vm context submissions compute_ns copy_ns")?;
         Ok(Self { file, told: FxHashMap::default(), names: FxHashMap::default(), failed: false })
     }
@@ -70,7 +71,7 @@ impl GrantLog {
             && !self.failed
         {
             self.failed = true;
-            log::error!(error:%; "cannot write the log of grants: there will be no more of it");
+            log::error!(error:%; "cannot write the log of grants: there will be no more of it until the broker is started again");
         }
     }
 }
@@ -92,5 +93,21 @@ mod tests {
         let text = std::fs::read_to_string(file.path()).unwrap();
         let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(lines, ["7 a 3 1 500 0", "7 a 3 2 400 0", "7 a 3 0 -50 0"]);
+        // As logrotate does with `copytruncate`.
+        file.as_file().set_len(0).unwrap();
+        log.note(8, id, ContextKey(1), &Usage { submissions: 4, gpu: 900, ..Usage::default() });
+        log.flush();
+        assert_eq!(std::fs::read(file.path()).unwrap(), b"8 a 3 1 50 0\n");
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_file_and_nothing_else() {
+        let mut log = GrantLog::create(Path::new("/dev/full")).unwrap();
+        let id = (TenantId(0), ContextId(3));
+        for submissions in 1..1_000 {
+            log.note(7, id, ContextKey(1), &Usage { submissions, ..Usage::default() });
+            log.flush();
+        }
+        assert!(log.failed && log.file.buffer().len() < 200, "what is not written is kept");
     }
 }

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::path::PathBuf;
 
 /// The purpose of a child.
@@ -63,6 +64,12 @@ pub enum ToLauncher {
         /// The set.
         set: u64,
     },
+    /// The daemon is set up, with drivers of this family. From now on, tell when the files of these drivers, or the socket file of
+    /// [`Self::RemoveAtEnd`], are not what they were when the launcher started, once each.
+    Watch {
+        /// The family of the drivers.
+        family: DriverFamily,
+    },
     /// Remove this socket file when the device process is gone, if it is still the same.
     RemoveAtEnd {
         /// An absolute path.
@@ -83,6 +90,8 @@ pub enum FromLauncher {
         /// The set.
         set: u64,
     },
+    /// A file is not any more what it was.
+    Replaced(Replaced),
     /// A child is gone.
     Ended {
         /// The child's number, as given at its start.
@@ -92,4 +101,22 @@ pub enum FromLauncher {
         /// The child was killed because the workers' control group has no memory left.
         out_of_memory: bool,
     },
+}
+
+/// A file that a device process depends on, and that is another now or gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Replaced {
+    /// A manifest or a library of the GPU's driver: processes that start now load another driver than those that run.
+    Driver(PathBuf),
+    /// The socket file: nobody can connect any more.
+    Socket(PathBuf),
+}
+
+impl fmt::Display for Replaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Driver(path) => write!(f, "the GPU's driver was replaced ({})", path.display()),
+            Self::Socket(path) => write!(f, "the socket file {} was removed", path.display()),
+        }
+    }
 }

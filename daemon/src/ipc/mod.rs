@@ -13,7 +13,7 @@ mod outbox;
 
 pub use broker::{FromBroker, HeldMemory, SharedGpu, ToBroker};
 pub use channel::{Channel, ReceiveError, SendError};
-pub use launch::{ChildRole, DriverFamily, FromLauncher, ToLauncher};
+pub use launch::{ChildRole, DriverFamily, FromLauncher, Replaced, ToLauncher};
 pub use message::{
     Fence, INLINE_SUBMIT_MAX, MapInfo, ProbeReport, ResourceKind, ToDevice, ToWorker, WorkerSetup,
 };

@@ -2,7 +2,9 @@
 
 use super::Options;
 use super::this_program::this_program;
-use crate::ipc::{Channel, ChildRole, DriverFamily, FromLauncher, ReceiveError, SendError, ToLauncher};
+use crate::ipc::{
+    Channel, ChildRole, DriverFamily, FromLauncher, ReceiveError, Replaced, SendError, ToLauncher,
+};
 use rustix::event::PollFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,6 +41,8 @@ pub enum FromChildren {
     Ended(Ended),
     /// The launcher has done what it was told about a set of kept descriptors.
     Released(u64),
+    /// A file is not any more what it was.
+    Replaced(Replaced),
 }
 
 /// Time the launcher has to try out the sandbox, and to end.
@@ -76,7 +80,7 @@ impl Launcher {
         let mut launcher = Self { channel, lacks: Vec::new(), process };
         match launcher.receive_within(PATIENCE)? {
             FromLauncher::Ready { lacks } => launcher.lacks = lacks,
-            FromLauncher::Ended { .. } | FromLauncher::Released { .. } => {
+            FromLauncher::Ended { .. } | FromLauncher::Released { .. } | FromLauncher::Replaced(_) => {
                 return Err(io::Error::other("the launcher's first message is not that it is ready"));
             }
         }
@@ -120,6 +124,11 @@ impl Launcher {
     /// Tells the launcher to remove a socket file when this process is gone.
     pub fn remove_at_end(&self, path: PathBuf) -> io::Result<()> {
         self.send(&ToLauncher::RemoveAtEnd { path }, None)
+    }
+
+    /// Has the launcher watch the files of this family's drivers, and the socket file that it is to remove.
+    pub fn watch(&self, family: DriverFamily) -> io::Result<()> {
+        self.send(&ToLauncher::Watch { family }, None)
     }
 
     /// Tells the launcher which process may have mapped what is kept from now on; `None` if it is not known.
@@ -185,6 +194,7 @@ impl Launcher {
                 Ok(FromChildren::Ended(Ended { child, status, out_of_memory }))
             }
             FromLauncher::Released { set } => Ok(FromChildren::Released(set)),
+            FromLauncher::Replaced(what) => Ok(FromChildren::Replaced(what)),
             FromLauncher::Ready { .. } => Err(io::Error::other("the launcher says twice that it is ready")),
         }
     }

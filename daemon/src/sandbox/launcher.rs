@@ -7,6 +7,7 @@
 use super::cgroup::WorkerGroup;
 use super::child::{self, Program};
 use super::keeper::Keeper;
+use super::watch::Watch;
 use crate::ipc::{
     AtMost, Channel, ChildRole, DriverFamily, FromLauncher, Outbox, OutboxError, ReceiveError, SendError,
     ToLauncher,
@@ -25,7 +26,8 @@ use std::process::ExitCode;
 /// Lives until the device process is gone.
 pub fn run(channel: Channel, program: &mut Program) -> ExitCode {
     let (children, outbox, keeper) = Default::default();
-    let mut launcher = Launcher { channel, children, output: None, outbox, at_end: None, keeper };
+    let watch = Watch::of_drivers();
+    let mut launcher = Launcher { channel, children, output: None, outbox, at_end: None, keeper, watch };
     let ready = launcher.tell(FromLauncher::Ready { lacks: program.lacks() });
     let result = ready.and_then(|()| launcher.serve(program));
     launcher.end();
@@ -47,6 +49,7 @@ struct Launcher {
     outbox: Outbox<FromLauncher>,
     at_end: Option<SocketFile>,
     keeper: Keeper,
+    watch: Watch,
 }
 
 struct Started {
@@ -75,11 +78,20 @@ impl Launcher {
                 self.tell(FromLauncher::Ended { child: number, status, out_of_memory })?;
             }
             self.keeper.look();
+            self.look()?;
             self.flush()?;
             if hears && !self.obey_all(program)? {
                 return Ok(());
             }
         }
+    }
+
+    /// Tells what was replaced since the last look.
+    fn look(&mut self) -> io::Result<()> {
+        for what in self.watch.look() {
+            self.tell(FromLauncher::Replaced(what))?;
+        }
+        Ok(())
     }
 
     /// Does what the device process has said; whether it is still there.
@@ -99,6 +111,7 @@ impl Launcher {
         let wanted = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
         let mut ready = vec![PollFd::new(&self.channel, wanted)];
         ready.extend(self.children.iter().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)));
+        ready.extend(self.watch.awaited().map(|events| PollFd::new(events, PollFlags::IN)));
         ready.extend(self.keeper.awaited().map(|process| PollFd::new(process, PollFlags::IN)));
         loop {
             match poll(&mut ready, None) {
@@ -141,6 +154,11 @@ impl Launcher {
             ToLauncher::KeepOn { set } => {
                 self.keeper.keep_on(set);
                 self.tell(FromLauncher::Released { set })?;
+            }
+            ToLauncher::Watch { family } => {
+                let socket = self.at_end.as_ref().map(|file| file.path.as_path());
+                self.watch.begin(family, socket);
+                self.look()?;
             }
             // Once, and said before the device process hears of a guest.
             ToLauncher::RemoveAtEnd { path } if self.at_end.is_none() => {

@@ -1,7 +1,7 @@
 //! Starting child processes that hold nothing but what they are given, and confining processes.
 //!
 //! Reading order: `launch` (the device process's side), `launcher` (the process that starts children), `child` (one start), `isolation`
-//! and `root` (namespaces, what a child sees), `seal` (what a process gives up itself), `seccomp`, `keeper` (what outlives the device process), `cgroup` (limits on what a VM's workers take); `policy` with its data files says
+//! and `root` (namespaces, what a child sees), `seal` (what a process gives up itself), `seccomp`, `keeper` (what outlives the device process), `watch` (files that must stay what they are), `cgroup` (limits on what a VM's workers take); `policy` with its data files says
 //! what is allowed. `this_program` starts what this program is besides, the device processes of several VMs among that. Knows nothing of contexts.
 
 mod cgroup;
@@ -18,6 +18,7 @@ mod seal;
 mod seccomp;
 mod sys;
 mod this_program;
+mod watch;
 
 pub use cgroup::{CgroupMode, DEVICE as DEVICE_GROUP, Delegated, GroupLimits, enter_vm, set_weight};
 pub use child::Program;
@@ -28,4 +29,4 @@ pub use policy::Policy;
 pub use seal::{landlock_version, seal_child, seal_device_process};
 pub use seccomp::names as system_calls;
 pub use sys::{end_at_once, inherited, only_standard_input, peer_process};
-pub use this_program::start_device_process;
+pub use this_program::{START_AGAIN, start_device_process};

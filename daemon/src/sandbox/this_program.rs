@@ -19,6 +19,9 @@ pub(super) fn this_program(channel: OwnedFd) -> Command {
     command
 }
 
+/// The exit status of a device process that wants to be started again, though nothing is wrong with it; `EX_TEMPFAIL` of sysexits.h.
+pub const START_AGAIN: u8 = 75;
+
 /// Starts this program with `arguments` as a device process that has a broker, to which `channel` leads.
 ///
 /// # Errors

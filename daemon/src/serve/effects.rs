@@ -9,6 +9,7 @@ use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
 use super::logging::limiter::LogLimiter;
 use super::manager::Told;
+use super::outdated::Outdated;
 use super::rings::Rings;
 use super::workers::Workers;
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
@@ -52,6 +53,8 @@ pub(super) struct World {
     pub advised: bool,
     /// The broker wants to know what memory is held.
     pub report_due: bool,
+    /// The files that were replaced under this process.
+    pub outdated: Outdated,
     /// The time at which the next frontend is listened for, if one had to be refused.
     pub listen_at: Option<Instant>,
 }
@@ -172,6 +175,12 @@ impl Effects for World {
             let what = "limit reached: strikes";
             let message = format_args!("{what}: context {ctx_id} refused, and others for {left:.1?}");
             self.warn_of(ctx_id, what, message);
+            return Err(EffectFailed);
+        }
+        if let Some(what) = self.outdated.driver() {
+            let message =
+                format!("{what}: context {ctx_id} is refused, until the device process is started anew");
+            self.warn_of(ctx_id, "driver replaced", format_args!("{message}"));
             return Err(EffectFailed);
         }
         let started = StatusPage::create().and_then(|(page, file)| {

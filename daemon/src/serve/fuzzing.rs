@@ -5,7 +5,7 @@
 //! say comes from the fuzzer.
 
 use super::run::{Options, Server};
-use super::socket::Listen;
+use super::setup::Listen;
 use crate::device::fuzzing::{self as guest, Event, LIMITS, WINDOW};
 use crate::ipc::{Channel, DriverFamily, Fence, MapInfo, ToDevice, ToLauncher};
 use crate::sandbox::Launcher;

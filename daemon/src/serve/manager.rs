@@ -29,6 +29,11 @@ impl Told {
         self.manager.stopping();
     }
 
+    /// Returns whether a manager has started this process.
+    pub(super) fn is_managed(&self) -> bool {
+        self.manager.is_there()
+    }
+
     /// Returns when the manager wants to hear that the device thread turns.
     pub(super) fn next_turn(&self) -> Option<Instant> {
         self.manager.next_turn()

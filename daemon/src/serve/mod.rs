@@ -18,22 +18,20 @@ mod closer;
 mod effects;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod gpu;
 mod hangs;
 mod logging;
 mod manager;
-mod offer;
+mod outdated;
 mod patience;
 mod rings;
 mod run;
-mod socket;
-mod state;
+mod setup;
 mod wait;
 mod workers;
 
 pub use broker::Broker;
-pub use gpu::{Chosen, List, NoGpu, family, probe, select};
-pub use offer::offer_mapped;
+pub use outdated::End;
 pub use run::{Options, serve, take_signals};
-pub use socket::{Access, Listen, SocketError};
-pub use state::cache_key;
+pub use setup::{
+    Access, Chosen, List, Listen, NoGpu, SocketError, cache_key, family, offer_mapped, probe, select,
+};

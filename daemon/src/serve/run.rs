@@ -10,8 +10,9 @@ use super::hangs::progress::Progress;
 use super::hangs::strikes::Strikes;
 use super::logging::limiter::LogLimiter;
 use super::manager::Told;
+use super::outdated::{End, Outdated};
 use super::rings::Rings;
-use super::socket::Listen;
+use super::setup::Listen;
 use super::workers::{CHANNEL_TOKEN, FromWorker, OUTPUT_TOKEN, Unexplained, WorkerOptions, Workers};
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
 use crate::ipc::{self, DriverFamily, HeldMemory, ReceiveError, SharedGpu, ToBroker, ToDevice};
@@ -99,8 +100,8 @@ pub fn take_signals() -> io::Result<Signals> {
     Signals::new([SIGTERM, SIGINT])
 }
 
-/// Serves frontends until a signal ends the process, or the only frontend has gone.
-pub fn serve(mut options: Options) -> io::Result<()> {
+/// Serves frontends until a signal ends the process, or the only frontend has gone; or until another process would serve better.
+pub fn serve(mut options: Options) -> io::Result<End> {
     let signals = options.signals.take().map_or_else(take_signals, Ok)?;
     let (signals, _handlers) = watch_signals(signals)?;
     guard_mappings()?;
@@ -118,6 +119,8 @@ pub(super) struct Server {
     config: DeviceConfig,
     command_limits: CommandLimits,
     exit_on_disconnect: bool,
+    /// The family of the drivers, whose files are watched.
+    family: DriverFamily,
     limits: DeviceLimits,
     pub(super) device: Device<PendingResponse>,
     pub(super) world: World,
@@ -175,6 +178,7 @@ impl Server {
                 submit_bytes: limits.submit_bytes,
             },
             exit_on_disconnect: options.exit_on_disconnect,
+            family: options.family,
             limits,
             device,
             world: World {
@@ -195,6 +199,7 @@ impl Server {
                 lost: Vec::new(),
                 advised: false,
                 report_due: false,
+                outdated: Outdated::default(),
                 listen_at: None,
             },
             attention: Attention::new(tunables()),
@@ -205,8 +210,9 @@ impl Server {
         })
     }
 
-    fn run(&mut self) -> io::Result<()> {
+    fn run(&mut self) -> io::Result<End> {
         self.await_frontend()?;
+        self.world.workers.launcher().watch(self.family)?;
         self.world.told.ready();
         self.world.turns(Instant::now());
         let mut events = Reported::default();
@@ -228,8 +234,12 @@ impl Server {
             if memory_was_lost() {
                 self.end_shrunk();
             }
+            if let Some(end) = self.world.should_end() {
+                log::info!("ending, to be started anew");
+                return Ok(end);
+            }
         }
-        Ok(())
+        Ok(End::Asked)
     }
 
     /// Guest memory is gone under our hands: what was read since is wrong.
@@ -596,6 +606,10 @@ impl Server {
                 FromChildren::Ended(ended) => ended,
                 FromChildren::Released(set) => {
                     self.world.closer.close(self.world.lenders.released(set));
+                    continue;
+                }
+                FromChildren::Replaced(what) => {
+                    self.world.replaced(what);
                     continue;
                 }
             };

@@ -1,21 +1,17 @@
 //! The log of a process: lines on standard error; or, where that is the journal's (`JOURNAL_STREAM`), records with fields.
 //!
 //! Key-values of a record become fields in upper case, and what is given to [`start_logging`] is in each record. The text has them as well, for
-//! whoever reads the log without asking for fields. The socket is opened before a process confines itself. A record that is too large for a
-//! datagram goes through a memory file.
+//! whoever reads the log without asking for fields. The socket is opened before a process confines itself.
 
+use super::lines::Lines;
+use super::records::{Journal, is_journal};
+use env_logger::Target;
 use log::kv::{self, Key, Source, Value, VisitSource};
-use log::{LevelFilter, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::fmt::{self, Display, Formatter};
-use std::io::Write;
+use std::io::{Write, stderr};
 use std::sync::OnceLock;
-use systemd_journal_logger::{JournalLog, connected_to_journal};
-
-/// The variable that says which device and inode is the journal's; for whoever starts a process whose standard error is another.
-pub const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
-
-/// The value of the field `SYSLOG_IDENTIFIER`, by which `journalctl -t` finds records.
-const IDENTIFIER: &str = "vhost-user-vulkan";
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Set once the log has begun: whether it goes to the journal.
 static TO_JOURNAL: OnceLock<bool> = OnceLock::new();
@@ -23,9 +19,19 @@ static TO_JOURNAL: OnceLock<bool> = OnceLock::new();
 /// A log that goes to the journal, of what passes the filter.
 struct Filtered {
     filter: env_logger::Logger,
-    journal: JournalLog,
+    journal: Journal,
     /// The end of each record's text.
     suffix: String,
+    /// The number of records that the journal has not taken since the last that it took.
+    dropped: AtomicU64,
+}
+
+impl Filtered {
+    /// Sends a record, and returns whether the journal has taken it.
+    fn put(&self, record: &Record<'_>) -> bool {
+        let text = Text { record, suffix: &self.suffix };
+        self.journal.send(&record.to_builder().args(format_args!("{text}")).build()).is_ok()
+    }
 }
 
 /// The text of a record: its message, its key-values, and what is part of each record.
@@ -67,9 +73,21 @@ impl Log for Filtered {
     }
 
     fn log(&self, record: &Record<'_>) {
-        if self.filter.matches(record) {
-            let text = Text { record, suffix: &self.suffix };
-            self.journal.log(&record.to_builder().args(format_args!("{text}")).build());
+        if !self.filter.matches(record) {
+            return;
+        }
+        // A journal that stands still must not stop what serves VMs.
+        let dropped = self.dropped.swap(0, Ordering::Relaxed);
+        let notice =
+            format_args!("{dropped} records of this log were dropped, since the journal did not read it");
+        let notice = Record::builder().level(Level::Warn).target("daemon").args(notice).build();
+        let told = dropped == 0 || self.put(&notice);
+        let kept = told && self.put(record);
+        if kept != (dropped == 0) {
+            self.journal.wait(kept);
+        }
+        if !kept {
+            self.dropped.fetch_add(if told { 1 } else { dropped + 1 }, Ordering::Relaxed);
         }
     }
 
@@ -86,17 +104,17 @@ pub fn start_logging(level: LevelFilter, fields: &[(&str, &str)]) {
     // Begins like one of them.
     logger.filter_module("vhost_user_vulkan", level).filter_level(level);
     logger.format_key_values(|formatter, pairs| write!(formatter, "{}", Pairs(pairs)));
-    let journal = connected_to_journal().then(JournalLog::empty);
+    logger.target(Target::Pipe(Box::new(Lines::to_stderr())));
+    let journal = is_journal(stderr()).then(|| Journal::open(fields));
     let is_journal = matches!(journal, Some(Ok(_)));
     match journal {
         Some(Ok(journal)) => {
-            let journal = journal.with_syslog_identifier(IDENTIFIER.to_owned());
-            let journal = journal.with_extra_fields(fields.iter().copied());
             let filter = logger.build();
             let suffix = fields.iter().map(|(key, value)| format!(" {key}={value}")).collect();
             log::set_max_level(filter.filter());
+            let log = Filtered { filter, journal, suffix, dropped: AtomicU64::new(0) };
             // Nobody has set another.
-            let _ = log::set_boxed_logger(Box::new(Filtered { filter, journal, suffix }));
+            let _ = log::set_boxed_logger(Box::new(log));
         }
         Some(Err(error)) => {
             logger.init();

@@ -6,8 +6,10 @@
 //! | `activation` | the socket that the manager listens at for this process | sd_listen_fds(3) |
 //! | `folders` | the folders that the manager has made for this process | systemd.exec(5), `RuntimeDirectory=` |
 //! | `journal` | the log, as records with fields | systemd.exec(5), `$JOURNAL_STREAM`; systemd's "Native Journal Protocol" |
+//! | `records` | a record with its fields | systemd's "Native Journal Protocol" |
+//! | `lines` | standard error, which nobody waits for | |
 //!
-//! Each looks at variables of the environment, and does nothing without them. They are meant for the process that the manager has started:
+//! All but the last look at variables of the environment, and do nothing without them. They are meant for the process that the manager has started:
 //! its children are started without [`VARIABLES`]. Knows no VM, no GPU and no guest; `docs/systemd.md` is the page for operators.
 
 #![forbid(unsafe_code)]
@@ -15,12 +17,16 @@
 mod activation;
 mod folders;
 mod journal;
+mod lines;
 mod manager;
+mod records;
 
 pub use activation::{Activation, activation};
 pub use folders::{runtime_folder, state_folder};
-pub use journal::{JOURNAL_STREAM, logs_to_journal, start_logging};
+pub use journal::{logs_to_journal, start_logging};
+pub use lines::print_error;
 pub use manager::Manager;
+pub use records::JOURNAL_STREAM;
 
 /// The variables by which a service manager speaks to one process, which that process's children must not take for theirs.
 pub const VARIABLES: &[&str] = &[

@@ -4,7 +4,7 @@ use crate::guest::device::{Device, Source};
 use crate::guest::ring::{ASYNC, REPLY};
 use crate::guest::{Gpu, PATIENCE};
 use anyhow::{Result, anyhow};
-use protocol::ids::RingIdx;
+use protocol::ids::{ContextId, RingIdx};
 use protocol::venus::generated as venus;
 use std::slice;
 use std::sync::Arc;
@@ -29,6 +29,18 @@ impl Program {
         let p_create_info = Some(&venus::EventCreateInfo::default());
         d.call(|w| venus::CreateEvent { device, p_create_info, p_event: Some(&event) }.encode(REPLY, w))?;
         Ok(Self { d, buffer, event })
+    }
+
+    /// The program's context.
+    #[must_use]
+    pub fn context(&self) -> ContextId {
+        self.d.context
+    }
+
+    /// Waits until what was submitted last has come to an end though nobody lets it go on: then its context is lost.
+    #[must_use]
+    pub fn is_ended_within(&self, patience: Duration) -> bool {
+        self.d.gpu().submit_fenced(self.d.context, RingIdx(1), &[]).arrives_within(patience)
     }
 
     /// Submits short work again and again, and waits for each, for so long that everybody knows how short it is.

@@ -1,11 +1,11 @@
 //! Independent Vulkan programs as clients: which there are, what each is given to do, and what of its output is its result.
 //!
 //! `place` says where a client runs: on the host's driver, behind the bridge, or on a machine prepared by hand. `setup` is a
-//! daemon with a bridge, `soak` runs many clients at once and kills some. `docs/clients.md` tells what was found.
+//! daemon with a bridge, `crowd` runs many clients at once and kills some. `docs/clients.md` tells what was found.
 
+pub mod crowd;
 mod place;
 mod setup;
-pub mod soak;
 mod whisper_model;
 
 use std::fs;

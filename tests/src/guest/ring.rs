@@ -249,6 +249,7 @@ impl Ring {
         if self.status().contains(RingStatusFlagsMESA::FATAL) {
             bail!("the ring is fatal at {} of {}", self.head(), self.tail);
         }
+        ensure!(!self.gpu.session.is_over(), "the session ended while the ring stood at {}", self.head());
         ensure!(
             Instant::now() < deadline,
             "the ring stands at {} of {}, status {:?}",

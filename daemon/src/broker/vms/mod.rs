@@ -14,6 +14,7 @@ use super::settings::share::effective;
 use super::source::Source;
 use super::vm::{Asked, OnGpu, Vm, VmContext};
 use crate::ipc::{FromBroker, HeldMemory, SharedGpu, ToBroker};
+use crate::sandbox::START_AGAIN;
 use config::GPUS_MAX;
 use protocol::ids::ContextId;
 use readiness::{Events, unwatch, watch, watch_for};
@@ -146,13 +147,15 @@ impl Broker {
         // While it is there to be asked.
         let cpu = cpu_time(process.pid()).unwrap_or_default();
         self.unwatch(&process);
-        let status = process.reap().map_or_else(|error| error.to_string(), |status| status.to_string());
+        let status = process.reap();
+        let starts_again = status.as_ref().is_ok_and(|status| status.code() == Some(START_AGAIN.into()));
+        let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         let life = process.age();
         self.was_started(index);
         let vm = &mut self.vms[index];
         vm.past.device_cpu += cpu;
         vm.memory = Asked::default();
-        if vm.ending.is_some() {
+        if vm.ending.is_some() || starts_again {
             log::info!(vm = vm.name(); "the device process has ended ({status})");
         } else {
             log::error!(vm = vm.name(), life:?; "the device process has ended ({status}), and the VM's GPU with it");

@@ -1,9 +1,9 @@
-//! `cargo soak`: a thousand clients, eight at a time, half of them killed at random moments; see `tests::clients::soak`.
+//! `cargo crowd`: a thousand clients, eight at a time, half of them killed at random moments; see `tests::clients::crowd`.
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use std::process::Command;
-use tests::clients::soak::{self, Plan};
+use tests::clients::crowd::{self, Plan};
 
 #[derive(Parser)]
 #[command(about = "Run many clients through the bridge and kill some at random moments")]
@@ -27,5 +27,5 @@ fn main() -> Result<()> {
         cargo.args(["build", "--quiet", "--package", "tests", "--bin", "many_threads"]);
         cargo.status().context("cannot run cargo")?;
     }
-    soak::run(Plan { clients, at_once, seed, programs: soak::ALL }, threads).map(|_| ())
+    crowd::run(Plan { clients, at_once, seed, programs: crowd::ALL }, threads).map(|_| ())
 }

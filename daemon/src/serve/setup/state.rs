@@ -13,13 +13,32 @@ use std::path::Path;
 const KEY_FILE: &str = "pipeline-cache.key";
 
 /// The key of an earlier daemon with the same folder; else a fresh one, which is left there for later ones. Without a folder each
-/// daemon has its own. A folder that does not exist is made for this user only, in one that does.
+/// daemon has its own, and so it is if the folder's disk has no room. A folder that does not exist is made for this user only, in one that does.
 ///
 /// # Errors
 ///
 /// The folder cannot be made or used, or holds something else under the key's name.
 pub fn cache_key(folder: Option<&Path>) -> io::Result<CacheKey> {
     let Some(folder) = folder else { return fresh_key() };
+    match key_in(folder) {
+        // A GPU is worth more than the caches.
+        Err(error) if is_without_room(&error) => {
+            log::warn!(
+                "{}: {error}: guests lose their pipeline caches when this process ends; make room there and start it again",
+                folder.display()
+            );
+            fresh_key()
+        }
+        found => found,
+    }
+}
+
+/// Returns whether a disk, or the part of it that a user may have, is full.
+fn is_without_room(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn key_in(folder: &Path) -> io::Result<CacheKey> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
@@ -32,6 +51,7 @@ pub fn cache_key(folder: Option<&Path>) -> io::Result<CacheKey> {
     // Written aside and linked: whoever sees the name sees all of it, and of several daemons that start at once one wins.
     let aside = folder.join(format!("{KEY_FILE}.{}", std::process::id()));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+    // Nothing is left behind if there is no room.
     let linked = file.write_all(&fresh_key()?.0).and_then(|()| file.sync_all()).and_then(|()| {
         match fs::hard_link(&aside, &path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -88,6 +108,14 @@ mod tests {
         assert!(cache_key(Some(&folder.path().join("missing/deep"))).is_err());
         fs::write(folder.path().join(KEY_FILE), b"short").expect("writable");
         assert!(cache_key(Some(folder.path())).is_err());
+    }
+
+    #[test]
+    fn a_full_disk_costs_the_caches_and_nothing_else() {
+        for error in [rustix::io::Errno::NOSPC, rustix::io::Errno::DQUOT] {
+            assert!(is_without_room(&error.into()));
+        }
+        assert!(!is_without_room(&rustix::io::Errno::ACCESS.into()));
     }
 
     #[test]

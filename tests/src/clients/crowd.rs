@@ -20,7 +20,7 @@ use crate::packages::{ClientRoot, Device, Suite};
 use crate::program::{LIMIT, Program as Running};
 use crate::random::Random;
 
-/// The clients that a soak runs.
+/// The clients that a crowd consists of.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Clients in all.
@@ -35,10 +35,10 @@ pub struct Plan {
 
 /// Programs that a software driver is through with in seconds: most of that time it compiles their shaders.
 pub const SHORT: &[Client] = &[LLAMA, NCNN_SINGLE];
-/// All that the long soak runs.
+/// All that the long form runs.
 pub const ALL: &[Client] = &[LLAMA, NCNN, WHISPER];
 
-/// The outcome of a soak: numbers of clients.
+/// The outcome of a crowd: numbers of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Clients that ended by themselves, with the right result.
@@ -72,7 +72,7 @@ pub fn run(plan: Plan, threads: PathBuf) -> Result<Tally> {
     let before = setup.settle()?;
     println!("before: {before:?}");
     let started = Instant::now();
-    let tally = Soak { plan, setup, kinds: &kinds, started, before }.run()?;
+    let tally = Crowd { plan, setup, kinds: &kinds, started, before }.run()?;
     let after = setup.check_for_leaks(before)?;
     println!("after: {after:?}");
     println!(
@@ -84,7 +84,7 @@ pub fn run(plan: Plan, threads: PathBuf) -> Result<Tally> {
     Ok(tally)
 }
 
-struct Soak<'a> {
+struct Crowd<'a> {
     plan: Plan,
     setup: &'a Setup,
     kinds: &'a [Kind<'a>],
@@ -92,7 +92,7 @@ struct Soak<'a> {
     before: Holdings,
 }
 
-impl Soak<'_> {
+impl Crowd<'_> {
     fn run(&self) -> Result<Tally> {
         let next = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);

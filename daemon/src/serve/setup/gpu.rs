@@ -1,8 +1,8 @@
 //! Choosing the GPUs at start-up. A child process asks the driver, so that none is ever loaded here.
 
-use super::logging::output::{Budget, Heard, Output};
 use crate::ipc::{Channel, ChildRole, DriverFamily, ProbeReport};
 use crate::sandbox::Launcher;
+use crate::serve::logging::output::{Budget, Heard, Output};
 use config::{DeviceLimits, GPUS_MAX, GpuChoice, GpuInfo, MemoryBackEnd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -14,6 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The probe among the launcher's children; workers are counted from 0.
 const PROBE: u32 = u32::MAX;
 
+/// The remedy where a GPU is missing.
+const REMEDY: &str = "install its driver, or wait until its device nodes are there, which vhost-user-vulkan doctor tells; restart a service of systemd if the driver was installed or loaded after that had started";
+
 /// The reason why there is no GPU to use.
 #[derive(Debug, thiserror::Error)]
 pub enum NoGpu {
@@ -21,10 +24,10 @@ pub enum NoGpu {
     #[error("cannot ask for GPUs: {0}")]
     Probe(String),
     /// There is no driver, or it has no GPU.
-    #[error("no Vulkan device: {0}")]
+    #[error("no Vulkan device: {0}; remedy: {REMEDY}")]
     None(String),
     /// The selection fits none.
-    #[error("no GPU matches \"{selection}\"; there are:{list}")]
+    #[error("no GPU matches \"{selection}\" (remedy: {REMEDY}); there are:{list}")]
     Unknown {
         /// The selection as given.
         selection: String,

@@ -1,0 +1,194 @@
+//! Notices that files which a device process depends on are others than when it started: its driver's, and its socket's.
+//!
+//! Such a file has been replaced if its place leads to another file, or to the same with other content. The kernel wakes the launcher
+//! when something changes in the folders of these files (inotify), so nobody looks while nothing happens. Where the user's inotify instances are used
+//! up (`fs.inotify.max_user_instances`), the launcher looks when it starts a worker.
+
+use crate::ipc::{DriverFamily, Replaced};
+use doctor::manifests;
+use doctor::system::System;
+use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The files that are watched.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// Files of drivers as they were at the start.
+    drivers: Vec<File>,
+    socket: Option<File>,
+    /// Events of their folders, once somebody wants to hear of them.
+    events: Option<OwnedFd>,
+    /// The driver counts from now on.
+    is_wanted: bool,
+}
+
+/// A file, and what it was.
+#[derive(Debug)]
+struct File {
+    path: PathBuf,
+    was: Option<Identity>,
+}
+
+/// Device, inode, bytes, and the time of the last change of the content, by which two files differ.
+type Identity = (u64, u64, u64, i64, i64);
+
+/// The part of the name of a driver's file that says that it is NVIDIA's.
+const NVIDIA: &str = "nvidia";
+
+impl Watch {
+    /// Notes what the drivers' files are, before anything loads them.
+    pub(super) fn of_drivers() -> Self {
+        let files = manifests::files(&System::below(Path::new("/"))).into_iter();
+        let drivers =
+            files.flat_map(|(manifest, library)| [Some(manifest), library]).flatten().map(File::new);
+        Self { drivers: drivers.collect(), socket: None, events: None, is_wanted: false }
+    }
+
+    /// Has the files of this family's drivers watched, and this socket file.
+    pub(super) fn begin(&mut self, family: DriverFamily, socket: Option<&Path>) {
+        self.drivers.retain(|file| is_of(family, &file.path));
+        self.socket = socket.map(|path| File::new(path.to_owned()));
+        self.is_wanted = true;
+        match self.watch_folders() {
+            Ok(events) => self.events = Some(events),
+            Err(error) => log::warn!(
+                "files of drivers are looked at only when a worker starts: {error} (fs.inotify.max_user_instances, max_user_watches)"
+            ),
+        }
+    }
+
+    /// Returns what to wait for.
+    pub(super) fn awaited(&self) -> Option<&OwnedFd> {
+        self.events.as_ref()
+    }
+
+    /// Returns the files that are found to be others than they were, each once.
+    pub(super) fn look(&mut self) -> Vec<Replaced> {
+        if let Some(events) = &self.events {
+            let mut buffer = [MaybeUninit::uninit(); 4096];
+            let mut reader = Reader::new(events, &mut buffer);
+            // What they say is seen by looking.
+            while reader.next().is_ok() {}
+        }
+        if !self.is_wanted {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        if let Some(file) = self.drivers.iter().find(|file| file.is_replaced()) {
+            found.push(Replaced::Driver(file.path.clone()));
+            self.drivers.clear();
+        }
+        if let Some(file) = self.socket.take_if(|file| file.is_replaced()) {
+            found.push(Replaced::Socket(file.path));
+        }
+        found
+    }
+
+    fn watch_folders(&self) -> Result<OwnedFd, Errno> {
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let files = self.drivers.iter().chain(&self.socket);
+        // Both where a symbolic link lies and where it leads.
+        let places =
+            files.flat_map(|file| [Some(file.path.clone()), file.path.canonicalize().ok()]).flatten();
+        let folders: BTreeSet<PathBuf> =
+            places.filter_map(|path| path.parent().map(Path::to_owned)).collect();
+        let changes = WatchFlags::CREATE
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::DELETE
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        for folder in folders {
+            match inotify::add_watch(&events, &folder, changes) {
+                // It is gone, which a look tells.
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(events)
+    }
+}
+
+impl File {
+    fn new(path: PathBuf) -> Self {
+        Self { was: identity(&path), path }
+    }
+
+    fn is_replaced(&self) -> bool {
+        identity(&self.path) != self.was
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    let file = path.metadata().ok()?;
+    Some((file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
+}
+
+/// Returns whether a file may belong to a driver of this family, by its name. The software driver is Mesa's as well.
+fn is_of(family: DriverFamily, path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    match family {
+        DriverFamily::Any => true,
+        DriverFamily::Nvidia => name.contains(NVIDIA),
+        DriverFamily::Software | DriverFamily::Mesa => !name.contains(NVIDIA),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn watched(folder: &Path) -> Watch {
+        let files = ["lvp_icd.json", "nvidia_icd.json"].map(|name| {
+            fs::write(folder.join(name), "1").unwrap();
+            File::new(folder.join(name))
+        });
+        Watch { drivers: files.into(), socket: None, events: None, is_wanted: false }
+    }
+
+    #[test]
+    fn what_replaces_a_file_is_seen_once_and_what_lies_beside_it_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (driver, socket) = (folder.path().join("lvp_icd.json"), folder.path().join("socket"));
+        fs::write(&socket, "").unwrap();
+        let mut watch = watched(folder.path());
+        watch.begin(DriverFamily::Software, Some(&socket));
+        fs::write(folder.path().join("beside"), "").unwrap();
+        fs::write(folder.path().join("nvidia_icd.json"), "another").unwrap();
+        assert_eq!(watch.look(), []);
+        // As package managers do.
+        fs::write(folder.path().join("new"), "1").unwrap();
+        fs::rename(folder.path().join("new"), &driver).unwrap();
+        assert_eq!(watch.look(), [Replaced::Driver(driver)]);
+        fs::remove_file(&socket).unwrap();
+        assert_eq!(watch.look(), [Replaced::Socket(socket)]);
+        assert_eq!(watch.look(), []);
+    }
+
+    #[test]
+    fn a_change_wakes_who_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut watch = watched(folder.path());
+        assert!(watch.awaited().is_none());
+        watch.begin(DriverFamily::Any, None);
+        let events = watch.awaited().unwrap().try_clone().unwrap();
+        let wakes = || {
+            use rustix::event::{PollFd, PollFlags, Timespec, poll};
+            let mut asked = [PollFd::new(&events, PollFlags::IN)];
+            poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+        };
+        assert!(!wakes());
+        fs::write(folder.path().join("lvp_icd.json"), "another").unwrap();
+        assert!(wakes());
+        assert_eq!(watch.look().len(), 1);
+        assert!(!wakes(), "what was said is said again");
+    }
+}

@@ -1,0 +1,72 @@
+//! Files that this process depends on have been replaced under it: its GPU's driver, or its socket file.
+//!
+//! Contexts that run keep what they have loaded. A new one would load another driver than the one that was tried out when the process started,
+//! whose kernel module, memory types or GPUs may be others; so it is refused. What helps is another device process. Where somebody would start
+//! it (a broker, a service manager), the process ends as soon as no frontend is connected.
+
+use super::effects::World;
+use crate::ipc::Replaced;
+
+/// The reason why a device process has ended in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Somebody wanted it to, or the only frontend has gone.
+    Asked,
+    /// Files that it depends on were replaced: it is to be started again.
+    Outdated,
+}
+
+/// The replacements so far.
+#[derive(Debug, Default)]
+pub(super) struct Outdated {
+    driver: Option<Replaced>,
+    /// The process should end when nobody needs it.
+    is_old: bool,
+}
+
+/// The remedy where nobody starts the process anew by himself.
+const BY_HAND: &str = "start the daemon anew when the VM does not need it";
+/// The remedy, besides, with a driver that has a part in the kernel.
+const KERNEL: &str = "where a driver's kernel module has another version than its libraries, as NVIDIA's after an upgrade, load the new module or start the machine anew (vhost-user-vulkan doctor says whether it is so)";
+
+impl Outdated {
+    /// Returns what keeps new contexts from starting.
+    pub(super) fn driver(&self) -> Option<&Replaced> {
+        self.driver.as_ref()
+    }
+}
+
+impl World {
+    /// Returns whether somebody starts this process again when it ends.
+    fn is_started_again(&self) -> bool {
+        self.broker.is_some() || self.told.is_managed()
+    }
+
+    /// Notes that a file was replaced, and says what becomes of that.
+    pub(super) fn replaced(&mut self, what: Replaced) {
+        let again = match self.is_started_again() {
+            true => "the device process is started anew as soon as no frontend is connected",
+            false => BY_HAND,
+        };
+        match &what {
+            Replaced::Driver(_) => {
+                log::warn!(
+                    "{what}: contexts that run go on with the old one, new ones are refused; {again}; {KERNEL}"
+                );
+                self.outdated.driver = Some(what);
+            }
+            Replaced::Socket(_) => {
+                log::error!(
+                    "{what}: a frontend that is connected is still served, but no other can connect; {again}"
+                );
+            }
+        }
+        self.outdated.is_old = true;
+    }
+
+    /// Returns whether the process should make room for another now.
+    pub(super) fn should_end(&self) -> Option<End> {
+        let ends = self.outdated.is_old && self.session.is_none() && self.is_started_again();
+        ends.then_some(End::Outdated)
+    }
+}

@@ -1,0 +1,11 @@
+//! The things that a device process finds and makes before it serves: its GPUs and what guests are offered of them, its socket, its key.
+
+mod gpu;
+mod offer;
+mod socket;
+mod state;
+
+pub use gpu::{Chosen, List, NoGpu, family, probe, select};
+pub use offer::offer_mapped;
+pub use socket::{Access, Listen, SocketError};
+pub use state::cache_key;

@@ -1,0 +1,165 @@
+//! Standard error as a place for lines that nobody has to wait for.
+//!
+//! Whoever reads standard error may stand still: a pipe is full, a terminal is stopped. A process that serves VMs must not stand still with it, so
+//! a line for which there is no room is dropped, and the next one for which there is some comes behind one that says how many were. A flag of the
+//! descriptor would make no wait but hit everybody who has the same file open; hence an open file of our own, or a flag of each call.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::io::{Errno, write};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use std::io::{self, IoSlice, Stderr, Write, stderr};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Standard error, and the number of lines that have not been written to it.
+#[derive(Debug)]
+pub(super) struct Lines {
+    way: Way,
+    stderr: Stderr,
+    dropped: u64,
+    /// The last line was written in part.
+    is_cut: bool,
+}
+
+/// A way to write without waiting.
+#[derive(Debug)]
+enum Way {
+    /// The pipe or terminal is opened once more.
+    Own(OwnedFd),
+    /// A socket, told with each call.
+    Socket,
+    /// A file, which has room or fails.
+    File,
+    /// A pipe of another user, of which one asks before whether there is room.
+    Asked,
+}
+
+/// A pipe with room has room for so much (`PIPE_BUF`).
+const PIPE_ROOM: usize = 4096;
+
+impl Lines {
+    /// Looks at what standard error is. To be called before the process confines itself.
+    pub(super) fn to_stderr() -> Self {
+        let stderr = stderr();
+        let kind = fstat(&stderr).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let again = || open("/proc/self/fd/2", flags, Mode::empty());
+        let way = match kind {
+            Ok(FileType::Socket) => Way::Socket,
+            Ok(FileType::Fifo | FileType::CharacterDevice) => again().map_or(Way::Asked, Way::Own),
+            _ => Way::File,
+        };
+        Self { way, stderr, dropped: 0, is_cut: false }
+    }
+
+    /// Writes all of it at once, or says why nothing, or less, was written.
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        let written = loop {
+            let written = match &self.way {
+                Way::Own(file) => write(file, bytes),
+                Way::Socket => {
+                    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                    sendmsg(&self.stderr, &[IoSlice::new(bytes)], &mut SendAncillaryBuffer::default(), flags)
+                }
+                Way::File => write(&self.stderr, bytes),
+                Way::Asked => match has_room(&self.stderr) {
+                    true => write(&self.stderr, &bytes[..bytes.len().min(PIPE_ROOM)]),
+                    false => Err(Errno::AGAIN),
+                },
+            };
+            if written != Err(Errno::INTR) {
+                break written;
+            }
+        };
+        match written {
+            Ok(count) if count == bytes.len() => {
+                self.is_cut = false;
+                Ok(())
+            }
+            Ok(count) => {
+                self.is_cut = count > 0;
+                Err(Errno::AGAIN)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Write for Lines {
+    /// Takes a whole line, and writes or drops it. What says that others were dropped is written with it or not at all, so that it takes no
+    /// room that a line could have.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let written = match self.dropped {
+            0 => self.put(line),
+            dropped => {
+                let end = if self.is_cut { "\n" } else { "" };
+                let notice = format!(
+                    "{end}[WARN  daemon] {dropped} lines of this log were dropped, since nobody read it\n"
+                );
+                self.put(&[notice.as_bytes(), line].concat())
+            }
+        };
+        self.dropped = if written.is_ok() { 0 } else { self.dropped + 1 };
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes a line to standard error, or drops it if nobody reads: whoever ends with an error must end.
+pub fn print_error(line: &str) {
+    // Taken or dropped, it never fails.
+    let _ = Lines::to_stderr().write(format!("{line}\n").as_bytes());
+}
+
+/// Returns whether a write would not wait, as far as one can tell.
+fn has_room(file: impl AsFd) -> bool {
+    let mut asked = [PollFd::new(&file, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut asked, Some(&now)).is_ok() && asked[0].revents().contains(PollFlags::OUT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    /// Lines into this pipe or socket, which does not wait.
+    fn lines(file: OwnedFd) -> Lines {
+        Lines { way: Way::Own(file), stderr: stderr(), dropped: 0, is_cut: false }
+    }
+
+    #[test]
+    fn what_nobody_reads_is_dropped_and_counted() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+        let mut lines = lines(writer.into());
+        let line = [[b'x'; 999].as_slice(), b"\n"].concat();
+        for _ in 0..1000 {
+            lines.write_all(&line).unwrap();
+        }
+        let dropped = lines.dropped;
+        assert!(dropped > 900 && dropped < 1000, "{dropped}");
+        let mut half = vec![0; (1000 - usize::try_from(dropped).unwrap()) * 1000];
+        reader.read_exact(&mut half).unwrap();
+        lines.write_all(b"next\n").unwrap();
+        drop(lines);
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).unwrap();
+        let notice =
+            format!("[WARN  daemon] {dropped} lines of this log were dropped, since nobody read it\nnext\n");
+        assert_eq!(rest, notice);
+    }
+
+    #[test]
+    fn room_is_found_and_missed() {
+        let (_reader, mut writer) = io::pipe().unwrap();
+        assert!(has_room(&writer));
+        let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
+        rustix::fs::fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+        while writer.write(&[0; 4096]).is_ok() {}
+        assert!(!has_room(&writer));
+    }
+}
