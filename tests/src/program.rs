@@ -38,6 +38,11 @@ impl Program {
         Pid::from_child(&self.child)
     }
 
+    /// Returns whether the program has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_none())
+    }
+
     /// Waits for the end; a program that is still running after `limit` is killed, which is an error.
     pub fn wait(self, limit: Duration) -> Result<Output> {
         let what = self.what.clone();

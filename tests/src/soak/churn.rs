@@ -24,6 +24,10 @@ use std::time::Duration;
 const SIZE: u64 = 1 << 20;
 /// Connections that say nothing: more than the broker keeps.
 const SILENT: usize = 40;
+/// Time between two looks at a program.
+const POLL: Duration = Duration::from_millis(20);
+/// Time that a program has to end with its VMM.
+const GOING: Duration = Duration::from_secs(1);
 /// Time for which they do.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -79,11 +83,19 @@ fn program(stage: &Stage, vm: &str) -> Result<()> {
 
 fn client(stage: &Stage, vm: &str, random: &mut Random) -> Result<()> {
     let bridge = stage.machine(vm)?;
-    let program = Program::start(clients::computing(&stage.threads, bridge.path(), "2")?)?;
+    let mut program = Program::start(clients::computing(&stage.threads, bridge.path(), "2")?)?;
     let doomed = random.once_in(3);
     if doomed {
         sleep(Duration::from_millis(random.below(1500)));
         // It may have ended before.
+        let _ = kill_process_group(program.pid(), Signal::KILL);
+    }
+    while program.is_running() && !bridge.gpu().session.is_over() {
+        sleep(POLL);
+    }
+    if program.is_running() {
+        // A guest ends with its VMM; Mesa waits for ever for a ring that nobody serves.
+        sleep(GOING);
         let _ = kill_process_group(program.pid(), Signal::KILL);
     }
     let output = program.wait(LIMIT)?;
