@@ -22,12 +22,12 @@ use std::time::Duration;
 
 /// Bytes that a program computes on.
 const SIZE: u64 = 1 << 20;
-/// Connections that say nothing: more than the broker keeps.
-const SILENT: usize = 40;
 /// Time between two looks at a program.
 const POLL: Duration = Duration::from_millis(20);
 /// Time that a program has to end with its VMM.
 const GOING: Duration = Duration::from_secs(1);
+/// Connections that say nothing: more than the broker keeps.
+const SILENT: usize = 40;
 /// Time for which they do.
 const SILENCE: Duration = Duration::from_secs(1);
 
