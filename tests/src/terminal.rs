@@ -40,9 +40,10 @@ impl Terminal {
         let open = || File::options().read(true).write(true).open(name.to_str().unwrap_or_default());
         let slave = open().context("the terminal cannot be opened")?;
         let before = tcgetattr(&slave)?;
-        // It makes the terminal the one of a new session, and becomes the program.
+        // It makes the terminal the one of a new session, and becomes the program. Whoever runs the tests may ignore signals.
         let mut in_session = Command::new("setsid");
-        in_session.arg("--ctty").arg(command.get_program()).args(command.get_args());
+        in_session.args(["--ctty", "env", "--default-signal"]);
+        in_session.arg(command.get_program()).args(command.get_args());
         for (key, value) in command.get_envs() {
             match value {
                 Some(value) => in_session.env(key, value),

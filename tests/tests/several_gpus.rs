@@ -233,6 +233,7 @@ fn gpus_that_one_vm_cannot_have_are_refused_with_what_to_do() -> Result<()> {
     let many = refused(&["--gpu", &first].repeat(9))?;
     ensure!(many.contains("9 GPUs for one VM are more than 8: name fewer of them"), "{many}");
     let unknown = refused(&["--gpu", &first, "--gpu", "no such gpu"])?;
-    ensure!(unknown.contains("no GPU matches \"no such gpu\"; there are:"), "{unknown}");
+    ensure!(unknown.contains("no GPU matches \"no such gpu\" (remedy: "), "{unknown}");
+    ensure!(unknown.contains("; there are:\n") && unknown.contains(&first), "{unknown}");
     Ok(())
 }

@@ -385,7 +385,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whoever is there has asked, and gets an answer or more and more.
+    /// Returns whether the peer has asked, and gets an answer or a stream.
     fn is_served(&self) -> bool {
         self.waits || self.streams.is_some()
     }
