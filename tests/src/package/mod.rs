@@ -44,14 +44,31 @@ pub fn make(architecture: Architecture) -> Result<Package> {
     make_in(architecture, &target.join("package").join(architecture.debian()))
 }
 
+/// Makes the package as [`make`] does, with programs that are optimised little: for a test of what is around them.
+///
+/// # Errors
+/// As [`make`].
+pub fn make_quickly(architecture: Architecture) -> Result<Package> {
+    let target = Crates::of_the_daemon(architecture)?.target_folder;
+    make_with(architecture, &target.join("package-quick").join(architecture.debian()), QUICK)
+}
+
 /// Makes the package in a folder, which is emptied before.
 ///
 /// # Errors
 /// As [`make`].
 pub fn make_in(architecture: Architecture, folder: &Path) -> Result<Package> {
+    make_with(architecture, folder, &[])
+}
+
+/// The settings of a profile that is compiled quickly.
+const QUICK: &[(&str, &str)] = &[("LTO", "off"), ("OPT_LEVEL", "1"), ("CODEGEN_UNITS", "16")];
+
+fn make_with(architecture: Architecture, folder: &Path, settings: &[(&str, &str)]) -> Result<Package> {
     let crates = Crates::of_the_daemon(architecture)?;
     eprintln!("package: release builds for {}", architecture.debian());
-    let binaries = [build(&crates, architecture, &DAEMON)?, build(&crates, architecture, &DOCTOR)?];
+    let binaries =
+        [build(&crates, architecture, &DAEMON, settings)?, build(&crates, architecture, &DOCTOR, settings)?];
     // What an earlier run has left must not get into this one.
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
@@ -91,13 +108,21 @@ const DOCTOR: Binary = Binary {
     options: &["-C", "target-feature=+crt-static"],
 };
 
-/// Builds a program and returns its executable.
-fn build(crates: &Crates, architecture: Architecture, binary: &Binary) -> Result<PathBuf> {
+/// Builds a program, with these settings of its profile instead of the usual, and returns its executable.
+fn build(
+    crates: &Crates,
+    architecture: Architecture,
+    binary: &Binary,
+    settings: &[(&str, &str)],
+) -> Result<PathBuf> {
     let Binary { name, package, profile, options } = binary;
     let foreign = Architecture::own() != Some(architecture);
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["rustc", "--locked", "--profile", profile, "--package", package, "--bin", name]);
     cargo.arg("--target-dir").arg(&crates.target_folder);
+    for (setting, value) in settings {
+        cargo.env(format!("CARGO_PROFILE_{}_{setting}", profile.to_uppercase()), value);
+    }
     if foreign {
         cargo.args(["--target", architecture.triple()]);
         // The name of Debian's cross compiler.

@@ -151,6 +151,14 @@ impl Installed {
         Self::of(&GANETI_NODE)
     }
 
+    /// Makes all of these systems that are not in the cache, in the order in which tests want them.
+    ///
+    /// # Errors
+    /// As [`Installed::guest`].
+    pub fn provide() -> Result<()> {
+        [&VM_HOST, &BARE, &GUEST, &GANETI_NODE].into_iter().try_for_each(|recipe| Self::of(recipe).map(drop))
+    }
+
     /// Makes the system if it is not in the cache.
     fn of(recipe: &Recipe) -> Result<Self> {
         let folder = cache_dir()?.join("installed");
