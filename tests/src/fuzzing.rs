@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 /// The time for which each target runs, in seconds, unless `FUZZ_SECONDS` says otherwise.
-const SECONDS: u64 = 30;
+const SECONDS: u64 = 20;
 
 /// A single input that takes longer than this hangs, in seconds: they take milliseconds.
 const INPUT_MAX: u32 = 120;

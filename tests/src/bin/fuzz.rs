@@ -1,4 +1,4 @@
-//! Builds all fuzz targets and runs each for half a minute, or for `FUZZ_SECONDS`: the stage `fuzz` of `cargo acceptance`.
+//! Builds all fuzz targets and runs each for 20 s, or for `FUZZ_SECONDS`: the stage `fuzz` of `cargo acceptance`.
 
 use anyhow::Result;
 use std::process::ExitCode;
