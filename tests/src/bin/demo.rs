@@ -103,12 +103,14 @@ fn main() -> Result<()> {
 /// Returns the commands that leave a shell on the guest's terminal, which gets the size of this one.
 fn shell() -> Result<String> {
     let size = tcgetwinsize(io::stdin())?;
+    // A terminal may not know its size.
+    let (rows, columns) = (size.ws_row, size.ws_col);
+    let size = if rows > 0 { format!("rows {rows} cols {columns}") } else { String::new() };
     Ok(format!(
         "echo
 echo '--- a shell in the guest: vulkaninfo, llama-completion -m /model.gguf; exit ends the guest'
-stty -F /dev/ttyS1 sane rows {} cols {}
-PS1='guest# ' TERM=linux setsid -c sh -i",
-        size.ws_row, size.ws_col
+stty -F /dev/ttyS1 sane {size}
+PS1='guest# ' TERM=linux setsid -c sh -i"
     ))
 }
 
