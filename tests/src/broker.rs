@@ -6,6 +6,7 @@ use crate::daemon_process::daemon_executable;
 use crate::frontend::{Options, Session};
 use crate::guest::{Gpu, PATIENCE};
 use crate::packages::HostVulkan;
+use crate::program::end_of;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -183,13 +184,7 @@ impl Broker {
     /// The broker does not end.
     pub fn stop(&mut self) -> Result<ExitStatus> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
-        let mut status = None;
-        let ended = eventually(PATIENCE, || {
-            status = self.child.try_wait().ok().flatten();
-            status.is_some()
-        });
-        ensure!(ended, "it does not end\n{}", self.log());
-        status.context("it has ended")
+        end_of(&mut self.child, PATIENCE)?.with_context(|| format!("it does not end\n{}", self.log()))
     }
 
     /// The broker's process id.

@@ -139,7 +139,10 @@ pub fn succeed(command: Command, limit: Duration) -> Result<String> {
 }
 
 /// Waits for the end of a process; returns nothing if it is still running after `limit`.
-fn end_of(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+///
+/// # Errors
+/// The process cannot be waited for.
+pub fn end_of(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let deadline = Instant::now() + limit;
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait()? {

@@ -154,7 +154,7 @@ impl Terminal {
     /// Checks that the terminal is as it was before the program began: its settings, its screen, its cursor, its colours.
     ///
     /// # Errors
-    /// What is not.
+    /// The error names what differs.
     pub fn check_given_back(&mut self) -> Result<()> {
         let now = tcgetattr(&self.master)?;
         let (before, now) = (format!("{:?}", self.before), format!("{now:?}"));

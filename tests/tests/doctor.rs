@@ -1,7 +1,7 @@
 //! `vhost-user-vulkan doctor` on hosts that are broken on purpose: of each it names the one thing that is wrong, and what helps.
 //!
 //! The program is the real one, on the software driver and in real conditions: namespaces, limits, sockets, the QEMUs of two Debian suites.
-//! What this machine cannot be made to be (a host with a GPU, AppArmor or SELinux) is a folder with the files that such a host has.
+//! Where this machine cannot be such a host (one with a GPU, AppArmor or SELinux), the tests make a folder with the files that such a host has.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;

@@ -20,6 +20,7 @@ use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source};
 use tests::guest::{Gpu, PATIENCE};
 use tests::packages::HostVulkan;
+use tests::program::end_of;
 
 const SIZE: u64 = 1 << 16;
 
@@ -64,8 +65,7 @@ impl Driver {
         let libraries = std::env::split_paths(value("LD_LIBRARY_PATH").context("a path of libraries")?);
         let library = libraries.map(|folder| folder.join("libvulkan_lvp.so")).find(|path| path.exists());
         let library = library.context("the driver's library")?;
-        let manifest: serde_json::Value = serde_json::from_str(&manifest)?;
-        let mut manifest = manifest;
+        let mut manifest: serde_json::Value = serde_json::from_str(&manifest)?;
         manifest["ICD"]["library_path"] = self.library().display().to_string().into();
         self.put(&self.library(), &fs::read(library)?)?;
         self.put(&self.manifest(), manifest.to_string().as_bytes())
@@ -118,13 +118,7 @@ impl OneVm {
     }
 
     fn ends(&mut self) -> Result<ExitStatus> {
-        let mut status = None;
-        let ended = eventually(PATIENCE, || {
-            status = self.child.try_wait().ok().flatten();
-            status.is_some()
-        });
-        ensure!(ended, "it does not end\n{}", self.log());
-        status.context("it has ended")
+        end_of(&mut self.child, PATIENCE)?.with_context(|| format!("it does not end\n{}", self.log()))
     }
 }
 
@@ -311,13 +305,10 @@ fn a_daemon_that_cannot_start_ends_even_if_nobody_reads_why() -> Result<()> {
     let (_reader, writer) = full_pipe()?;
     let mut command = vhost_user_vulkan()?;
     let mut daemon = command.arg("--socket-path").arg("/proc/none").stderr(writer).spawn()?;
-    let mut status = None;
-    let ended = eventually(PATIENCE, || {
-        status = daemon.try_wait().ok().flatten();
-        status.is_some()
-    });
+    let status = end_of(&mut daemon, PATIENCE);
     let _ = daemon.kill();
-    ensure!(ended && status.and_then(|status| status.code()) == Some(1), "{status:?}");
+    let status = status?;
+    ensure!(status.and_then(|status| status.code()) == Some(1), "{status:?}");
     Ok(())
 }
 

@@ -20,6 +20,7 @@ use tests::daemon_process::{build_example, launcher, prepared, workers};
 use tests::frontend::{Options, Session};
 use tests::guest::{Gpu, PATIENCE};
 use tests::packages::HostVulkan;
+use tests::program::end_of;
 
 /// A service manager and the service that it has started. When they are dropped, what the service logged is printed, which shows if the test
 /// fails.
@@ -111,13 +112,7 @@ impl Service {
     }
 
     fn ends(&mut self) -> Result<ExitStatus> {
-        let mut status = None;
-        let ended = eventually(PATIENCE, || {
-            status = self.child.try_wait().ok().flatten();
-            status.is_some()
-        });
-        ensure!(ended, "it does not end\n{}", self.log());
-        status.context("it has ended")
+        end_of(&mut self.child, PATIENCE)?.with_context(|| format!("it does not end\n{}", self.log()))
     }
 }
 

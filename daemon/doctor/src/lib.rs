@@ -9,12 +9,17 @@
 //! | `system` | files below a root folder, users, the environment | |
 //! | `libraries` | shared libraries as the dynamic loader finds them | system |
 //! | `manifests` | Vulkan drivers as Khronos' loader finds them | system, libraries |
-//! | `host` | checks of a host | report, system, libraries, manifests |
-//! | `guest` | checks of a VM | report, system, libraries, manifests |
+//! | `loader` | what is found where Khronos' loader is missing | report, libraries |
+//! | `expected` | checks of findings, in tests only | report |
+//! | `host` | checks of a host | report, system, libraries, loader, manifests, expected |
+//! | `guest` | checks of a VM | report, system, libraries, loader, manifests, expected |
 
+#[cfg(test)]
+mod expected;
 pub mod guest;
 pub mod host;
 pub mod libraries;
+mod loader;
 pub mod manifests;
 pub mod report;
 pub mod system;

@@ -91,7 +91,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// It does not come, or is something else.
+    /// The broker sends no line in time, or another than was expected.
     pub fn next_line<T: DeserializeOwned>(&mut self, bytes_max: u64) -> Result<Option<T>, ClientError> {
         let mut line = Vec::new();
         let read = self.lines.by_ref().take(bytes_max).read_until(b'\n', &mut line);

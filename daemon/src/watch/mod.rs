@@ -1,6 +1,6 @@
 //! `status --watch` on a terminal: a view of a broker's VMs that renews itself, sorts, unfolds, and ends contexts.
 //!
-//! What is on the screen is a pure function (`draw`) of what the broker said (`moment`), what the operator chose (`view`), and the size of the
+//! `draw` makes the screen, as a pure function of what the broker said (`moment`), what the operator chose (`view`), and the size of the
 //! terminal. Only `terminal` knows that there is one, and only `run` the broker. Names come from guests and drivers: `screen` lets nothing of
 //! them through that commands a terminal.
 //!

@@ -33,7 +33,7 @@ impl Terminal {
     ///
     /// # Errors
     ///
-    /// It cannot be set so.
+    /// The system refuses the settings.
     pub(super) fn take() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         // A release build aborts at a panic and drops nothing.
@@ -55,11 +55,11 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Returns how large it is.
+    /// Returns how large the terminal is.
     ///
     /// # Errors
     ///
-    /// It does not tell.
+    /// The terminal does not tell its size.
     pub(super) fn size(&self) -> io::Result<Size> {
         let (width, height) = size()?;
         Ok(Size { width: width.into(), height: height.into() })
@@ -69,7 +69,7 @@ impl Terminal {
     ///
     /// # Errors
     ///
-    /// It cannot be written to.
+    /// The terminal cannot be written to.
     pub(super) fn show(&mut self, lines: &[Line]) -> io::Result<()> {
         let mut bytes = Vec::new();
         queue!(bytes, BeginSynchronizedUpdate)?;

@@ -1,6 +1,6 @@
 //! The list of what the program contains, for tools that look for known vulnerabilities: CycloneDX 1.5 in JSON.
 //!
-//! It has no time and no serial number, so that the same sources give the same list.
+//! The list has no time and no serial number, so that the same sources give the same list.
 
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -169,7 +169,7 @@ impl Vm {
     /// Gives the command what comes from here as its standard input, until the machine ends. Nothing can be sent by [`Vm::send_line`] then.
     ///
     /// # Errors
-    /// It was done before.
+    /// The command has got an input before.
     pub fn feed(&mut self, mut input: impl Read + Send + 'static) -> Result<()> {
         let mut stdin = self.child.stdin.take().context("the command has an input already")?;
         thread::spawn(move || io::copy(&mut input, &mut stdin));

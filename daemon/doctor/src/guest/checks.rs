@@ -3,6 +3,7 @@
 
 use super::facts::{Device, Facts, Module, Node, Opened};
 use crate::libraries::{Missing, version};
+use crate::loader;
 use crate::manifests::{Driver, NoLibrary};
 use crate::report::Finding;
 
@@ -190,17 +191,7 @@ fn loader(facts: &Facts) -> Finding {
     const CHECK: &str = "vulkan-loader";
     match &facts.loader {
         Ok(library) => Finding::ok(CHECK, library.path.display().to_string()),
-        Err(missing) => {
-            let reason = match missing {
-                Missing::Absent => "there is no libvulkan.so.1",
-                Missing::Foreign => "libvulkan.so.1 is there for another kind of processor only",
-            };
-            Finding::fault(
-                CHECK,
-                reason,
-                "sudo apt-get install libvulkan1 (Fedora, Arch: vulkan-loader, vulkan-icd-loader)",
-            )
-        }
+        Err(missing) => loader::missing(CHECK, *missing),
     }
 }
 

@@ -1,6 +1,7 @@
 //! VMs that no test can boot: old kernels, other devices, other hosts. `tests/tests/vm_doctor.rs` has the others.
 
 use super::*;
+use crate::expected;
 use crate::libraries::{Library, Missing};
 use crate::manifests::{Driver, NoLibrary};
 use crate::report::{Finding, Verdict};
@@ -48,19 +49,15 @@ fn sound() -> Facts {
 }
 
 fn troubles(facts: &Facts) -> Vec<Finding> {
-    let mut findings = check(facts);
-    findings.retain(|finding| !matches!(finding.verdict, Verdict::Ok | Verdict::Skipped));
-    findings
+    expected::troubles(check(facts))
 }
 
 /// Changes a sound VM: exactly this check finds something, with this remedy.
+#[track_caller]
 fn finds(change: impl FnOnce(&mut Facts), check: &str, verdict: Verdict, remedy: &str) {
     let mut facts = sound();
     change(&mut facts);
-    let found = troubles(&facts);
-    let helps = found.first().and_then(|finding| finding.remedy.as_deref()).unwrap_or_default();
-    assert_eq!(found.len(), 1, "{found:#?}");
-    assert!(found[0].check == check && found[0].verdict == verdict && helps.contains(remedy), "{found:#?}");
+    expected::only(&troubles(&facts), check, verdict, remedy);
 }
 
 fn device(facts: &mut Facts, change: impl FnOnce(&mut Device)) {

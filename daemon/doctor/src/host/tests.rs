@@ -1,6 +1,7 @@
 //! Hosts that no test can make of this machine. `tests/tests/doctor.rs` has the others.
 
 use super::*;
+use crate::expected;
 use crate::libraries::Library;
 use crate::manifests::Driver;
 use crate::report::{Finding, Verdict};
@@ -54,19 +55,15 @@ fn sound() -> Facts {
 }
 
 fn troubles(facts: &Facts) -> Vec<Finding> {
-    let mut findings = check(facts);
-    findings.retain(|finding| !matches!(finding.verdict, Verdict::Ok | Verdict::Skipped));
-    findings
+    expected::troubles(check(facts))
 }
 
 /// Changes a sound host: exactly this check finds something, with this remedy.
+#[track_caller]
 fn finds(change: impl FnOnce(&mut Facts), check: &str, verdict: Verdict, remedy: &str) {
     let mut facts = sound();
     change(&mut facts);
-    let found = troubles(&facts);
-    let helps = found.first().and_then(|finding| finding.remedy.as_deref()).unwrap_or_default();
-    assert_eq!(found.len(), 1, "{found:#?}");
-    assert!(found[0].check == check && found[0].verdict == verdict && helps.contains(remedy), "{found:#?}");
+    expected::only(&troubles(&facts), check, verdict, remedy);
 }
 
 fn gpu(facts: &mut Facts, at: usize) -> &mut Gpu {

@@ -3,6 +3,7 @@
 use crate::host::facts::Facts;
 use crate::host::given::{Gpu, Sandbox};
 use crate::libraries::Missing;
+use crate::loader;
 use crate::manifests::{Driver, NoLibrary};
 use crate::report::Finding;
 
@@ -24,17 +25,7 @@ pub(super) fn loader(facts: &Facts) -> Finding {
     match &facts.loader {
         Ok(library) => Finding::ok(CHECK, library.path.display().to_string()),
         Err(_) if !found_nothing(facts) => Finding::ok(CHECK, "the probe has found one"),
-        Err(missing) => {
-            let reason = match missing {
-                Missing::Absent => "there is no libvulkan.so.1",
-                Missing::Foreign => "libvulkan.so.1 is there for another kind of processor only",
-            };
-            Finding::fault(
-                CHECK,
-                reason,
-                "sudo apt-get install libvulkan1 (Fedora, Arch: vulkan-loader, vulkan-icd-loader)",
-            )
-        }
+        Err(missing) => loader::missing(CHECK, *missing),
     }
 }
 
